@@ -1,36 +1,21 @@
-//! A namespace for each scenario. The namespace enforces the restricted Pod Security Standard. It is deleted also if
-//! the scenario fails.
+//! A namespace for each scenario. The namespace enforces the restricted Pod Security Standard.
 
-use std::{fmt, panic::AssertUnwindSafe, time::Duration};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
-use futures::FutureExt as _;
+use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::{
     Api, Client,
-    api::{DeleteParams, ListParams, PostParams},
+    api::{ListParams, PostParams},
 };
 use serde_json::json;
 
 use crate::{
     cluster::Cluster,
     conditions::{Seen, wait_for},
-    diagnostics,
 };
 
 const LABEL: &str = "weir.dev/e2e";
-
-/// The error of a run that the user has interrupted with Ctrl-C. The run then only cleans up.
-#[derive(Debug)]
-pub(crate) struct Interrupted;
-
-impl fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("interrupted")
-    }
-}
-
-impl std::error::Error for Interrupted {}
 
 /// The namespace of a scenario.
 pub(crate) struct TestNamespace {
@@ -52,33 +37,6 @@ impl TestNamespace {
     pub(crate) async fn kubectl(&self, args: &[&str]) -> Result<String> {
         self.cluster.kubectl.run(&self.namespace, args, "").await
     }
-}
-
-/// Runs `scenario` in a new namespace, and deletes it afterwards, unless the scenario failed and `keep` is set.
-///
-/// # Errors
-/// Errors and panics of the scenario, and an interrupt from the keyboard.
-pub(crate) async fn with_temp_ns(
-    cluster: &Cluster,
-    name: &str,
-    keep: bool,
-    scenario: impl AsyncFnOnce(&TestNamespace) -> Result<()>,
-) -> Result<()> {
-    let space = create(cluster, name).await?;
-    let result = tokio::select! {
-        result = AssertUnwindSafe(scenario(&space)).catch_unwind() => result.unwrap_or_else(|panic| Err(describe(&*panic))),
-        _ = tokio::signal::ctrl_c() => Err(Interrupted.into()),
-    };
-    if result.is_err() {
-        diagnostics::print(&space).await;
-        if keep {
-            println!("     kept: namespace {}", space.namespace);
-            return result;
-        }
-    }
-    let namespaces: Api<Namespace> = Api::all(space.client());
-    namespaces.delete(&space.namespace, &DeleteParams::background()).await.context("delete the namespace")?;
-    result
 }
 
 /// Waits until the namespaces of all scenarios are deleted. Namespaces that an earlier run kept are ignored.
@@ -108,7 +66,8 @@ pub(crate) async fn create_restricted(client: &Client, metadata: serde_json::Val
     created.metadata.name.context("the created namespace has no name")
 }
 
-async fn create(cluster: &Cluster, name: &str) -> Result<TestNamespace> {
+/// Creates the namespace of a scenario.
+pub(crate) async fn create(cluster: &Cluster, name: &str) -> Result<TestNamespace> {
     let metadata = json!({ "generateName": format!("weir-{name}-"), "labels": { LABEL: name } });
     let namespace = create_restricted(&cluster.client, metadata).await.context("create a namespace")?;
     // The apiserver refuses pods until this account exists.
@@ -118,9 +77,4 @@ async fn create(cluster: &Cluster, name: &str) -> Result<TestNamespace> {
     })
     .await?;
     Ok(TestNamespace { cluster: cluster.clone(), namespace })
-}
-
-fn describe(panic: &(dyn std::any::Any + Send)) -> anyhow::Error {
-    let words = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    anyhow!("panicked: {}", words.unwrap_or("without a message"))
 }

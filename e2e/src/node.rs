@@ -1,5 +1,5 @@
 //! The machines of the cluster. Scenarios use them to cause faults that the apiserver cannot cause: killed processes
-//! and paused machines. Only kind is supported, whose machines are containers of the local Docker.
+//! and paused machines. Only kind is supported: its machines are containers of the local Docker.
 
 use std::{
     net::IpAddr,

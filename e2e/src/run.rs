@@ -1,16 +1,23 @@
 //! A run: installs the charts, runs the scenarios in order, and removes everything.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fmt,
+    panic::AssertUnwindSafe,
+    path::{Path, PathBuf},
+};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use clap::ValueEnum as _;
+use futures::FutureExt as _;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, api::DeleteParams};
 
 use crate::{
     clock,
     cluster::Cluster,
     diagnostics,
     kubectl::Helm,
-    namespace::{Interrupted, all_gone, with_temp_ns},
+    namespace::{self, TestNamespace, all_gone},
     operator::{self, Release},
     report,
     scenarios::{Scenario, recorded},
@@ -102,6 +109,50 @@ pub async fn run(args: RunArgs) -> Result<bool> {
     report::summary(ok, failed, scenarios.len() - ok - failed, clock::since(start));
     cleaned.map(|()| ok == scenarios.len())
 }
+
+/// Runs `scenario` in a new namespace, and deletes it afterwards, unless the scenario failed and `keep` is set.
+///
+/// # Errors
+/// Errors and panics of the scenario, and an interrupt from the keyboard.
+async fn with_temp_ns(
+    cluster: &Cluster,
+    name: &str,
+    keep: bool,
+    scenario: impl AsyncFnOnce(&TestNamespace) -> Result<()>,
+) -> Result<()> {
+    let space = namespace::create(cluster, name).await?;
+    let result = tokio::select! {
+        result = AssertUnwindSafe(scenario(&space)).catch_unwind() => result.unwrap_or_else(|panic| Err(describe(&*panic))),
+        _ = tokio::signal::ctrl_c() => Err(Interrupted.into()),
+    };
+    if result.is_err() {
+        diagnostics::print(&space).await;
+        if keep {
+            println!("     kept: namespace {}", space.namespace);
+            return result;
+        }
+    }
+    let namespaces: Api<Namespace> = Api::all(space.client());
+    namespaces.delete(&space.namespace, &DeleteParams::background()).await.context("delete the namespace")?;
+    result
+}
+
+fn describe(panic: &(dyn std::any::Any + Send)) -> anyhow::Error {
+    let words = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    anyhow!("panicked: {}", words.unwrap_or("without a message"))
+}
+
+/// The error of a run that the user has interrupted with Ctrl-C. The run then only cleans up.
+#[derive(Debug)]
+struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
 
 async fn clean_up(cluster: &Cluster, release: &Release) -> Result<()> {
     all_gone(&cluster.client).await?;

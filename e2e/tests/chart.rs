@@ -10,6 +10,8 @@ mod conformity;
 mod network;
 #[path = "chart/rate_limit_service.rs"]
 mod rate_limit_service;
+#[path = "chart/strings.rs"]
+mod strings;
 #[path = "chart/values.rs"]
 mod values;
 
@@ -17,6 +19,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -32,6 +35,9 @@ use weir_testbed::ControlPlane;
 use self::conformity::Conformity;
 
 const NAMESPACE: &str = "weir-system";
+/// The attempts to list objects of a changed definition.
+const MOST_ATTEMPTS: u32 = 300;
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
 const CRD: &str = "ratelimitpolicies.weir.dev";
 /// The account of pods in a dry run.
 const ACCOUNT: &str = "any";
@@ -225,6 +231,10 @@ async fn wrong_values_are_refused_by_name() -> Result<()> {
         ("weir-crds", "kep=true", "'kep' not allowed"),
         ("weir-crds", "keep=perhaps", "/keep"),
         ("weir-crds", "keep=null", "missing property 'keep'"),
+        ("weir-crds", "commonLabels.a=x y", "/commonLabels/a"),
+        ("weir-crds", "commonLabels.a/b/c=x", "'a/b/c' not allowed"),
+        ("weir", "commonLabels.a=x y", "/commonLabels/a"),
+        ("weir", "commonLabels.a/b/c=x", "'a/b/c' not allowed"),
         ("weir", "replica=2", "'replica' not allowed"),
         ("weir", "replicas=0", "/replicas"),
         ("weir", "replicas=2.5", "/replicas"),
@@ -235,6 +245,8 @@ async fn wrong_values_are_refused_by_name() -> Result<()> {
         ("weir", "image.digest=sha256:1", "/image/digest"),
         ("weir", "images.registry=", "/images/registry"),
         ("weir", "images.registry=weir.test/", "/images/registry"),
+        ("weir", "images.registry=https://x", "/images/registry"),
+        ("weir", "image.repository=https://x/operator", "/image/repository"),
         ("weir", "fullnameOverride=Weir", "/fullnameOverride"),
         ("weir", "injection.port=0", "/injection/port"),
         ("weir", "injection.certificate.caBundle=MIIB", "/injection/certificate/caBundle"),
@@ -250,10 +262,17 @@ async fn wrong_values_are_refused_by_name() -> Result<()> {
         ("weir", "extraContainers[0].image=a", "/extraContainers/0"),
         ("weir", "extraObjects[0].kind=ConfigMap", "/extraObjects/0"),
         ("weir", "services.ipFamilies={ipv4}", "/services/ipFamilies/0"),
+        (
+            "weir",
+            "services.ipFamilyPolicy=SingleStack,services.ipFamilies={IPv4,IPv6}",
+            "/services/ipFamilies': maxItems: got 2, want 1",
+        ),
         ("weir", "hostUsers=perhaps", "/hostUsers"),
         ("weir", "strategy.type=OnDelete", "/strategy/type"),
         ("weir", "strategy.rollingUpdate.maxSurge=few", "/strategy/rollingUpdate/maxSurge"),
         ("weir", "livenessProbe.periods=1", "'periods' not allowed"),
+        ("weir", "livenessProbe.successThreshold=2", "/livenessProbe/successThreshold"),
+        ("weir", "readinessProbe.periodSeconds=-1", "/readinessProbe/periodSeconds"),
         ("weir", "prometheusRule.alerts.WeirNoLeaders.enabled=false", "'WeirNoLeaders' not allowed"),
         ("weir", "prometheusRule.alerts.WeirNoLeader.threshold=2", "/prometheusRule/alerts"),
         ("weir", "prometheusRule.alerts.WeirPodsDrifted.for=soon", "/prometheusRule/alerts/WeirPodsDrifted/for"),
@@ -263,6 +282,17 @@ async fn wrong_values_are_refused_by_name() -> Result<()> {
         ("weir", "watchNamespaces={shop,shop}", "/watchNamespaces"),
         ("weir", "injection.enable=true", "'enable' not allowed"),
         ("weir", "injection.namespaceExpressions[0].key=env", "/injection/namespaceExpressions/0"),
+        (
+            "weir",
+            "injection.namespaceExpressions[0].key=a,injection.namespaceExpressions[0].operator=In",
+            "missing property 'values'",
+        ),
+        (
+            "weir",
+            "injection.namespaceExpressions[0].key=a,injection.namespaceExpressions[0].operator=Exists,\
+             injection.namespaceExpressions[0].values={b}",
+            "/injection/namespaceExpressions/0/values",
+        ),
         ("weir", "injection.failurePolicy=fail", "/injection/failurePolicy"),
         ("weir", "injection.timeoutSeconds=31", "/injection/timeoutSeconds"),
         ("weir", "injection.certManager=true", "/injection/certManager"),
@@ -281,6 +311,7 @@ async fn wrong_values_are_refused_by_name() -> Result<()> {
         ("weir", "injection.agent.securityContext.seccompProfile.type=null", "missing property 'type'"),
         ("weir", "injection.redirect.tag=1", "'tag' not allowed"),
         ("weir", "injection.redirect.image=a b", "/injection/redirect/image"),
+        ("weir", "injection.redirect.image=https://x/iptables:1", "/injection/redirect/image"),
         ("weir", "injection.agent.logFormat=yaml", "/injection/agent/logFormat"),
         ("weir", "injection.agent.drain=soon", "/injection/agent/drain"),
         ("weir", "injection.agent.drain=5s1m", "/injection/agent/drain"),
@@ -303,6 +334,9 @@ async fn wrong_values_are_refused_by_name() -> Result<()> {
         ("weir", "resources.memory=1Gi", "'memory' not allowed"),
         ("weir", "serviceAccount.annotations.a=1", "/serviceAccount/annotations/a"),
         ("weir", "podLabels.tier=1", "/podLabels/tier"),
+        ("weir", "podLabels.tier=x y", "/podLabels/tier"),
+        ("weir", "podLabels.a/b/c=x", "'a/b/c' not allowed"),
+        ("weir", "rateLimitService.podLabels.tier=-x", "/rateLimitService/podLabels/tier"),
         ("weir", "affinity.nodes=1", "'nodes' not allowed"),
         ("weir", "networkPolicy.enabled=yes", "/networkPolicy/enabled"),
         ("weir", "networkPolicy.apiServer.ports={https}", "/networkPolicy/apiServer/ports/0"),
@@ -466,6 +500,15 @@ async fn an_installation_comes_changes_and_goes() -> Result<()> {
     let said = stage.refused(&["install", "crds-again", &crds])?;
     ensure!(said.contains("weir-crds"), "{said}");
     stage.done(&["install", "weir-crds", &crds, "--take-ownership", "--set", "keep=false"])?;
+    // After a change of a definition, the apiserver renews its storage. A deletion that fails meanwhile is repeated only
+    // after a long time.
+    let list = ["get", "ratelimitpolicies,ratelimitstores", "--all-namespaces"];
+    let mut attempts = 0;
+    while !stage.kubectl(&list, "")?.status.success() {
+        attempts += 1;
+        ensure!(attempts < MOST_ATTEMPTS, "the apiserver lists no policies and stores");
+        tokio::time::sleep(BETWEEN_ATTEMPTS).await;
+    }
     if let Err(error) = stage.done(&["uninstall", "weir-crds", "--wait", "--timeout=60s"]) {
         // The CRDs in the apiserver show whether helm or the apiserver caused the error.
         let left = definitions.list(&ListParams::default()).await?.items;

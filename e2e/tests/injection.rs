@@ -7,8 +7,7 @@
 #![expect(clippy::disallowed_methods, reason = "waits for other programs")]
 
 mod programs;
-
-use std::time::{Duration, Instant};
+mod waiting;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::{
@@ -23,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     process::Command,
-    time::{sleep, timeout},
+    time::timeout,
 };
 use weir_api::{DriftReason, RateLimitPolicyStatus};
 use weir_testbed::OPERATOR_NAMESPACE;
@@ -32,10 +31,8 @@ use weir_wire::Snapshot;
 use self::{
     programs::{Program, program},
     stage::{Stage, app_pod},
+    waiting::{PATIENCE, listening, until},
 };
-
-const PATIENCE: Duration = Duration::from_secs(90);
-const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 #[path = "injection/image.rs"]
 mod image;
@@ -91,7 +88,7 @@ async fn pods_get_the_agent_and_the_policies_that_target_them() -> Result<()> {
     stage.edit_policy("bank", "transfers", 9).await?;
     let of_pod = |pod: &Value| anyhow::Ok(bootstrap_requests(&self::bootstrap(self::agent(pod)?)?));
     let asked = json!({"labels": {"app": "web", "weir.dev/inject": "enabled"}});
-    stage.until("the patched policy", async || Ok(of_pod(&stage.dry_pod("bank", &asked).await?)? == Some(9))).await?;
+    until("the patched policy", async || Ok(of_pod(&stage.dry_pod("bank", &asked).await?)? == Some(9))).await?;
 
     // The label value "disabled" has precedence, on the pod and on the namespace.
     let no = json!({"labels": {"app": "web", "weir.dev/inject": "disabled"}});
@@ -138,25 +135,23 @@ async fn quotas_and_limits_refuse_no_pod_because_of_the_agent() -> Result<()> {
     used("0").await?;
     let asked = json!({});
     // The apiserver caches quotas, so a change takes effect with a short delay.
-    stage
-        .until("the quota to be in force", async || {
-            Ok(stage
-                .dry_pod("shop", &asked)
-                .await
-                .is_ok_and(|pod| agent(&pod).is_ok_and(|agent| agent["resources"]["limits"]["cpu"] == "100m")))
-        })
-        .await?;
+    until("the quota to be in force", async || {
+        Ok(stage
+            .dry_pod("shop", &asked)
+            .await
+            .is_ok_and(|pod| agent(&pod).is_ok_and(|agent| agent["resources"]["limits"]["cpu"] == "100m")))
+    })
+    .await?;
     let fits = stage.pod("shop", "fits", &asked).await?;
     let expected = json!({"requests": {"cpu": "30m", "memory": "32Mi"}, "limits": {"cpu": "100m", "memory": "64Mi"}});
     ensure!(agent(&fits)?["resources"] == expected, "{:#}", agent(&fits)?["resources"]);
 
     // The quota has 80Mi left, and the app takes 64Mi of them.
     used("176Mi").await?;
-    stage
-        .until("the quota to be nearly used up", async || {
-            Ok(stage.dry_pod("shop", &asked).await.is_ok_and(|pod| agent(&pod).is_err()))
-        })
-        .await?;
+    until("the quota to be nearly used up", async || {
+        Ok(stage.dry_pod("shop", &asked).await.is_ok_and(|pod| agent(&pod).is_err()))
+    })
+    .await?;
     let full = stage.pod("shop", "full", &asked).await?;
     let why = full["metadata"]["annotations"]["weir.dev/not-injected"].as_str().unwrap_or_default();
     ensure!(why.starts_with("ResourceQuota team leaves 16Mi of limits.memory"), "{why}");
@@ -236,15 +231,14 @@ async fn the_registration_is_kept_and_shared() -> Result<()> {
         {"op": "replace", "path": "/webhooks/1/clientConfig/url", "value": format!("https://127.0.0.1:{}/", stage.webhook)}]);
     let patch: Patch<()> = Patch::Json(serde_json::from_value(edit)?);
     webhooks.patch(name, &PatchParams::default(), &patch).await?;
-    stage
-        .until("the configuration to be repaired", async || {
-            let webhook = webhooks.get(name).await?;
-            let configs = webhook.webhooks.iter().flatten().map(|hook| &hook.client_config);
-            Ok(configs.clone().all(|config| {
-                config.ca_bundle.is_some() && config.url.as_ref().is_some_and(|url| url.contains("/inject/"))
-            }))
-        })
-        .await?;
+    until("the configuration to be repaired", async || {
+        let webhook = webhooks.get(name).await?;
+        let configs = webhook.webhooks.iter().flatten().map(|hook| &hook.client_config);
+        Ok(configs.clone().all(|config| {
+            config.ca_bundle.is_some() && config.url.as_ref().is_some_and(|url| url.contains("/inject/"))
+        }))
+    })
+    .await?;
     stage.until_injecting("shop").await?;
     ensure!(stage.secret().await? == before, "the Secret was written without a reason");
 
@@ -258,10 +252,7 @@ async fn the_registration_is_kept_and_shared() -> Result<()> {
     let secrets: Api<Secret> = stage.api(OPERATOR_NAMESPACE);
     let emptied = Patch::Merge(json!({"data": {"ca.crt": "", "ca.key": ""}}));
     secrets.patch("weir-operator-webhook", &PatchParams::default(), &emptied).await?;
-    stage
-        .until("new authorities", async || {
-            Ok(stage.secret().await?.data.is_some_and(|data| !data["ca.crt"].0.is_empty()))
-        })
+    until("new authorities", async || Ok(stage.secret().await?.data.is_some_and(|data| !data["ca.crt"].0.is_empty())))
         .await?;
     stage.until_injecting("shop").await
 }
@@ -331,7 +322,6 @@ fn bootstrap_requests(snapshot: &Snapshot) -> Option<u64> {
 /// Starts a real agent with the settings of the injected container, except for the addresses.
 async fn run_as_injected(agent: &Value) -> Result<(Program, String)> {
     let files = tempfile::tempdir()?;
-    let addresses = files.path().join("addresses");
     let mut command = Command::new(program("weir-agent")?);
     for arg in agent["args"].as_array().context("arguments")?.iter().filter_map(Value::as_str) {
         match arg.split_once('=') {
@@ -350,17 +340,8 @@ async fn run_as_injected(agent: &Value) -> Result<(Program, String)> {
     for variable in agent["env"].as_array().into_iter().flatten() {
         command.env(variable["name"].as_str().context("a name")?, variable["value"].as_str().context("a value")?);
     }
-    command.arg("--addresses-file").arg(&addresses);
-    let running = Program::start(command)?;
-    let start = Instant::now();
-    loop {
-        let bound = std::fs::read(&addresses).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());
-        if let Some(address) = bound.as_ref().and_then(|bound| bound["listen"].as_str()) {
-            return Ok((running, address.to_owned()));
-        }
-        ensure!(start.elapsed() < PATIENCE, "the agent has not written its addresses");
-        sleep(BETWEEN_LOOKS).await;
-    }
+    let (running, bound) = listening(command, &files.path().join("addresses")).await?;
+    Ok((running, bound["listen"].as_str().context("bound")?.to_owned()))
 }
 
 async fn status_of(address: &str) -> Result<u16> {

@@ -6,6 +6,7 @@
 #![expect(clippy::disallowed_methods, reason = "waits for other programs, and measures how long they take")]
 
 mod programs;
+mod waiting;
 
 use std::{
     path::Path,
@@ -45,6 +46,7 @@ use weir_wire::Snapshot;
 use self::{
     programs::{Program, build_programs, program},
     relay::Relay,
+    waiting::{PATIENCE, found, listening, until},
 };
 
 #[path = "operator/availability.rs"]
@@ -79,12 +81,9 @@ mod versions;
 const NAMESPACE: &str = "shop";
 /// The flag for the namespace of the Lease. The namespace `default` always exists.
 const LEASE: [&str; 2] = ["--lease-namespace", "default"];
-/// The longest wait for any condition. After it, the test fails.
-const PATIENCE: Duration = Duration::from_secs(90);
 /// The bound for reactions that should take seconds. It is longer for busy machines, but much shorter than a timer with
 /// a wrong value would be.
 const PROMPTLY: Duration = Duration::from_secs(20);
-const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 #[tokio::test]
 async fn a_policy_from_before_its_pods_to_after_its_end() -> Result<()> {
@@ -204,10 +203,10 @@ async fn a_status_edited_by_hand_is_repaired_and_then_left_alone() -> Result<()>
         ensure!(repaired.conditions == before.conditions, "{repaired:#?}");
     }
 
-    // After two polls, the operator has processed the last edit. From then on, it must write nothing.
-    relay.polled(2).await?;
+    // After two statuses, the operator has processed the last edit. From then on, it must write nothing.
+    relay.told(2).await?;
     let rest = (stage.version().await?, stage.status_writes().await?);
-    relay.polled(10).await?;
+    relay.told(10).await?;
     let after = (stage.version().await?, stage.status_writes().await?);
     ensure!(rest == after, "the status was written without a change: {rest:?} became {after:?}");
     ensure!(rest.1 > 0, "the apiserver counted no status writes");
@@ -351,15 +350,12 @@ impl Stage {
     /// Waits until the status of a store has this reason.
     async fn until_store(&self, name: &str, reason: &str) -> Result<()> {
         let stores: Api<RateLimitStore> = self.api();
-        let start = Instant::now();
-        loop {
+        found(async || {
             let status = stores.get(name).await?.status.unwrap_or_default();
-            if status.conditions.iter().any(|condition| condition.reason == reason) {
-                return Ok(());
-            }
-            ensure!(start.elapsed() < PATIENCE, "waited for {reason}, the status is {status:#?}");
-            sleep(BETWEEN_LOOKS).await;
-        }
+            let is_so = status.conditions.iter().any(|condition| condition.reason == reason);
+            Ok(if is_so { Ok(()) } else { Err(format!("waited for {reason}, the status is {status:#?}")) })
+        })
+        .await
     }
 
     async fn patch_policy(&self, name: &str, patch: &Value) -> Result<()> {
@@ -400,29 +396,22 @@ impl Stage {
         wanted: impl Fn(&RateLimitPolicyStatus) -> bool,
     ) -> Result<RateLimitPolicyStatus> {
         let policies: Api<RateLimitPolicy> = self.api();
-        let start = Instant::now();
-        loop {
+        found(async || {
             let status = policies.get("checkout").await?.status.unwrap_or_default();
-            if wanted(&status) {
-                return Ok(status);
-            }
-            ensure!(start.elapsed() < PATIENCE, "waited for {what}, the status is {status:#?}");
-            sleep(BETWEEN_LOOKS).await;
-        }
+            Ok(if wanted(&status) { Ok(status) } else { Err(format!("waited for {what}, the status is {status:#?}")) })
+        })
+        .await
     }
 
     async fn until_event(&self, reason: &str, note: &str) -> Result<()> {
         let events: Api<Event> = self.api();
-        let start = Instant::now();
-        loop {
-            let found = events.list(&ListParams::default()).await?.items;
-            let told: Vec<_> = found.iter().map(|event| (event.reason.as_deref(), event.note.as_deref())).collect();
-            if told.iter().any(|(r, n)| *r == Some(reason) && n.is_some_and(|n| n.contains(note))) {
-                return Ok(());
-            }
-            ensure!(start.elapsed() < PATIENCE, "waited for event {reason} with {note:?}, found {told:#?}");
-            sleep(BETWEEN_LOOKS).await;
-        }
+        found(async || {
+            let events = events.list(&ListParams::default()).await?.items;
+            let told: Vec<_> = events.iter().map(|event| (event.reason.as_deref(), event.note.as_deref())).collect();
+            let is_told = told.iter().any(|(r, n)| *r == Some(reason) && n.is_some_and(|n| n.contains(note)));
+            Ok(if is_told { Ok(()) } else { Err(format!("waited for event {reason} with {note:?}, found {told:#?}")) })
+        })
+        .await
     }
 }
 
@@ -441,17 +430,9 @@ impl Agent {
         let mut command = Command::new(program("weir-agent")?);
         let loopback = "127.0.0.1:0";
         command.args(["--listen", loopback, "--upstream", "127.0.0.1:9", "--control", loopback]);
-        command.args(["--telemetry", loopback, "--addresses-file"]).arg(addresses).args(args);
-        let program = Program::start(command)?;
-        let start = Instant::now();
-        loop {
-            let bound = std::fs::read(addresses).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());
-            if let Some(control) = bound.as_ref().and_then(|bound| bound["control"].as_str()) {
-                return Ok(Self { program, control: control.to_owned() });
-            }
-            ensure!(start.elapsed() < PATIENCE, "the agent has not written its addresses");
-            sleep(BETWEEN_LOOKS).await;
-        }
+        command.args(["--telemetry", loopback]).args(args);
+        let (program, bound) = listening(command, addresses).await?;
+        Ok(Self { program, control: bound["control"].as_str().context("bound")?.to_owned() })
     }
 
     fn port(&self) -> Result<&str> {
@@ -464,27 +445,25 @@ impl Agent {
 
     /// The snapshot in force. None before the first one.
     async fn in_force(&self) -> Result<Option<Snapshot>> {
-        let (status, body) = timeout(PATIENCE, get::<Value>(&self.control, "/v1/config")).await??;
-        if status == http::StatusCode::OK { Ok(Some(serde_json::from_value(body)?)) } else { Ok(None) }
+        let (status, body) = request(http::Method::GET, &self.control, "/v1/config").await?;
+        if status == http::StatusCode::OK { Ok(Some(serde_json::from_str(&body)?)) } else { Ok(None) }
     }
 
     async fn until(&self, what: &str, wanted: impl Fn(&Snapshot) -> bool) -> Result<()> {
-        let start = Instant::now();
-        while !self.in_force().await?.as_ref().is_some_and(&wanted) {
-            ensure!(start.elapsed() < PATIENCE, "waited for {what}");
-            sleep(BETWEEN_LOOKS).await;
-        }
-        Ok(())
+        until(what, async || Ok(self.in_force().await?.as_ref().is_some_and(&wanted))).await
     }
 }
 
-async fn get<T: DeserializeOwned>(address: &str, path: &str) -> Result<(http::StatusCode, T)> {
-    let stream = TcpStream::connect(address).await?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let request = http::Request::get(path).header(http::header::HOST, address).body(Empty::<&[u8]>::new())?;
-    let response = sender.send_request(request).await?;
-    let status = response.status();
-    let body = response.into_body().collect().await?.to_bytes();
-    Ok((status, serde_json::from_slice(&body)?))
+/// Sends a request without a body. Returns the status and the body of the response.
+async fn request(method: http::Method, address: &str, path: &str) -> Result<(http::StatusCode, String)> {
+    let exchange = async {
+        let stream = TcpStream::connect(address).await?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        let request = http::Request::builder().method(method).uri(path).header(http::header::HOST, address);
+        let response = sender.send_request(request.body(Empty::<&[u8]>::new())?).await?;
+        let status = response.status();
+        Ok((status, String::from_utf8(response.into_body().collect().await?.to_bytes().to_vec())?))
+    };
+    timeout(PATIENCE, exchange).await?
 }

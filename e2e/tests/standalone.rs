@@ -10,6 +10,7 @@ mod fleet;
 #[path = "standalone/library.rs"]
 mod library;
 mod programs;
+mod waiting;
 
 use std::{
     fs,
@@ -21,7 +22,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -31,11 +32,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use self::programs::{Program, build_programs, program};
-
-/// The longest wait for any condition. After it, the test fails.
-const PATIENCE: Duration = Duration::from_secs(90);
-const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+use self::{
+    programs::{Program, build_programs, program},
+    waiting::{PATIENCE, found, listening, until},
+};
 
 #[tokio::test]
 async fn limits_reach_agents_over_mutual_tls_and_impostors_reach_nothing() -> Result<()> {
@@ -88,7 +88,9 @@ async fn limits_reach_agents_over_mutual_tls_and_impostors_reach_nothing() -> Re
     strange.until(&words, |status| tells(status, &good, &words)).await?;
     let bare = Stage::new("bare", 1)?;
     let barefaced = Operator::start(&bare, &[good.url("http")], &[])?;
-    bare.until("the wrong scheme", |status| tells(status, &good, "if it speaks TLS, call it by https://")).await?;
+    let fix = "if it speaks TLS, remove weir.dev/control: plaintext from its template, or, without a cluster, use \
+               https:// in its URL";
+    bare.until("the wrong scheme", |status| tells(status, &good, fix)).await?;
     ensure!(good.metric("weir_snapshot_sequence").await? > 0, "no snapshot is in force");
     ensure!(good.passes(3).await? == 0, "an impostor's rules are in force");
     stage.until("the good one", |status| enforced(status) == "1/7").await?;
@@ -125,11 +127,7 @@ async fn certificates_and_authorities_are_replaced_without_a_restart() -> Result
 
     let accepted = "weir_control_handshakes_total{result=\"accepted\"}";
     let before = agent.metric(accepted).await?;
-    let start = Instant::now();
-    while agent.metric(accepted).await? == before {
-        ensure!(start.elapsed() < PATIENCE, "no connection was made with the new certificates");
-        sleep(BETWEEN_LOOKS).await;
-    }
+    until("a connection with the new certificates", async || Ok(agent.metric(accepted).await? != before)).await?;
     stage.write(2)?;
     stage.until("the change", |it| it["status"]["observedGeneration"] == 2 && enforced(it) == "1/1").await?;
     ensure!(agent.passes(8).await? == 2, "the change is not in force");
@@ -154,7 +152,7 @@ async fn an_operator_that_cannot_prove_itself_does_not_start() -> Result<()> {
         Ok(told)
     };
     let told = refused(&[]).await?;
-    ensure!(told.contains("agent https://127.0.0.1:1 must be called over mutual TLS: set --agent-ca"), "{told}");
+    ensure!(told.contains("agent https://127.0.0.1:1 needs mutual TLS: set --agent-ca"), "{told}");
     let told = refused(&files.args()[..4]).await?;
     ensure!(told.contains("--client-key <FILE>"), "{told}");
     authority.issue("operator.test", DAY)?.write(&at("another"))?;
@@ -213,11 +211,11 @@ async fn json_logs_are_json_to_the_last_line() -> Result<()> {
     let args = ["--log-format".to_owned(), "json".to_owned()];
     let mut operator = Operator::start(&stage, &[agent.url("http")], &args)?;
     stage.until("1/1", |status| enforced(status) == "1/1").await?;
-    operator.signal(Signal::HUP)?;
+    operator.program.signal(Signal::HUP)?;
     operator.logs("as requested").await?;
     fs::remove_dir_all(stage.folder.path())?;
     operator.logs("the previous ones stay in force").await?;
-    operator.signal(Signal::TERM)?;
+    operator.program.signal(Signal::TERM)?;
     ensure!(timeout(PATIENCE, operator.program.0.wait()).await??.success(), "the operator ended with an error");
     operator.logs("stopping").await?;
 
@@ -262,7 +260,7 @@ async fn a_hang_up_makes_the_operator_read_everything_again() -> Result<()> {
     stage.until("1/1", |status| enforced(status) == "1/1").await?;
     for (generation, requests) in [(2, 5), (3, 3)] {
         elsewhere.write(requests)?;
-        operator.signal(Signal::HUP)?;
+        operator.program.signal(Signal::HUP)?;
         operator.logs_times("as requested", generation - 1).await?;
         let is_told = |it: &Value| it["status"]["observedGeneration"] == generation && enforced(it) == "1/1";
         stage.until("the change", is_told).await?;
@@ -362,16 +360,12 @@ impl Stage {
 
     /// Waits until the status satisfies `wanted`.
     async fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<()> {
-        let start = Instant::now();
-        loop {
+        found(async || {
             let text = fs::read_to_string(self.folder.path().join("policy.status.yaml")).unwrap_or_default();
-            let status: Value = serde_yaml::from_str(&text)?;
-            if wanted(&status) {
-                return Ok(());
-            }
-            ensure!(start.elapsed() < PATIENCE, "waited for {what}, and the status is\n{text}");
-            sleep(BETWEEN_LOOKS).await;
-        }
+            let is_so = wanted(&serde_yaml::from_str(&text)?);
+            Ok(if is_so { Ok(()) } else { Err(format!("waited for {what}, and the status is\n{text}")) })
+        })
+        .await
     }
 }
 
@@ -416,10 +410,6 @@ impl Operator {
         Ok(Self { program, log })
     }
 
-    fn signal(&self, signal: Signal) -> Result<()> {
-        send_signal(&self.program, signal)
-    }
-
     async fn metric(&self, series: &str) -> Result<u64> {
         self.logs("serving telemetry").await?;
         let address = {
@@ -436,18 +426,9 @@ impl Operator {
     }
 
     async fn logs_times(&self, words: &str, times: usize) -> Result<()> {
-        let start = Instant::now();
-        while self.log.lock().unwrap_or_else(PoisonError::into_inner).matches(words).count() < times {
-            ensure!(start.elapsed() < PATIENCE, "waited for {words:?} in the log");
-            sleep(BETWEEN_LOOKS).await;
-        }
-        Ok(())
+        let count = || self.log.lock().unwrap_or_else(PoisonError::into_inner).matches(words).count();
+        until(&format!("{words:?} in the log"), async || Ok(count() >= times)).await
     }
-}
-
-fn send_signal(program: &Program, signal: Signal) -> Result<()> {
-    let id = program.0.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-    Ok(kill_process(id.context("the program has ended")?, signal)?)
 }
 
 /// The arguments of an agent that is the proxy of an app that does not exist.
@@ -491,23 +472,14 @@ impl Agent {
 
     /// Starts an agent. `front` are the first arguments, which say what it serves.
     async fn with(folder: &Path, front: &[&str], args: &[String]) -> Result<Self> {
-        let addresses = folder.join("addresses");
         let loopback = "127.0.0.1:0";
         let mut command = Command::new(program("weir-agent")?);
         command.args(front).args(["--listen", loopback, "--control", loopback]);
-        command.args(["--telemetry", loopback, "--addresses-file"]).arg(&addresses).args(args);
-        let program = Program::start(command)?;
-        let start = Instant::now();
-        loop {
-            if let Some(bound) = fs::read(&addresses).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok())
-            {
-                let address = |name: &str| Ok::<_, anyhow::Error>(bound[name].as_str().context("bound")?.to_owned());
-                let (listen, control) = (address("listen")?, address("control")?);
-                return Ok(Self { program, listen, control, telemetry: address("telemetry")? });
-            }
-            ensure!(start.elapsed() < PATIENCE, "the agent has not written its addresses");
-            sleep(BETWEEN_LOOKS).await;
-        }
+        command.args(["--telemetry", loopback]).args(args);
+        let (program, bound) = listening(command, &folder.join("addresses")).await?;
+        let address = |name: &str| Ok::<_, anyhow::Error>(bound[name].as_str().context("bound")?.to_owned());
+        let (listen, control) = (address("listen")?, address("control")?);
+        Ok(Self { program, listen, control, telemetry: address("telemetry")? })
     }
 
     fn url(&self, scheme: &str) -> String {
@@ -543,15 +515,15 @@ impl Agent {
 
     /// Sends requests with this key until the error is this one.
     async fn until_error(&self, key: &str, wanted: &str) -> Result<()> {
-        let start = Instant::now();
-        loop {
+        found(async || {
             let error = self.error(key).await?;
-            if error == wanted {
-                return Ok(());
-            }
-            ensure!(start.elapsed() < PATIENCE, "the error of {key} is {error:?} and not {wanted:?}");
-            sleep(BETWEEN_LOOKS).await;
-        }
+            Ok(if error == wanted {
+                Ok(())
+            } else {
+                Err(format!("the error of {key} is {error:?} and not {wanted:?}"))
+            })
+        })
+        .await
     }
 
     /// Asks a rate limit service this number of times about a descriptor. Returns the number of answers OK.

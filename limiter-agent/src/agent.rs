@@ -15,6 +15,7 @@ use weir_tower::MonotonicClock;
 
 use crate::{
     config::{Config, FrontConfig},
+    descriptors::{self, Descriptors},
     front::Front,
     metrics::Metrics,
     proxy::{AppAddress, Proxy},
@@ -86,13 +87,14 @@ impl Agent {
 
     async fn serve(self, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
         let Self { config, addresses, proxy: listeners, control, telemetry } = self;
+        let descriptors = descriptors::raise();
         let (paths, serves) = match &config.front {
             FrontConfig::Proxy { settings, .. } => (settings.ambiguous_paths, Serves::Requests),
             FrontConfig::Service { .. } => (AmbiguousPaths::Keep, Serves::Descriptors),
         };
         let client = control.start(serves, paths);
         let (clock, leaving) = (client.clock(), Arc::clone(client.leaving()));
-        let front = front(&config.front, addresses.listen, client.rules(), clock, &leaving);
+        let front = front(&config, descriptors, addresses.listen, client.rules(), clock, &leaving);
         let readiness = Arc::new(Readiness::default());
         let metrics = Metrics::new(front.clone(), client.clone());
         let telemetry_state = Telemetry { metrics, readiness: Arc::clone(&readiness) };
@@ -204,15 +206,18 @@ impl Workers {
 
 /// Creates the server of the port for clients.
 fn front(
-    config: &FrontConfig,
+    config: &Config,
+    descriptors: Descriptors,
     listen: std::net::SocketAddr,
     rules: &LiveRules,
     clock: MonotonicClock,
     leaving: &Arc<Leaving>,
 ) -> Front {
-    match config {
+    let workers = config.workers.get();
+    match &config.front {
         FrontConfig::Proxy { upstream, settings } => {
-            let most_connections = settings.max_connections.get() as usize;
+            // Each client connection can need a connection to the app.
+            let most_connections = descriptors.fit(settings.max_connections.get() as usize, workers, 2);
             Front::Proxy(Arc::new(Proxy {
                 upstream: Arc::new(AppAddress::new(*upstream, listen, &leaving.closed)),
                 settings: settings.clone(),
@@ -224,6 +229,7 @@ fn front(
                 traffic: Arc::default(),
                 // Behind a load balancer all clients have one address, so one address is allowed to take all slots.
                 slots: ConnectionSlots::new(most_connections, most_connections),
+                partial_heads: 0.into(),
                 leaving: Arc::clone(leaving),
                 drain: leaving.closed.clone(),
                 stop: CancellationToken::new(),
@@ -231,7 +237,7 @@ fn front(
             }))
         }
         FrontConfig::Service { tls, max_connections, max_streams } => {
-            let bounds = (*max_connections, *max_streams);
+            let bounds = (descriptors.fit(*max_connections, workers, 1), *max_streams);
             Front::Service(Arc::new(RateLimitService::new(rules.clone(), clock, tls.clone(), bounds)))
         }
     }

@@ -12,12 +12,14 @@
 mod agent;
 mod clock;
 mod config;
+mod descriptors;
 mod front;
 mod leave;
 mod logs;
 mod metrics;
 mod proxy;
 mod ready;
+mod resets;
 mod service;
 mod telemetry;
 

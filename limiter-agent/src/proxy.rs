@@ -32,6 +32,7 @@ mod headers;
 mod http1_path;
 mod idle;
 mod open;
+mod partial_head;
 mod plain;
 mod pool;
 mod presence;

@@ -9,6 +9,7 @@
 mod answer;
 #[cfg(test)]
 mod fuzz;
+mod health;
 mod messages;
 mod quota;
 mod tls;
@@ -48,6 +49,7 @@ use weir_tower::MonotonicClock;
 
 use self::{
     answer::{InvalidQuestion, answer},
+    health::DrainedHealth,
     messages::{Code, RateLimitRequest, RateLimitResponse},
     quota::{QuotaResponse, StreamRateLimitQuotas, UsageReports},
 };
@@ -63,8 +65,9 @@ const NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 /// The path of its only method.
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// The maximum size of a question, in bytes. Questions of Envoy have some hundred bytes.
-const MAX_QUESTION: usize = 256 * 1024;
+/// The maximum size of a question, in bytes. Questions of Envoy have some hundred bytes, but a client's header can be in
+/// several descriptors. Envoy lets a request pass if the service refuses its question.
+const MAX_QUESTION: usize = 4 * 1024 * 1024;
 
 /// The results of questions, as in `weir_service_questions_total`.
 pub(crate) const RESULTS: [&str; 3] = ["ok", "over_limit", "invalid"];
@@ -141,7 +144,8 @@ impl RateLimitService {
 
 /// The routes of the service's port.
 fn router(service: Arc<RateLimitService>) -> Router {
-    let health = HealthServer::new(HealthService::from_health_reporter(service.health.clone()));
+    let inner = HealthService::from_health_reporter(service.health.clone());
+    let health = HealthServer::new(DrainedHealth { inner, drain: service.drain.clone() });
     Router::new()
         .route(PATH, post(grpc))
         .route(quota::PATH, post(quotas))

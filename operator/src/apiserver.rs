@@ -2,11 +2,18 @@
 //!
 //! If a response has `Retry-After` (429 and 503), the client repeats the request after that time. All other errors go
 //! to the caller: watches, the Lease, statuses and Events each have a backoff of a few seconds at most. The default
-//! retries of kube's client must stay off: their backoff grows to a quarter of an hour. After an outage of one minute,
+//! retries of kube's client must stay off: their backoff grows to 15 minutes. After an outage of one minute,
 //! the operator would then be two minutes late.
+//!
+//! Each request has a timeout, because an apiserver can disappear without closing its connections. Otherwise, a listing
+//! would wait for it forever.
 
-use std::time::Duration;
+use std::{
+    task::{Context, Poll},
+    time::Duration,
+};
 
+use futures::future::BoxFuture;
 use http::{Request, Response, header::RETRY_AFTER};
 use kube::{
     Client, Config,
@@ -16,8 +23,9 @@ use kube::{
     },
 };
 use tower::{
-    BoxError,
+    BoxError, Service,
     buffer::BufferLayer,
+    layer::layer_fn,
     retry::{Policy, RetryLayer},
 };
 
@@ -31,6 +39,12 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The maximum number of requests that wait to be sent.
 const WAITING: usize = 256;
+/// The longest wait for a response. The apiserver ends each request after a minute, except for watches: their response
+/// can begin with the first event.
+const LONGEST_WAIT: Duration = Duration::from_secs(75);
+/// The longest time without a byte of a response. Watches end earlier: kube requests an end after 290 s, and ends them
+/// itself after 295 s without an event.
+const LONGEST_SILENCE: Duration = Duration::from_mins(5);
 
 /// The reason why the client cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -50,8 +64,43 @@ pub(crate) enum ClientError {
 /// The configuration is invalid, or names files that cannot be read.
 pub(crate) fn client(mut config: Config) -> Result<Client, ClientError> {
     config.default_retry = false;
+    config.read_timeout = Some(LONGEST_SILENCE);
+    // The silence of a pooled connection counts from its last request.
+    config.reset_reader_on_write = true;
     let client = ClientBuilder::try_from(config)?;
-    Ok(client.with_layer(&BufferLayer::new(WAITING)).with_layer(&RetryLayer::new(RetryAfterPolicy::new()?)).build())
+    let client = client.with_layer(&layer_fn(ResponseTimeout)).with_layer(&BufferLayer::new(WAITING));
+    Ok(client.with_layer(&RetryLayer::new(RetryAfterPolicy::new()?)).build())
+}
+
+/// Fails a request that gets no response within [`LONGEST_WAIT`], unless it is a watch.
+#[derive(Clone)]
+struct ResponseTimeout<S>(S);
+
+impl<S, B> Service<Request<Body>> for ResponseTimeout<S>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error: Into<BoxError>, Future: Send + 'static>,
+{
+    type Response = Response<B>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Response<B>, BoxError>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.0.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let is_watch = request.uri().query().is_some_and(|query| query.split('&').any(|field| field == "watch=true"));
+        let response = self.0.call(request);
+        Box::pin(async move {
+            if is_watch {
+                return response.await.map_err(Into::into);
+            }
+            match tokio::time::timeout(LONGEST_WAIT, response).await {
+                Ok(response) => response.map_err(Into::into),
+                Err(_) => Err(format!("the apiserver has not answered within {} s", LONGEST_WAIT.as_secs()).into()),
+            }
+        })
+    }
 }
 
 /// Retries a request if the response has `Retry-After`.
@@ -122,6 +171,22 @@ mod tests {
             let most = LONGEST_PAUSE + Duration::from_millis(1);
             assert!(pauses.iter().all(|pause| (told..=most).contains(pause)), "{pauses:?}");
             assert_eq!((ended, pauses.len()), (status, MAX_RETRIES as usize));
+        }
+    }
+
+    /// The apiserver accepts requests and never answers. Listings fail, and watches wait for their first event.
+    #[tokio::test(start_paused = true)]
+    async fn requests_other_than_watches_have_a_timeout() {
+        for (path, fails) in
+            [("/pods", true), ("/pods?watch=true&timeoutSeconds=290", false), ("/pods?a=watch=true", true)]
+        {
+            let silent = service_fn(|_: Request<Body>| std::future::pending::<Result<Response<()>, BoxError>>());
+            let answer = ResponseTimeout(silent).oneshot(Request::get(path).body(Body::empty()).unwrap());
+            let answer = tokio::time::timeout(2 * LONGEST_WAIT, answer).await;
+            assert_eq!(answer.is_ok(), fails, "{path}");
+            if let Ok(answer) = answer {
+                assert_eq!(answer.unwrap_err().to_string(), "the apiserver has not answered within 75 s");
+            }
         }
     }
 

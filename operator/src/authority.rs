@@ -7,7 +7,7 @@
 pub(crate) mod renewal;
 pub(crate) mod secret;
 
-use std::{fmt, time::Duration};
+use std::{fmt, ops::Range, time::Duration};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -104,48 +104,53 @@ impl Authorities {
         Self { terms, all: Vec::new() }
     }
 
-    /// Parses certificates and their keys, in the same order.
-    ///
-    /// # Errors
-    ///
-    /// The text is not PEM of certificates with one key each.
-    pub(crate) fn read(terms: Terms, certificates: &str, keys: &str) -> Result<Self, InvalidAuthorities> {
+    /// Parses certificates and their keys, in the same order. Returns the valid authorities, because peers trust them,
+    /// and the fault if the text has anything else.
+    pub(crate) fn read(terms: Terms, certificates: &str, keys: &str) -> (Self, Result<(), InvalidAuthorities>) {
         let (certificates, keys) = (blocks(certificates), blocks(keys));
+        let (mut all, mut outcome) = (Vec::new(), Ok(()));
         if certificates.len() != keys.len() {
             let (certificates, keys) = (certificates.len(), keys.len());
-            return Err(InvalidAuthorities(format!(
+            outcome = Err(InvalidAuthorities(format!(
                 "there must be one key for each certificate, and there are {certificates} certificates and {keys} keys"
             )));
         }
-        let authorities =
-            certificates.into_iter().zip(keys).map(|(certificate, key)| Authority::read(certificate, key));
-        Ok(Self { terms, all: authorities.collect::<Result<_, _>>()? })
+        for (certificate, key) in certificates.into_iter().zip(keys) {
+            match Authority::read(certificate, key, ["ca.crt", "ca.key"]) {
+                Ok(authority) => all.push(authority),
+                Err(fault) => outcome = outcome.and(Err(fault)),
+            }
+        }
+        (Self { terms, all }, outcome)
     }
 
-    /// Returns the authorities that should replace these; `None` if no change is needed. An expired authority is
-    /// removed only once another one signs. So if a clock is set forward by years and back again, the authorities that
-    /// peers trust still exist.
+    /// Returns the authorities that should replace these; `None` if no change is needed. An authority that is not yet
+    /// valid, from a clock that was ahead, replaces no other one.
     pub(crate) fn renewed(&self, now: u64) -> Result<Option<Self>, rcgen::Error> {
-        let mut renewed = self.without_ended(now);
-        let newest = renewed.iter().map(|authority| authority.not_after).max().unwrap_or(0);
-        let wanted = newest < now + self.terms.overlap;
-        if wanted {
-            renewed.push(Authority::fresh(self.terms, now)?);
+        let newest = self.all.iter().filter(|it| it.not_before <= now).map(|it| it.not_after).max().unwrap_or(0);
+        if newest >= now + self.terms.overlap {
+            return Ok(None);
         }
-        let changed = wanted || renewed.len() != self.all.len();
-        Ok(changed.then_some(Self { terms: self.terms, all: renewed }))
+        let mut renewed = self.without_ended(now);
+        renewed.all.push(Authority::fresh(self.terms, now)?);
+        Ok(Some(renewed))
     }
 
     /// Returns the authorities that should replace these if another issuer created `others` and none are created here;
     /// `None` if no change is needed.
     pub(crate) fn adopting(&self, others: &Self, now: u64) -> Option<Self> {
-        let adopting = Self { terms: self.terms, all: self.without_ended(now) }.followed_by(others);
-        (adopting.certificates() != self.certificates()).then_some(adopting)
+        let has_new = others.all.iter().any(|other| !self.has(other));
+        has_new.then(|| self.without_ended(now).followed_by(others))
     }
 
-    fn without_ended(&self, now: u64) -> Vec<Authority> {
+    /// Removes expired authorities, once another one signs. So if a clock is set forward by years and back again, the
+    /// authorities that peers trust still exist. Expired authorities are removed only when one is added. Otherwise, a
+    /// replica would remove the authority of another one whose clock is far behind, which would add the next one, and
+    /// so on.
+    fn without_ended(&self, now: u64) -> Self {
         let is_followed = self.all.iter().any(|it| self.can_sign_from(it) <= now && now < it.not_after);
-        self.all.iter().filter(|authority| !is_followed || now < authority.not_after).cloned().collect()
+        let all = self.all.iter().filter(|authority| !is_followed || now < authority.not_after).cloned().collect();
+        Self { terms: self.terms, all }
     }
 
     /// Returns these authorities, followed by those of `others` that are new.
@@ -164,9 +169,9 @@ impl Authorities {
         self.all.iter().any(|it| it.certificate == authority.certificate)
     }
 
-    /// Returns true if any authority is still valid.
+    /// Returns true if any authority is valid.
     pub(crate) fn usable(&self, now: u64) -> bool {
-        self.all.iter().any(|authority| now < authority.not_after)
+        self.all.iter().any(|authority| authority.is_valid(now))
     }
 
     /// Returns all certificates in PEM: the bundle that peers trust.
@@ -215,14 +220,14 @@ impl Authorities {
     }
 
     fn signer(&self, signer: Signer, now: u64) -> Option<&Authority> {
-        let mut living = self.all.iter().filter(|authority| now < authority.not_after);
-        let any = living.clone().next().or(self.all.first());
+        let mut valid = self.all.iter().filter(|authority| authority.is_valid(now));
+        let any = valid.clone().next().or(self.all.first());
         match signer {
             // The date decides, not the order: an authority that was added behind the others may be older, and unknown
             // to every peer.
-            Signer::Newest => living.filter(|it| self.can_sign_from(it) <= now).max_by_key(|it| it.not_before),
+            Signer::Newest => valid.filter(|it| self.can_sign_from(it) <= now).max_by_key(|it| it.not_before),
             // The authority must outlive the certificate by enough time to use it.
-            Signer::Oldest => living.find(|authority| now + self.terms.published_for < authority.not_after),
+            Signer::Oldest => valid.find(|authority| now + self.terms.published_for < authority.not_after),
         }
         .or(any)
     }
@@ -239,22 +244,15 @@ impl Authorities {
     /// # Errors
     ///
     /// The authority is invalid. The message explains why, and how to create a valid one.
-    pub(crate) fn made_elsewhere(terms: Terms, chain: &str, key: &str) -> Result<Self, InvalidAuthorities> {
-        let invalid = |problem: String| InvalidAuthorities(problem);
-        let certificate =
-            blocks(chain).into_iter().next().ok_or_else(|| invalid("tls.crt has no certificate".to_owned()))?;
-        let pair = KeyPair::from_pem(key)
-            .map_err(|error| invalid(format!("tls.key: {error}: the key must be PKCS#8, ECDSA or Ed25519 or RSA")))?;
-        let authority =
-            Authority::read(certificate, blocks(key).concat()).map_err(|error| invalid(format!("tls.crt: {error}")))?;
-        let der =
-            CertificateDer::from_pem_slice(authority.certificate.as_bytes()).map_err(|it| invalid(it.to_string()))?;
-        let (_, parsed) = X509Certificate::from_der(&der).map_err(|error| invalid(error.to_string()))?;
-        if !parsed.is_ca() {
-            return Err(invalid("tls.crt is not a certificate authority: issue it with isCA".to_owned()));
-        }
-        if parsed.public_key().subject_public_key.data.as_ref() != pair.public_key_raw() {
-            return Err(invalid("tls.crt and tls.key do not match".to_owned()));
+    pub(crate) fn made_elsewhere(terms: Terms, chain: &str, key: &str, now: u64) -> Result<Self, InvalidAuthorities> {
+        let certificate = blocks(chain).into_iter().next();
+        let certificate = certificate.ok_or_else(|| InvalidAuthorities("tls.crt has no certificate".to_owned()))?;
+        let authority = Authority::read(certificate, blocks(key).concat(), ["tls.crt", "tls.key"])?;
+        if now < authority.not_before {
+            return Err(InvalidAuthorities(format!(
+                "tls.crt is not valid for another {} s: check the clocks of the issuer and of this machine",
+                authority.not_before - now
+            )));
         }
         Ok(Self { terms, all: vec![authority] })
     }
@@ -268,16 +266,45 @@ impl Authority {
         Ok(Self { certificate, key: key.serialize_pem(), not_before, not_after })
     }
 
-    fn read(certificate: String, key: String) -> Result<Self, InvalidAuthorities> {
-        let invalid = |problem: &dyn fmt::Display| InvalidAuthorities(problem.to_string());
-        KeyPair::from_pem(&key).map_err(|error| invalid(&error))?;
-        let der = CertificateDer::from_pem_slice(certificate.as_bytes()).map_err(|error| invalid(&error))?;
-        let (_, parsed) = X509Certificate::from_der(&der).map_err(|error| invalid(&error))?;
-        let seconds = |time: x509_parser::time::ASN1Time| u64::try_from(time.timestamp()).unwrap_or(0);
-        let validity = parsed.validity();
-        let (not_before, not_after) = (seconds(validity.not_before), seconds(validity.not_after));
-        Ok(Self { certificate, key, not_before, not_after })
+    /// Reads an authority. `crt` and `key` name the fields that contain it.
+    fn read(certificate: String, pair: String, [crt, key]: [&str; 2]) -> Result<Self, InvalidAuthorities> {
+        let invalid = |problem: String| Err(InvalidAuthorities(problem));
+        let public = match KeyPair::from_pem(&pair) {
+            Ok(pair) => pair.public_key_raw().to_owned(),
+            Err(error) => return invalid(format!("{key}: {error}: the key must be PKCS#8, ECDSA or Ed25519 or RSA")),
+        };
+        let der = match CertificateDer::from_pem_slice(certificate.as_bytes()) {
+            Ok(der) => der,
+            Err(error) => return invalid(format!("{crt}: {error}")),
+        };
+        let parsed = match X509Certificate::from_der(&der) {
+            Ok((_, parsed)) => parsed,
+            Err(error) => return invalid(format!("{crt}: {error}")),
+        };
+        if !parsed.is_ca() {
+            return invalid(format!("{crt} is not a certificate authority: issue it with isCA"));
+        }
+        if parsed.public_key().subject_public_key.data.as_ref() != public {
+            return invalid(format!("{crt} and {key} do not match"));
+        }
+        let Range { start: not_before, end: not_after } = validity_of(&parsed);
+        Ok(Self { certificate, key: pair, not_before, not_after })
     }
+
+    fn is_valid(&self, now: u64) -> bool {
+        (self.not_before..self.not_after).contains(&now)
+    }
+}
+
+/// Returns the validity of a certificate in DER, in seconds of Unix time; `None` if it cannot be parsed.
+pub(crate) fn validity(certificate: &[u8]) -> Option<Range<u64>> {
+    X509Certificate::from_der(certificate).ok().map(|(_, certificate)| validity_of(&certificate))
+}
+
+fn validity_of(certificate: &X509Certificate<'_>) -> Range<u64> {
+    let seconds = |time: x509_parser::time::ASN1Time| u64::try_from(time.timestamp()).unwrap_or(0);
+    let validity = certificate.validity();
+    seconds(validity.not_before)..seconds(validity.not_after)
 }
 
 /// Returns an address, a URI or a DNS name, depending on the form of the text.

@@ -194,7 +194,7 @@ fn check(name: String, bytes: &[u8]) -> (Checked, Vec<(ObjectKey, Finding)>) {
         checked.problems.push(Problem::at_start(INVALID, &message));
         return (checked, Vec::new());
     }
-    let text = match std::str::from_utf8(bytes) {
+    let mut text = match std::str::from_utf8(bytes) {
         Ok(text) => documents::read(text),
         Err(error) => {
             let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]).into_owned();
@@ -207,6 +207,8 @@ fn check(name: String, bytes: &[u8]) -> (Checked, Vec<(ObjectKey, Finding)>) {
     };
     checked.policies = text.policies.len();
     let mut names = Vec::new();
+    let fault = |finding| Problem { is_warning: false, rule: INVALID, finding };
+    checked.problems.extend(std::mem::take(&mut text.cluster_findings).into_iter().map(fault));
     for document in &text.policies {
         if let Some(key) = &document.key {
             names.push((key.clone(), document.finding("metadata.name", "")));
@@ -223,8 +225,7 @@ fn check(name: String, bytes: &[u8]) -> (Checked, Vec<(ObjectKey, Finding)>) {
     match text.policies() {
         Ok(_) => {}
         Err(broken) => {
-            let faults = broken.findings.into_iter();
-            checked.problems.extend(faults.map(|finding| Problem { is_warning: false, rule: INVALID, finding }));
+            checked.problems.extend(broken.findings.into_iter().map(fault));
             // Duplicates within one text were reported already.
             names.sort_by(|one, other| one.0.cmp(&other.0));
             names.dedup_by(|one, other| one.0 == other.0);

@@ -1,6 +1,7 @@
 //! The command line: arguments in, exit code out.
 
 use std::{
+    fmt,
     io::{self, IsTerminal, Write},
     net::SocketAddr,
     path::PathBuf,
@@ -17,7 +18,6 @@ use tokio::{
     sync::Notify,
 };
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
 
 use crate::{
     apiserver,
@@ -28,12 +28,13 @@ use crate::{
     import::{Import, Imported},
     inject::{InjectFlags, Injection},
     leader::{LeaseName, LeaseTiming},
-    open_files,
+    log_filter, open_files,
     operator::{Candidacy, Operator},
     prove::Prove,
     pulled::Pulled,
     serve,
     source::{agents::StandaloneAgent, directory::StandaloneInputs},
+    wording::chain,
 };
 
 /// The exit code for a failure at run time.
@@ -230,6 +231,12 @@ fn run_import(import: &Import) -> ExitCode {
 /// An error with its exit code.
 struct Failed(u8, anyhow::Error);
 
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&chain(&*self.1))
+    }
+}
+
 trait OrExit<T> {
     fn or_exit(self, code: u8) -> Result<T, Failed>;
 }
@@ -241,8 +248,14 @@ impl<T, E: Into<anyhow::Error>> OrExit<T> for Result<T, E> {
 }
 
 fn in_runtime(format: LogFormat, work: impl Future<Output = Result<(), Failed>>) -> ExitCode {
+    let filter = match log_filter::from_environment() {
+        Ok(filter) => filter,
+        Err(problem) => {
+            eprintln!("weir-operator: {problem}");
+            return ExitCode::from(WRONG);
+        }
+    };
     // Logs go to standard error, because standard output is for the reports of standalone mode.
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match format {
         LogFormat::Json => lines.json().flatten_event(true).init(),
@@ -256,12 +269,12 @@ fn in_runtime(format: LogFormat, work: impl Future<Output = Result<(), Failed>>)
         .and_then(|runtime| runtime.block_on(work));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failed(code, error)) => {
+        Err(failed) => {
             match format {
-                LogFormat::Json => tracing::error!("{error:#}"),
-                LogFormat::Text => eprintln!("weir-operator: {error:#}"),
+                LogFormat::Json => tracing::error!("{failed}"),
+                LogFormat::Text => eprintln!("weir-operator: {failed}"),
             }
-            ExitCode::from(code)
+            ExitCode::from(failed.0)
         }
     }
 }
@@ -307,8 +320,8 @@ async fn run_cluster(arguments: Run) -> Result<(), Failed> {
     operator.run(Some(listener), stop_on_signal().or_exit(FAILED)?).await.or_exit(FAILED)
 }
 
-/// Returns a name that no other running process has. A pod runs one operator at a time, so the name contains the pod's
-/// UID if it is known: after a restart of its container, the operator can continue with the Lease that it held.
+/// Returns a name that no other running process has. The name contains the pod's UID if it is known, because a pod runs
+/// one operator at a time. So after a restart of its container, the operator can continue with the Lease that it held.
 fn name(instance: &str, pod_uid: Option<String>) -> String {
     let unique = pod_uid.filter(|uid| !uid.is_empty());
     format!("{instance}_{}", unique.unwrap_or_else(|| format!("{:016x}", rand::random::<u64>())))
@@ -400,10 +413,19 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+    use crate::source::agents::AgentsError;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn each_cause_of_a_failure_is_printed_once() {
+        let source = io::Error::other("no such file");
+        let error = Err::<(), _>(AgentsError::Unreadable { path: "/agents".into(), source });
+        let Err(failed) = error.context("cannot start").or_exit(WRONG) else { panic!("it must fail") };
+        assert_eq!(failed.to_string(), "cannot start: /agents: no such file");
     }
 
     #[test]

@@ -88,6 +88,8 @@ pub struct Compiled {
     pub generation: i64,
     /// The creation time. The policies of a pod are ordered by it.
     pub created: Option<Timestamp>,
+    /// The time at which the policy changed in its file.
+    pub changed: Option<Timestamp>,
     /// The policy's file.
     pub file: Option<Arc<str>>,
     /// The faults because of which the newest generation cannot be enforced; empty if it can be.
@@ -207,7 +209,9 @@ impl Compiler {
         // Another operator may have received a newer good generation.
         let stored_good =
             stored_good(key).filter(|stored| previous_good.is_none_or(|good| good.generation() < stored.generation));
-        let is_done = previous.is_some_and(|it| it.generation == policy.generation && it.file == policy.file);
+        let is_done = previous.is_some_and(|it| {
+            (it.generation, it.changed, &it.file) == (policy.generation, policy.changed, &policy.file)
+        });
         if !recompile && is_done && (stored_good.is_none() || previous.is_some_and(|it| it.faults.is_empty())) {
             return;
         }
@@ -232,6 +236,7 @@ fn compile_policy(
         uid: policy.uid.clone(),
         generation: policy.generation,
         created: policy.created,
+        changed: policy.changed,
         file: policy.file.clone(),
         faults: Vec::new(),
         policy: None,
@@ -240,7 +245,7 @@ fn compile_policy(
     };
     let sharing = |generation: i64| Sharing {
         policy: key,
-        stamp: stamp(policy.created, generation.min(policy.generation)),
+        stamp: stamp(policy.created.or(policy.changed), generation.min(policy.generation)),
         pods: context.pods,
         stores: Stores::Known(&context.world.stores),
     };

@@ -3,6 +3,7 @@
 //! The module validates them with the schema and the CEL rules of the cluster. It ignores documents of other kinds, so
 //! that one file can contain a policy and its workload.
 
+mod cluster;
 mod yaml;
 
 use std::{
@@ -77,6 +78,8 @@ pub struct Text {
     pub stores: StoreSpecs,
     /// The faults of stores.
     pub store_findings: Vec<Finding>,
+    /// What `kubectl apply` refuses or reads as another policy. Standalone mode accepts it.
+    pub cluster_findings: Vec<Finding>,
     /// The number of documents of other kinds.
     pub others: usize,
 }
@@ -176,6 +179,13 @@ impl Text {
         {
             self.others += 1;
             return;
+        }
+        let misread = tree.misread.iter().filter(|(_, path, _)| path.starts_with(prefix)).cloned();
+        let misread = misread.map(|(place, path, message)| Finding { place, fault: Fault { path, message } });
+        self.cluster_findings.extend(misread);
+        for fault in cluster::faults_of_metadata(value) {
+            let path = format!("{prefix}{}", fault.path);
+            self.cluster_findings.push(Finding { place: tree.place(&path), fault: Fault { path, ..fault } });
         }
         let key = key_of(value);
         if word("kind") == Some(&*RateLimitStore::kind(&())) {

@@ -61,7 +61,7 @@ async fn a_new_policy_of_the_same_name_gets_a_new_record() {
     let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [{"name": "all", "limits": [limit]}]});
     for uid in ["first", "second"] {
         let spec = Ok(Arc::new(serde_json::from_value(spec.clone()).unwrap()));
-        let policy = Policy { uid: uid.to_owned(), generation: 1, created: None, spec, file: None };
+        let policy = Policy { uid: uid.to_owned(), generation: 1, created: None, changed: None, spec, file: None };
         let stored = StoredStatus { status: None, version: Some(format!("version of the {uid}")) };
         let change = Change::Policy(ObjectKey::new("shop", "checkout"), Some((policy, stored)));
         engine.handle(EngineEvent::Update(Update { changes: vec![change], complete: true }));
@@ -85,7 +85,8 @@ async fn a_policy_that_was_replaced_just_before_a_new_term_gets_its_status() {
     let (key, spec) = (ObjectKey::new("shop", "checkout"), json!({"rules": [{"name": "all", "action": "Bypass"}]}));
     let spec: Result<Arc<_>, _> = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
     let show = |engine: &mut Engine, uid: &str, status| {
-        let policy = Policy { uid: uid.to_owned(), generation: 1, created: None, spec: spec.clone(), file: None };
+        let policy =
+            Policy { uid: uid.to_owned(), generation: 1, created: None, changed: None, spec: spec.clone(), file: None };
         let stored = StoredStatus { status, version: None };
         let change = Change::Policy(key.clone(), Some((policy, stored)));
         engine.handle(EngineEvent::Update(Update { changes: vec![change], complete: true }));

@@ -6,6 +6,7 @@ mod tree;
 mod words;
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::{self, Read},
     path::{Path, PathBuf},
@@ -29,7 +30,7 @@ pub(crate) enum Import {
 /// The files of envoyproxy/ratelimit, and the policies to write.
 #[derive(Debug, Args)]
 pub(crate) struct EnvoyRatelimit {
-    /// Files with one domain each, or - for standard input
+    /// Files, each with all descriptors of one domain, or - for standard input
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// The pods of the service
@@ -85,6 +86,7 @@ impl Import {
         }
         let (mut text, mut notes, mut faults, mut unreadable) = (String::new(), Vec::new(), Vec::new(), Vec::new());
         let mut taken = names::Names::default();
+        let mut domains = BTreeMap::new();
         for path in &arguments.files {
             let place = |message: String| format!("{}: {message}", path.display());
             let file = match read(path) {
@@ -94,7 +96,16 @@ impl Import {
                     continue;
                 }
             };
-            match envoy_ratelimit::import(&file, arguments, &mut taken) {
+            let imported = envoy_ratelimit::file(&file).and_then(|file| {
+                // The limit that applies depends on all descriptors of a domain.
+                if let Some(first) = domains.insert(file.domain.clone(), path) {
+                    let (domain, first) = (&file.domain, first.display());
+                    let fix = "put all descriptors of a domain into one file";
+                    return Err(vec![format!("domain: {domain:?} is already in {first}: {fix}")]);
+                }
+                envoy_ratelimit::import(&file, arguments, &mut taken)
+            });
+            match imported {
                 Ok((policies, more)) => {
                     text.extend(policies.iter().map(|policy| format!("---\n{policy}")));
                     notes.extend(more.into_iter().map(place));

@@ -11,26 +11,30 @@
 //! apiserver sends only matching pods, and this module watches no namespaces. Every replica serves, leader or not. If a
 //! pod does not suit the agent, it still starts, without an agent. A warning and the annotation `weir.dev/not-injected`
 //! give the reason, which also appears in the status of the policies that target the pod. The agent's resources are
-//! fitted to the quotas and limits of the pod's namespace. A pod with an invalid annotation is refused only if the
+//! adapted to the quotas and limits of the pod's namespace. A pod with an invalid annotation is refused only if the
 //! cluster's owner configured that.
 
 mod agent_start;
 mod annotations;
 mod bootstrap;
+mod container_fields;
 mod files;
 mod flags;
 mod guard;
 mod keys;
+mod namespace_bounds;
 mod pod;
 mod pod_resources;
 mod ports;
 mod published;
 mod quantity;
 mod quota;
+mod refusal;
 mod registration;
 mod server;
 mod settings;
 mod sidecar;
+mod suits;
 mod values;
 
 pub(crate) use self::registration::Injection;

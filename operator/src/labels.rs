@@ -7,7 +7,7 @@ pub(crate) const AGENT_LABEL: &str = "weir.dev/agent";
 pub(crate) const SERVICE_LABEL: &str = "weir.dev/rate-limit-service";
 /// The annotation that names the agent's control port.
 pub(crate) const CONTROL_PORT_ANNOTATION: &str = "weir.dev/control-port";
-/// The annotation `plaintext` of pods whose agent's control port is plain HTTP, while other agents prove their
+/// The annotation `plaintext` of pods whose agent's control port has no TLS, while other agents prove their
 /// identity.
 pub(crate) const CONTROL_ANNOTATION: &str = "weir.dev/control";
 /// The annotation of injected pods that lists the Secrets of stores that their agent can read.

@@ -12,8 +12,8 @@
 //! Lease names the version that it is based on.
 //!
 //! A process can be suspended for any time between reading the clock and writing. The receivers refuse such late
-//! writes: agents, because a later leader's snapshots have larger sequences (see [`Term`]); the apiserver, because a
-//! status write names the policy's version that it is based on.
+//! writes. Agents refuse them because a later leader's snapshots have larger sequences (see [`Term`]). The apiserver
+//! refuses them because a status write names the policy's version that it is based on.
 
 mod campaign;
 pub mod election;
@@ -23,6 +23,7 @@ mod timing;
 
 pub use self::{
     campaign::{Campaign, TermReceiver},
+    election::Restored,
     lease::{LeaseName, SEQUENCES_BELOW},
     term::Term,
     timing::{InvalidLeaseTiming, LeaseTiming},

@@ -33,6 +33,7 @@ pub mod inject;
 mod labels;
 pub mod leader;
 pub mod link;
+mod log_filter;
 mod log_once;
 pub mod metrics;
 pub mod observed;
@@ -50,6 +51,7 @@ pub mod status;
 pub mod store_status;
 pub mod telemetry;
 pub mod traffic;
+mod wording;
 pub mod world;
 
 pub use self::operator::{Candidacy, Operator, TRAFFIC_INTERVAL};

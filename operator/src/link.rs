@@ -1,22 +1,21 @@
 //! The connection to one agent: one task per pod, which pushes until the agent enforces the wanted content.
 //!
-//! A link stores only the newest wanted content. It has one connection: a channel over mutual TLS (`weir-channel`), or
-//! plain HTTP for agents without certificates. It pushes a change immediately, and retries with growing, fully jittered
-//! delays. It receives the agent's status: the rules in force and the counts. The interval is a second, or with more
-//! than a thousand agents the longer one of [`StatusInterval`]. It reports each result to the engine as an
-//! [`Observation`]. A link never judges a result: see [`crate::status`].
+//! A link stores only the newest wanted content. It has one connection: a channel (`weir-channel`) over mutual TLS, or
+//! over TCP for agents without certificates. It pushes a change immediately, and retries with growing, fully jittered
+//! delays. It receives the agent's status: the rules in force and the counts. The agent sends its status once a second.
+//! With more than a thousand agents, the interval is longer ([`StatusInterval`]). The link reports each result to the
+//! engine as an [`Observation`]. A link never judges a result: see [`crate::status`].
 //!
 //! A pure machine (`machine.rs`) decides, and the task (`task.rs`) performs its actions.
 //!
 //! If a pod ends, or its host is down or cut off, the link detects it within 5 s for any number of agents, because the
-//! kernel probes the host each second. If an agent hangs while its kernel answers, the link detects it when no status
-//! arrives and the agent does not greet on a new connection: 3 s more than the interval between two statuses.
+//! kernel probes the host each second. If an agent hangs while its kernel answers, no status arrives, and the agent
+//! sends nothing on a new connection. The link detects this after the interval between two statuses and 3 s.
 
 mod dial;
 mod dial_error;
 mod digest;
 mod event;
-mod http;
 mod machine;
 mod open;
 mod rivals;
@@ -244,9 +243,9 @@ impl Link {
         Self { desired, task: LinkTask(task) }
     }
 
-    /// Ends the link, because the pod is gone or being deleted. If the agent has rules of scope Fleet, the task goes on
-    /// until the channel ends: the agent still serves requests, and without the channel it would use a share that the
-    /// counter does not reserve.
+    /// Ends the link, because the pod is gone or being deleted. If the agent has rules of scope Fleet, the task
+    /// continues until the channel ends, because the agent still serves requests. Without the channel, the agent would
+    /// use a share that the counter does not reserve.
     pub fn retire(self) -> LinkTask {
         self.task
     }

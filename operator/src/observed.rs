@@ -56,6 +56,8 @@ impl Standing {
 #[derive(Debug, Default)]
 pub struct Observed {
     views: HashMap<ObjectKey, View>,
+    /// The pods whose agents are at the same URL.
+    pods_at: HashMap<Arc<str>, BTreeSet<ObjectKey>>,
     stores: ReachedStores,
     /// The names of the stores whose state has changed.
     news: BTreeSet<String>,
@@ -158,7 +160,9 @@ impl Observed {
             failure: None,
             contested: false,
         };
-        self.views.insert(pod.clone(), view);
+        let before = self.views.insert(pod.clone(), view);
+        self.moved(pod, before);
+        self.pods_at.entry(url.clone()).or_default().insert(pod.clone());
         self.news.extend(self.stores.forget(pod));
         true
     }
@@ -170,8 +174,20 @@ impl Observed {
 
     /// Stops observing a pod.
     pub fn forget(&mut self, pod: &ObjectKey) {
-        self.views.remove(pod);
+        let before = self.views.remove(pod);
+        self.moved(pod, before);
         self.news.extend(self.stores.forget(pod));
+    }
+
+    /// Records that a pod's agent is no longer at the URL of this view.
+    fn moved(&mut self, pod: &ObjectKey, before: Option<View>) {
+        let Some(View { url, .. }) = before else { return };
+        if let Some(pods) = self.pods_at.get_mut(&url) {
+            pods.remove(pod);
+            if pods.is_empty() {
+                self.pods_at.remove(&url);
+            }
+        }
     }
 
     /// Returns the agents' last reports about stores.
@@ -254,7 +270,7 @@ impl Observed {
                     Standing::Drifted(DriftReason::Unreachable, failure.message.clone())
                 }
             }
-            _ if view.contested => Standing::Drifted(DriftReason::Outdated, CONTESTED.to_owned()),
+            _ if view.contested => Standing::Drifted(DriftReason::Outdated, self.contest(key, &view.url)),
             _ if enforces => Standing::Enforcing,
             Some(failure) => Standing::Drifted(DriftReason::Refused, failure.message.clone()),
             None if !view.answered && now.duration_since(view.since) < PATIENCE => {
@@ -271,6 +287,18 @@ impl Observed {
                     Standing::Drifted(DriftReason::Outdated, message)
                 }
             }
+        }
+    }
+
+    /// Describes who else writes to the agent at `url`: this operator itself, for another pod with this address, or
+    /// another operator.
+    fn contest(&self, key: &ObjectKey, url: &Arc<str>) -> String {
+        match self.pods_at.get(url).into_iter().flatten().find(|pod| *pod != key) {
+            Some(pod) => format!(
+                "the pod {pod} has the same address {url}, and the policies of each pod replace those of the other: \
+                 delete one of the pods, or give one another port by the annotation weir.dev/control-port"
+            ),
+            None => CONTESTED.to_owned(),
         }
     }
 }

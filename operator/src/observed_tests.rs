@@ -136,3 +136,26 @@ async fn only_changed_observations_count_as_changes() {
     assert!(!tell(failed(FailureKind::Unreachable)));
     assert!(tell(enforces(Some("new"))));
 }
+
+#[tokio::test(start_paused = true)]
+async fn another_pod_at_the_address_of_an_agent_is_named() {
+    let now = Instant::now();
+    let mut observed = Observed::default();
+    let message = |observed: &Observed| {
+        let wanted = Wanted { uid: "p", revision: "new", since: now };
+        match observed.standing(now, &key(), &pod(Agent::At("http://1:1".into())), wanted) {
+            Standing::Drifted(DriftReason::Outdated, message) => message,
+            standing => panic!("{standing:?}"),
+        }
+    };
+    observed.track(now, &key(), "pod", &"http://1:1".into());
+    observed
+        .observe(&Observation { pod: key(), pod_uid: "pod".to_owned(), at: now, seen: Seen::Contested(true) }, None);
+    assert_eq!(message(&observed), CONTESTED);
+    let twin = ObjectKey::new("shop", "twin");
+    observed.track(now, &twin, "twin", &"http://1:1".into());
+    let told = message(&observed);
+    assert!(told.starts_with("the pod shop/twin has the same address http://1:1, and"), "{told}");
+    observed.track(now, &twin, "twin", &"http://1:2".into());
+    assert_eq!(message(&observed), CONTESTED);
+}

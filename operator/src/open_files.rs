@@ -7,10 +7,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 pub fn raise_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {
+        tracing::info!(limit = current, "open files");
         return;
     }
     match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
-        Ok(()) => tracing::debug!(before = current, after = maximum, "raised the limit of open files"),
+        Ok(()) => tracing::info!(limit = maximum, before = current, "open files"),
         Err(error) => {
             tracing::warn!(%error, limit = current, "cannot raise the limit of open files: each agent needs one");
         }

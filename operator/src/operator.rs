@@ -17,7 +17,7 @@ use crate::{
     fleet::Fleet,
     identity::Identity,
     inject::Injection,
-    leader::{self, Campaign, LeaseName, Term, TermReceiver},
+    leader::{self, Campaign, LeaseName, Restored, Term, TermReceiver},
     link::{Lanes, LinkContext, StatusInterval, Timing},
     metrics::Metrics,
     report::{self, ClusterSink, FileSink, Message, Sink},
@@ -76,6 +76,16 @@ impl std::fmt::Debug for Source {
             Self::Directory { .. } => "Directory",
         })
     }
+}
+
+/// The error of an operator that ended without a request to stop.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub enum OperatorError {
+    /// The source ended.
+    Source(#[from] SourceEnded),
+    /// The cluster has an earlier state than before.
+    Restored(#[from] Restored),
 }
 
 impl Operator {
@@ -141,8 +151,8 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// The source ended without a request to stop.
-    pub async fn run(self, listener: Option<TcpListener>, stop: CancellationToken) -> Result<(), SourceEnded> {
+    /// The source ended without a request to stop, or the cluster has an earlier state than before.
+    pub async fn run(self, listener: Option<TcpListener>, stop: CancellationToken) -> Result<(), OperatorError> {
         let telemetry = listener.map(|listener| self.serve_telemetry(listener, stop.clone()));
         let (update_tx, update_rx) = mpsc::channel(256);
         let (observation_tx, observation_rx) = mpsc::channel(1024);
@@ -180,7 +190,7 @@ impl Operator {
             tokio::spawn(identity.run(client, metrics, ready, serving.clone()));
         }
         let resign = CancellationToken::new();
-        let (terms, campaign) = start_campaign(&self.source, &self.metrics, resign.clone());
+        let (terms, campaign) = start_campaign(&self.source, &self.metrics, resign.clone(), stop.clone());
         let engine = Engine::new(shared, self.ready, self.heartbeat, report_tx.clone(), self.traffic_interval);
         let (sink, source) = start_source(self.source, proof, update_tx, report_tx, self.metrics.clone());
         let writer = tokio::spawn(report::run(sink, report_rx, written_tx, self.metrics));
@@ -196,26 +206,34 @@ impl Operator {
             }
             // Another operator may lead only after the last write.
             resign.cancel();
-            if timeout(SHUTDOWN_TIMEOUT, campaign).await.is_err() {
-                tracing::warn!("the lease was not released in time");
+            match timeout(SHUTDOWN_TIMEOUT, campaign).await {
+                Ok(Ok(outcome)) => outcome,
+                // A panic is in the log.
+                Ok(Err(_)) => Ok(()),
+                Err(_) => {
+                    tracing::warn!("the lease was not released in time");
+                    Ok(())
+                }
             }
         };
         let outcome = match outcome {
             Ok(known) => {
                 let stay = async {
-                    finish_writes.await;
+                    let finished = finish_writes.await;
                     if stays {
                         sleep(SERVE_AFTER_STOP).await;
                     }
+                    finished
                 };
                 tokio::select! {
                     never = known.answer(&mut question_rx) => match never {},
-                    () = stay => Ok(()),
+                    finished = stay => finished.map_err(OperatorError::from),
                 }
             }
             Err(ended) => {
-                finish_writes.await;
-                Err(ended)
+                // The first error is the cause.
+                let _ = finish_writes.await;
+                Err(ended.into())
             }
         };
         serving.cancel();
@@ -233,18 +251,32 @@ impl Operator {
     }
 }
 
-/// Starts to compete for leadership. A standalone operator has no rivals and leads immediately.
-fn start_campaign(source: &Source, metrics: &Metrics, resign: CancellationToken) -> (TermReceiver, JoinHandle<()>) {
+/// Starts to compete for leadership. A standalone operator has no rivals and leads immediately. A campaign that fails
+/// cancels `stop`.
+fn start_campaign(
+    source: &Source,
+    metrics: &Metrics,
+    resign: CancellationToken,
+    stop: CancellationToken,
+) -> (TermReceiver, JoinHandle<Result<(), Restored>>) {
     match source {
         Source::Cluster { client, candidacy, .. } => {
             let Candidacy { lease, identity, timing } = &**candidacy;
             let (campaign, terms) = Campaign::new(client.clone(), lease, identity.clone(), *timing, metrics.clone());
-            (terms, tokio::spawn(campaign.run(resign)))
+            let campaign = async move {
+                let outcome = campaign.run(resign).await;
+                if let Err(restored) = &outcome {
+                    tracing::error!("{restored}");
+                    stop.cancel();
+                }
+                outcome
+            };
+            (terms, tokio::spawn(campaign))
         }
         Source::Directory { .. } => {
             metrics.set_leader(true);
             let (_, terms) = watch::channel(Some(Term::unbounded()));
-            (terms, tokio::spawn(async {}))
+            (terms, tokio::spawn(async { Ok(()) }))
         }
     }
 }

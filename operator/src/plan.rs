@@ -81,6 +81,8 @@ pub struct Targets {
     pub pods: usize,
     /// The workloads that the policy names and that do not exist.
     pub missing: Vec<Workload>,
+    /// The Services that the policy names and that have no selector.
+    pub podless: Vec<Workload>,
     /// A counter that grows with each change of the policy, its pods or the workloads that it names.
     pub changes: u64,
     /// The ways in which requests can bypass the agents or the limits.
@@ -298,7 +300,11 @@ impl Plan {
         // Standalone agents have no workloads, so no workload counts as missing.
         let missing =
             if self.is_standalone() { Vec::new() } else { names.iter().filter(is_missing).cloned().collect() };
-        let mut targets = Targets { missing, names, changes: before.changes + 1, ..Targets::default() };
+        let is_podless = |workload: &&Workload| {
+            workload.kind == WorkloadKind::Service && world.workloads.get(*workload).is_some_and(Option::is_none)
+        };
+        let podless = names.iter().filter(is_podless).cloned().collect();
+        let mut targets = Targets { missing, podless, names, changes: before.changes + 1, ..Targets::default() };
         let candidates = [&*policy.namespace, OUTSIDE].into_iter().filter_map(|name| self.by_namespace.get(name));
         for id in candidates.flatten() {
             let cohort = self.cohorts.get_mut(id).expect("the index contains existing cohorts");

@@ -27,8 +27,10 @@ pub struct PodPorts {
 
 /// The parts of a container that concern ports.
 #[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Container {
     name: String,
+    restart_policy: Option<String>,
     #[serde(default)]
     command: Vec<String>,
     #[serde(default)]
@@ -54,8 +56,13 @@ impl PodPorts {
             Some((port(container.flag("--listen")?)?, port(upstream)?))
         });
         let Some((agent, guarded)) = agent else { return Self::default() };
-        let named = all().flat_map(|container| &container.ports);
-        let names = named.filter_map(|port| Some((port.name.clone()?, port.container_port))).collect();
+        // A Service looks in the containers first, and not in init containers that complete.
+        let sidecars = init_containers.iter().filter(|container| container.restart_policy.as_deref() == Some("Always"));
+        let named = containers.iter().chain(sidecars).flat_map(|container| &container.ports);
+        let mut names = BTreeMap::new();
+        for (name, number) in named.filter_map(|port| Some((port.name.clone()?, port.container_port))) {
+            names.entry(name).or_insert(number);
+        }
         let is_redirected = init_containers.iter().any(|container| container.name == REDIRECT);
         Self { guarded: (!is_redirected).then_some(guarded), agent, names }
     }

@@ -10,7 +10,7 @@ fn pod_ports(containers: Value, init: Value) -> PodPorts {
 /// Returns the ports of a pod after injection: the agent has taken over the name http of the app's port.
 fn injected() -> PodPorts {
     let agent = json!({"name": "weir-agent", "args": ["--listen=[::]:8480", "--upstream=127.0.0.1:8080"],
-        "ports": [{"name": "http", "containerPort": 8480}, {"name": "weir-control", "containerPort": 8481}]});
+        "restartPolicy": "Always", "ports": [{"name": "http", "containerPort": 8480}, {"name": "weir-control", "containerPort": 8481}]});
     let app = json!({"name": "app", "ports": [{"containerPort": 8080}, {"name": "metrics", "containerPort": 9090}]});
     pod_ports(json!([app]), json!([agent]))
 }
@@ -100,4 +100,17 @@ fn an_intended_bypass_is_not_reported() {
         let service = Service::of(&serde_json::from_value(object).unwrap());
         assert_eq!(service.bypasses("web", &injected()).len(), count, "{value}");
     }
+}
+
+/// A Service finds the ports of containers first, then those of native sidecars, and none of other init containers.
+#[test]
+fn a_name_belongs_to_the_container_that_a_service_finds() {
+    let ports = |number: u16| json!([{"name": "http", "containerPort": number}]);
+    let agent = json!({"name": "a", "args": ["--listen=:8480", "--upstream=127.0.0.1:80"], "ports": ports(8480)});
+    let ended = json!({"name": "ended", "ports": ports(80)});
+    let sidecar = json!({"name": "sidecar", "restartPolicy": "Always", "ports": ports(80)});
+    let name = |containers: Value, init: Value| pod_ports(containers, init).names["http"];
+    assert_eq!(name(json!([agent]), json!([ended, sidecar])), 8480);
+    let unnamed = json!({"name": "a", "args": ["--listen=:8480", "--upstream=127.0.0.1:80"]});
+    assert_eq!(name(json!([unnamed]), json!([sidecar])), 80, "the Service leads past the agent");
 }

@@ -121,6 +121,7 @@ mod tests {
             uid: "uid".to_owned(),
             generation: 2,
             created: None,
+            changed: None,
             file: None,
             faults: Vec::new(),
             policy: None,

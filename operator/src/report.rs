@@ -9,11 +9,11 @@ pub mod echo;
 mod files;
 pub mod pace;
 mod queue;
-mod stores;
 mod writer;
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
+use jiff::Timestamp;
 use weir_api::{RateLimitPolicyStatus, RateLimitStoreStatus};
 
 use self::echo::SourceStatus;
@@ -30,6 +30,8 @@ pub struct Report {
     pub uid: String,
     /// The policy's file, if the policy comes from a file.
     pub file: Option<Arc<str>>,
+    /// The time at which the policy changed in this file.
+    pub changed: Option<Timestamp>,
     /// A number that grows with each status of the policy.
     pub number: u64,
     /// The status to write.
@@ -37,7 +39,7 @@ pub struct Report {
     /// The resource version that the status was computed from, if the source has versions. If another writer, perhaps a
     /// later leader, has written in the meantime, the write must fail.
     pub version: Option<String>,
-    /// The term in which the report was created. The status is not written outside of it.
+    /// The term in which the report was created. The status is not written outside of this term.
     pub term: Term,
 }
 
@@ -50,8 +52,47 @@ pub struct StoreReport {
     pub uid: String,
     /// The status to write.
     pub status: RateLimitStoreStatus,
-    /// The term in which the report was created. The status is not written outside of it.
+    /// The term in which the report was created. The status is not written outside of this term.
     pub term: Term,
+}
+
+/// The object of a status.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Target {
+    Policy(ObjectKey),
+    Store(ObjectKey),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Policy(key) => write!(f, "RateLimitPolicy {key}"),
+            Self::Store(key) => write!(f, "RateLimitStore {key}"),
+        }
+    }
+}
+
+/// A status that is not yet written.
+#[derive(Clone, Debug)]
+enum Pending {
+    Policy(Box<Report>),
+    Store(Box<StoreReport>),
+}
+
+impl Pending {
+    fn target(&self) -> Target {
+        match self {
+            Self::Policy(report) => Target::Policy(report.key.clone()),
+            Self::Store(report) => Target::Store(report.key.clone()),
+        }
+    }
+
+    fn term(&self) -> &Term {
+        match self {
+            Self::Policy(report) => &report.term,
+            Self::Store(report) => &report.term,
+        }
+    }
 }
 
 /// A status that was written.
@@ -89,7 +130,7 @@ pub struct Announcement {
     pub reason: &'static str,
     /// The text: one sentence.
     pub note: String,
-    /// The term in which the announcement was created. It is not written outside of it.
+    /// The term in which the announcement was created. The announcement is not written outside of this term.
     pub term: Term,
 }
 
@@ -111,13 +152,13 @@ pub enum Message {
 /// The reason why a status was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum SinkError {
-    /// The policy was deleted, or another policy has its name.
-    #[error("the policy was deleted")]
+    /// The object was deleted, or another one has its name.
+    #[error("the object was deleted")]
     Gone,
-    /// Another writer changed the policy in the meantime.
-    #[error("the policy was changed in the meantime")]
+    /// Another writer changed the object in the meantime.
+    #[error("the object was changed in the meantime")]
     Conflict {
-        /// The current version of the policy.
+        /// The current version of the object.
         version: Option<String>,
     },
     /// The apiserver refused the write.
@@ -155,11 +196,12 @@ pub enum Sink {
 }
 
 impl Sink {
-    async fn write(&self, report: &Report) -> Result<Stored, SinkError> {
-        match self {
-            Self::Cluster(sink) => sink.write(report).await,
+    async fn write(&self, pending: &Pending) -> Result<Stored, SinkError> {
+        match (self, pending) {
+            (Self::Cluster(sink), _) => sink.write(pending).await,
+            (Self::Files(_), Pending::Store(_)) => Err(SinkError::Gone),
             // The source of files reports policies without a status, because the status is in another file.
-            Self::Files(sink) => {
+            (Self::Files(sink), Pending::Policy(report)) => {
                 let (sink, report) = (sink.clone(), report.clone());
                 // The write runs on another thread, because a disk can take long to sync.
                 let written = tokio::task::spawn_blocking(move || sink.write(&report));
@@ -168,8 +210,8 @@ impl Sink {
         }
     }
 
-    fn removed(&self, key: &ObjectKey) {
-        if let Self::Files(sink) = self {
+    fn removed(&self, target: &Target) {
+        if let (Self::Files(sink), Target::Policy(key)) = (self, target) {
             sink.removed(key);
         }
     }

@@ -21,6 +21,7 @@ use crate::{
     pod_ports::Bypass,
     store_status::{LostConnections, fleet_degraded, store_reachable},
     traffic::Counts,
+    wording::shorten,
     world::{ObjectKey, Workload},
 };
 
@@ -46,6 +47,8 @@ pub struct Facts<'a> {
     pub compiled: &'a Compiled,
     /// The workloads that the policy names and that do not exist.
     pub missing: &'a [Workload],
+    /// The Services that the policy names and that have no selector.
+    pub podless: &'a [Workload],
     /// The ways in which requests can bypass the agents or the limits.
     pub bypasses: &'a [Bypass],
     /// The number of pods in which the policy does not fit.
@@ -259,8 +262,14 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
     }
     if targeted == 0 {
         let is_of_domain = facts.compiled.policy.as_ref().is_some_and(|policy| policy.domain.is_some());
-        let hint = ": a policy with a domain targets only pods with the label weir.dev/rate-limit-service: enabled";
-        let hint = if is_of_domain { hint } else { "" };
+        let hint = if !facts.podless.is_empty() {
+            let services = sentence(facts.podless, ", ");
+            format!(": {services} without a selector never targets a pod; name the workload of the pods instead")
+        } else if is_of_domain {
+            ": a policy with a domain targets only pods with the label weir.dev/rate-limit-service: enabled".to_owned()
+        } else {
+            String::new()
+        };
         return (false, "NoPods", format!("no running pod is targeted{hint}"));
     }
     if enforcing == targeted && facts.bypasses.iter().any(Bypass::is_main_way) {
@@ -349,16 +358,6 @@ fn share(counts: Counts) -> String {
 
 fn sentence(items: &[impl ToString], separator: &str) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator)
-}
-
-/// Shortens the text to `most` bytes. The schema's bound is in characters, so this bound is at least as strict.
-fn shorten(mut text: String, most: usize) -> String {
-    if text.len() > most {
-        let end = (0..=most - 3).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
-        text.truncate(end);
-        text.push('…');
-    }
-    text
 }
 
 fn to_i32(count: usize) -> i32 {

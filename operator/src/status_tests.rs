@@ -20,6 +20,7 @@ fn compiled(good: bool, faults: Vec<Fault>) -> Compiled {
         uid: "p".to_owned(),
         generation: 7,
         created: None,
+        changed: None,
         file: None,
         faults,
         policy: good.then(|| Arc::new(rules)),
@@ -33,7 +34,18 @@ fn facts(compiled: &Compiled) -> Facts<'_> {
     static NONE: LazyLock<(LostConnections, FleetCounts)> = LazyLock::new(Default::default);
     let (lost, fleet) = &*NONE;
     let traffic = (&[][..], Counts::default());
-    Facts { compiled, missing: &[], bypasses: &[], left_out: 0, targeted: 3, others: &[], traffic, lost, fleet }
+    Facts {
+        compiled,
+        missing: &[],
+        podless: &[],
+        bypasses: &[],
+        left_out: 0,
+        targeted: 3,
+        others: &[],
+        traffic,
+        lost,
+        fleet,
+    }
 }
 
 fn enforcing(count: usize) -> Vec<Standing> {
@@ -326,4 +338,15 @@ fn a_policy_with_a_domain_and_without_pods_names_the_label() {
         let enforced = status.conditions.iter().find(|it| it.type_ == "Enforced").unwrap();
         assert_eq!(enforced.message.contains("weir.dev/rate-limit-service: enabled"), is_named, "{}", enforced.message);
     }
+}
+
+#[test]
+fn a_service_without_a_selector_is_named_while_no_pod_is_targeted() {
+    let compiled = compiled(true, vec![]);
+    let services = [Workload { kind: WorkloadKind::Service, key: ObjectKey::new("shop", "outside") }];
+    let status = build(&Facts { targeted: 0, podless: &services, ..facts(&compiled) }, None, Timestamp::UNIX_EPOCH);
+    let enforced = condition(&status, ENFORCED);
+    let message = "no running pod is targeted: Service outside without a selector never targets a pod; name the workload \
+                   of the pods instead";
+    assert_eq!((enforced.reason.as_str(), enforced.message.as_str()), ("NoPods", message));
 }

@@ -8,7 +8,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use weir_api::{CutOff, RateLimitStoreSpec, RateLimitStoreStatus, StoreSummary, Topology, condition_types::REACHABLE};
 use weir_wire::StoreStatus;
 
-use crate::world::{ObjectKey, Store};
+use crate::{
+    wording::shorten,
+    world::{ObjectKey, Store},
+};
 
 /// The maximum number of pods that a status names.
 const NAMED: usize = 10;
@@ -49,7 +52,7 @@ impl LostStore {
              restart its workload",
         );
         let why: Vec<&str> = restart.into_iter().chain(self.error.as_deref()).collect();
-        (!why.is_empty()).then(|| shorten(&why.join("; ")))
+        (!why.is_empty()).then(|| shorten(why.join("; "), LONGEST_MESSAGE))
     }
 }
 
@@ -99,7 +102,11 @@ pub fn fleet_degraded(
         return (false, "Counted", format!("the operator counts for {who}"));
     }
     let reported = cut_off.into_iter().map(|pod| {
-        let why = pod.error.as_deref().map(|why| format!(" ({})", shorten(why))).unwrap_or_default();
+        let why = pod
+            .error
+            .as_deref()
+            .map(|why| format!(" ({})", shorten(why.to_owned(), LONGEST_MESSAGE)))
+            .unwrap_or_default();
         format!("{} since {:.0}{why}", pod.name, time(pod.since_unix_millis))
     });
     let silent = unreachable.iter().map(|name| format!("{name}, which does not answer"));
@@ -205,14 +212,6 @@ fn backend(spec: &RateLimitStoreSpec) -> &'static str {
 fn time(unix_millis: u64) -> Timestamp {
     let millis = i64::try_from(unix_millis).unwrap_or(i64::MAX);
     Timestamp::from_millisecond(millis).unwrap_or(Timestamp::UNIX_EPOCH)
-}
-
-fn shorten(text: &str) -> String {
-    if text.len() <= LONGEST_MESSAGE {
-        return text.to_owned();
-    }
-    let end = (0..=LONGEST_MESSAGE - 3).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
-    format!("{}…", &text[..end])
 }
 
 #[cfg(test)]

@@ -125,9 +125,9 @@ impl Window {
 impl Traffic {
     /// Records a pod's status.
     ///
-    /// The totals are compared with the pod's previous ones. Totals without previous ones count in full if they are
-    /// known to be recent: the pod is known but its agent, policy or rule is new, or the agent started within the
-    /// window. Otherwise the operator has restarted, and counting begins at these totals.
+    /// The difference between these totals and the pod's previous totals is counted. Without previous totals, these
+    /// totals count in full if they are known to be recent: the pod is known, but its agent, policy or rule is new, or
+    /// the agent started within the window. Otherwise the operator has restarted, and counting begins at these totals.
     pub fn observe(&mut self, now: Instant, pod: &ObjectKey, status: &Status) {
         let known = self.pods.remove(pod);
         let young = Duration::from_millis(status.uptime_millis) <= WINDOW;

@@ -62,6 +62,9 @@ pub struct Policy {
     pub generation: i64,
     /// The creation time. The policies of a pod are ordered by it, oldest first.
     pub created: Option<Timestamp>,
+    /// The time at which the operator first read this spec in a file, or a later time; `None` in a cluster, or if the
+    /// time is not known.
+    pub changed: Option<Timestamp>,
     /// The spec, or the faults because of which it cannot be read.
     pub spec: Result<Arc<RateLimitPolicySpec>, Vec<Fault>>,
     /// The policy's file; `None` in a cluster.
@@ -284,6 +287,7 @@ mod tests {
                 uid: "1".to_owned(),
                 generation,
                 created: None,
+                changed: None,
                 spec: Err(vec![Fault { path: String::new(), message: "unreadable".to_owned() }]),
                 file: None,
             };

@@ -57,7 +57,7 @@ fullnameOverride. */}}
 {{/* The labels by which the Deployment selects its pods. They must never change between versions of the chart. */}}
 {{- define "weir.selectorLabels" -}}
 app.kubernetes.io/name: weir
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end -}}
 
@@ -166,4 +166,10 @@ or localhost before its first slash. */}}
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create]
+{{- if .Values.injection.enabled }}
+# An agent's requests and limits must fit the namespace's limits, or the apiserver would refuse the pod.
+- apiGroups: [""]
+  resources: [limitranges, resourcequotas]
+  verbs: [list]
+{{- end }}
 {{- end -}}

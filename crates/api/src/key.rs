@@ -39,7 +39,7 @@ pub enum KeyPart {
 #[derive(KubeSchema, Serialize)]
 #[serde(rename = "KeyPart", rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.header), has(self.clientIP), has(self.cookie), has(self.query), has(self.pathSegment), has(self.host), has(self.method), has(self.jwtClaim), has(self.descriptor)].exists_one(given, given)")
-    .message("key parts must have exactly one of header, clientIP, cookie, query, pathSegment, host, method, jwtClaim and descriptor: write two parts to tell requests apart by both"))]
+    .message("key parts must have exactly one of header, clientIP, cookie, query, pathSegment, host, method, jwtClaim and descriptor: write two parts to distinguish requests by both"))]
 struct KeyPartSchema {
     /// Name of a header. The value of the first header of this name is part of the key. Requests without this header
     /// share one count.
@@ -67,7 +67,7 @@ struct KeyPartSchema {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32", range(min = 1, max = 32))]
     #[x_kube(validation = Rule::new("self != 0")
-        .message("pathSegment must not be 0: segments are counted from 1, which is a in /a/b"))]
+        .message("pathSegment must not be 0: segments are counted from 1: in /a/b, segment 1 is a"))]
     path_segment: Option<i32>,
     /// The host of the request, in lower case and without port, is part of the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,7 +78,7 @@ struct KeyPartSchema {
     #[schemars(with = "Nothing")]
     method: Option<Nothing>,
     /// A claim of a JSON Web Token is part of the key. Requests without this claim share one count. Claims are verified
-    /// only if the agent has a JWKS file; without it, a client can send any claim.
+    /// only if the agent has a JWKS (a file or a URL); without one, a client can send any claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "JwtClaim")]
     jwt_claim: Option<JwtClaim>,
@@ -126,7 +126,7 @@ pub struct ClientIp {
     #[serde(default = "default_ipv6_prefix", rename = "ipv6Prefix")]
     #[schemars(range(min = 1, max = 128))]
     #[x_kube(validation = Rule::new("self != 0")
-        .message("ipv6Prefix must not be 0, which would make all IPv6 clients one: remove it for 64, or use 1 to 128"))]
+        .message("ipv6Prefix must not be 0, with which all IPv6 clients would share one count: remove it for 64, or use 1 to 128"))]
     pub ipv6_prefix: i32,
 }
 
@@ -140,8 +140,8 @@ impl Default for ClientIp {
     }
 }
 
-/// A claim of a JSON Web Token. Claims are verified only if the agent has the issuers' keys (a JWKS file); without
-/// them, a client can send any claim.
+/// A claim of a JSON Web Token. Claims are verified only if the agent has the issuers' keys (a JWKS); without them, a
+/// client can send any claim.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JwtClaim {
     /// Name of the header that contains the token, with or without `Bearer ` before the token.

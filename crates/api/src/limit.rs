@@ -26,6 +26,7 @@ use crate::{Period, duration, names};
 )]
 pub struct Limit {
     /// Name of the limit, unique within the rule. A limit that is changed but keeps its name also keeps its count.
+    /// Another name starts a new count, and so does changing back.
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = names::label())]
     pub name: String,

@@ -45,6 +45,8 @@ pub struct Match {
     #[schemars(length(max = 8))]
     pub query: Vec<QueryMatch>,
     /// The client's address is in one of these networks, such as `10.0.0.0/8`, `2001:db8::/32`, or a single address.
+    /// The apiserver checks only the form of an entry. If an entry is no network, such as `10.0.0.0/33`, the operator
+    /// reports it in the condition `Accepted`.
     #[serde(default, rename = "clientCIDRs", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), transform = cidrs)]
     pub client_cidrs: Vec<String>,
@@ -165,7 +167,7 @@ fn methods(schema: &mut Schema) {
 
 fn hosts(schema: &mut Schema) {
     let characters = Rule::new(r"self.matches(r'^(\*\.)?[a-z0-9.-]+$')").message(
-        "hosts must be lower case host names without scheme, port or path; '*.' may only stand in front, as in *.example.com, for every host below",
+        "hosts must be lower case host names without scheme, port or path; '*.' is allowed only at the start, as in *.example.com, which matches every host below example.com",
     );
     let labels = Rule::new("!self.matches('(^|[.])([.-]|$)')")
         .message("hosts must have letters or digits at the beginning, at the end and between dots");
@@ -175,10 +177,10 @@ fn hosts(schema: &mut Schema) {
 fn paths(schema: &mut Schema) {
     let absolute = Rule::new("self.startsWith('/')").message("paths must begin with '/', as in /api/**");
     let globs = Rule::new(r"!self.matches(r'[^/]\*\*|\*\*[^/]')")
-        .message("paths may have '**' only as a whole segment, as in /api/**; '*' is anything within one segment");
+        .message("paths may have '**' only as a whole segment, as in /api/**; '*' matches any text within one segment");
     let [double, dots] = ["!self.contains('//')", r"!self.matches(r'/\.\.?(/|$)|%2[eE]')"].map(|rule| {
         Rule::new(rule).message(
-            "paths are compared with '.', '..' and '//' resolved and %2E decoded, so one with them never matches: write it without",
+            "paths must not have '.', '..', '//' or %2E: requests are compared after these are resolved, so such a path never matches",
         )
     });
     let query = Rule::new(r"!self.matches(r'[?#\x00-\x20\x7f]')").message(

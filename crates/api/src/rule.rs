@@ -40,16 +40,16 @@ use crate::{
         .message("cost is not valid with action Bypass or Deny, which charge nothing: remove cost, or use action Limit")
         .field_path(".cost"),
     validation = Rule::new("self.action != 'Limit' || !has(self.overrides) || self.overrides.size() == 0 || (has(self.key) && self.key.size() > 0)")
-        .message("overrides need a key: add key to say what requests are counted separately by, or remove overrides")
+        .message("overrides need a key: add key, by which requests are counted separately, or remove overrides")
         .field_path(".overrides"),
     validation = Rule::new("!has(self.overrides) || !has(self.key) || self.key.size() == 0 || self.overrides.all(o, o.keys.all(k, k.size() == self.key.size()))")
-        .message("overrides must have in each of their keys one value for each part of the rule's key, in the same order")
+        .message("overrides must have keys with one value for each part of the rule's key, in the same order")
         .field_path(".overrides"),
     validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, self.limits.exists(m, m.name == l.name)))")
         .message("overrides must give the names of the rule's own limits: use a name from limits, or add a limit of that name")
         .field_path(".overrides"),
     validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, !has(l.burst) || !self.limits.exists(m, m.name == l.name && m.strategy in ['FixedWindow', 'SlidingWindowCounter', 'SlidingWindowLog'])))")
-        .message("overrides must not have burst for a limit whose strategy is FixedWindow, SlidingWindowCounter or SlidingWindowLog, which save nothing up: remove burst")
+        .message("overrides must not have burst for a limit whose strategy is FixedWindow, SlidingWindowCounter or SlidingWindowLog, which save no requests: remove burst")
         .field_path(".overrides"),
     validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, !has(l.debt) || !self.limits.exists(m, m.name == l.name && m.strategy != 'TokenBucketWithDebt')))")
         .message("overrides must have debt only for a limit whose strategy is TokenBucketWithDebt: remove debt")
@@ -73,13 +73,13 @@ use crate::{
         .message("onLimit must have action Reject with a concurrent limit, which does not know when a request ends: use action Reject")
         .field_path(".onLimit"),
     validation = Rule::new("!has(self.cost) || !(has(self.cost.responseHeader) || has(self.cost.requestBytes) || has(self.cost.responseBytes)) || !has(self.limits) || self.limits.all(l, l.strategy == 'TokenBucketWithDebt')")
-        .message("cost is known only later with responseHeader, requestBytes and responseBytes, so every limit must be able to be overdrawn: use strategy TokenBucketWithDebt for each")
+        .message("cost is known only later with responseHeader, requestBytes and responseBytes, so every limit must allow debt: use strategy TokenBucketWithDebt for each limit")
         .field_path(".cost"),
     validation = Rule::new("self.per != 'Message' || !has(self.cost) || has(self.cost.requests)")
         .message("cost of a message can only be requests, the same for each: a message has no headers and no response")
         .field_path(".cost"),
     validation = Rule::new("self.per != 'Message' || !has(self.onLimit) || self.onLimit.action != 'Wait'")
-        .message("onLimit must have action Reject in a rule with per Message: a message that waited would hold up all behind it")
+        .message("onLimit must have action Reject in a rule with per Message: a waiting message would delay all messages after it")
         .field_path(".onLimit"),
     validation = Rule::new("self.per != 'Message' || !has(self.onLimit) || !(has(self.onLimit.body) || has(self.onLimit.contentType) || has(self.onLimit.set))")
         .message("onLimit must not have body, contentType or set in a rule with per Message, which answers no request: remove them, or use per Request")
@@ -110,7 +110,8 @@ use crate::{
         .field_path(".overrides")
 )]
 pub struct Rule {
-    /// Name of the rule, unique within the policy. A rule that is changed but keeps its name also keeps its counts.
+    /// Name of the rule, unique within the policy. A rule that is changed but keeps its name also keeps its counts, unless
+    /// its action, its key, its scope or the kind of its limits changes.
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = names::label())]
     pub name: String,
@@ -150,7 +151,7 @@ pub struct Rule {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub overrides: Vec<Override>,
-    /// Lets a descriptor bring its own limit in place of the rule's limit. Valid only in a policy with `domain`, and in a
+    /// Lets a descriptor contain a limit that replaces the rule's limit. Valid only in a policy with `domain`, and in a
     /// rule with exactly one limit. By default, the rule ignores limits of descriptors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "LimitOverride")]
@@ -195,7 +196,7 @@ fn default_max_keys() -> i32 {
     65_536
 }
 
-/// The largest limit that a descriptor can bring. A larger limit is lowered to this rate.
+/// The largest limit that a descriptor can contain. A larger limit is lowered to this rate.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = countable())]

@@ -134,9 +134,15 @@ pub struct MemcachedStore {
 /// The ports 1 to 65535.
 const PORT: &str = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])";
 
+/// A part of a host name between two dots.
+const LABEL: &str = "[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?";
+/// At least two colons, as in every IPv6 address.
+const IPV6: &str = "[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*";
+
+/// A host name can have a final dot, which saves the search through the domains of `resolv.conf`.
 fn host_and_port(field: &str, example: &str) -> kube::core::Rule {
     kube::core::Rule::new(format!(
-        "self.all(server, server.matches('^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\\\\[[0-9A-Fa-f:.]+\\\\]):{PORT}$'))"
+        "self.all(server, server.matches('^({LABEL}([.]{LABEL})*[.]?|\\\\[{IPV6}\\\\]):{PORT}$'))"
     ))
     .message(&*format!(
         "{field} must have a host and a port from 1 to 65535 in each entry, such as {example}, without redis:// before it"

@@ -166,7 +166,7 @@ fn sum_up(burst: Burst, counts: Counts, answers: &[Answered], ended: Instant) ->
 fn write(found: &Found, report: &mut Report) {
     let spread = |stack: &str, value: Value| {
         let outcomes = found.outcomes.get(stack).map_or(&[][..], Vec::as_slice);
-        Spread::of(outcomes.iter().map(value).collect())
+        Spread::over(outcomes, value)
     };
     let goodput =
         |outcome: &Outcome| f64::from(u32::try_from(outcome.served).unwrap_or(u32::MAX)) / outcome.took.as_secs_f64();
@@ -247,7 +247,7 @@ fn ratios(found: &Found, report: &mut Report, values: &[(&str, Value)]) {
     let (ours, theirs): (Vec<&str>, Vec<&str>) =
         found.order.iter().copied().partition(|stack| stack.starts_with("weir"));
     for (name, value) in values {
-        let median = |stack: &str| Spread::of(found.outcomes[stack].iter().map(value).collect()).median;
+        let median = |stack: &str| Spread::over(&found.outcomes[stack], value).median;
         let rows = ours.iter().map(|stack| {
             Row::new(*stack, theirs.iter().map(|peer| Cell::Ratio { ratio: median(stack) / median(peer) }))
         });

@@ -8,7 +8,6 @@ mod agents;
 mod asking;
 mod cluster;
 mod identities;
-mod process;
 mod serve;
 mod tables;
 
@@ -27,15 +26,16 @@ use tokio::signal::unix::{SignalKind, signal};
 use self::{
     cluster::{ALL, PER_DEPLOYMENT, SMALL, policies_of},
     identities::Identities,
-    process::Memory,
 };
-use crate::clock;
+use crate::{
+    clock,
+    proxy::{Cores, Process},
+};
 
 pub(crate) use self::{
     agents::{Agents, Wanted},
     asking::Asking,
     cluster::{COUNTED, Cluster},
-    process::OperatorProcess,
     serve::{listen, serve},
 };
 
@@ -58,9 +58,6 @@ const FULL: [Size; 3] = [
 ];
 const QUICK: [Size; 1] = [Size { pods: 100, small: 10, all: 5, rest: Duration::from_secs(5) }];
 
-/// The number of changes with `--rest`. The operator must finish some work before it is idle.
-const FEW: usize = 3;
-
 /// The longest duration of a run.
 const LONGEST: Duration = Duration::from_secs(470);
 /// The longest time for the repetitions of one kind of change, so that a slow machine gives fewer figures, not none.
@@ -79,19 +76,10 @@ struct FleetArgs {
     /// A hundred pods and a few changes: this tests the benchmark, and its figures are not meaningful
     #[arg(long)]
     quick: bool,
-    /// One fleet of this many pods, in hundreds, instead of 100, 1,000 and 10,000
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
-    hundreds: Option<u32>,
-    /// Change policies only a few times, to observe the work and the memory of the idle operator
-    #[arg(long)]
-    rest: bool,
-    /// Use plain HTTP/1.1 to the agents: the difference is the cost of mutual TLS and the channel
-    #[arg(long)]
-    plaintext: bool,
     /// The operator to measure
     #[arg(long, value_name = "PROGRAM")]
     operator: PathBuf,
-    /// Output folder; by default docs/benchmarks, or target/weir/benchmarks for a partial run
+    /// Output folder; by default docs/benchmarks, or target/weir/benchmarks for a quick run
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
 }
@@ -110,7 +98,9 @@ struct Found {
     all: Vec<Duration>,
     /// The operator's processor time for one change of all pods.
     all_cpu: Duration,
-    memory: Memory,
+    /// In bytes.
+    resident: u64,
+    peak: u64,
     rest: Rest,
 }
 
@@ -129,18 +119,7 @@ pub(crate) struct Rest {
 /// Runs the program.
 pub(crate) fn run() -> anyhow::Result<()> {
     let args = FleetArgs::parse();
-    let is_part = args.quick || args.hundreds.is_some() || args.rest || args.plaintext;
-    let mut sizes = match args.hundreds {
-        _ if args.quick => QUICK.to_vec(),
-        Some(hundreds) => {
-            let pods = usize::try_from(hundreds)? * PER_DEPLOYMENT;
-            vec![Size { pods, ..FULL[2] }]
-        }
-        None => FULL.to_vec(),
-    };
-    if args.rest {
-        sizes.iter_mut().for_each(|size| (size.small, size.all) = (FEW, FEW));
-    }
+    let sizes = if args.quick { &QUICK[..] } else { &FULL[..] };
     raise_open_files()?;
     let load_before = load_average();
     // One thread runs all agents, and one runs this program's own work, because the operator and the apiserver need the
@@ -149,14 +128,14 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let mut found = Vec::new();
     let outcome = runtime.block_on(async {
         tokio::select! {
-            ended = tokio::time::timeout(LONGEST, measure(&args, &sizes, &mut found)) => {
+            ended = tokio::time::timeout(LONGEST, measure(&args, sizes, &mut found)) => {
                 ended.with_context(|| format!("the run takes longer than {LONGEST:?}"))?
             }
             interrupted = interrupted() => Err(interrupted),
         }
     });
     // After a failure, the figures so far are written as a partial run: they help to find the cause, but are no result.
-    let is_part = is_part || outcome.is_err();
+    let is_part = args.quick || outcome.is_err();
     if !found.is_empty() {
         let report = tables::report(&found, is_part, &load_before)?;
         report.write(&args.out.unwrap_or_else(|| crate::default_out(is_part)))?;
@@ -170,7 +149,7 @@ async fn measure(args: &FleetArgs, sizes: &[Size], found: &mut Vec<Found>) -> an
     let (listener, port) = listen()?;
     eprintln!("fleet: starting etcd and kube-apiserver");
     let mut cluster = Cluster::start(port).await?;
-    let identities = if args.plaintext { None } else { Some(certify(&args.operator, &mut cluster, most).await?) };
+    let identities = certify(&args.operator, &mut cluster, most).await?;
     tokio::spawn(serve(listener, agents.clone(), identities));
     for size in sizes {
         let started = clock::now();
@@ -186,15 +165,26 @@ async fn measure(args: &FleetArgs, sizes: &[Size], found: &mut Vec<Found>) -> an
     Ok(())
 }
 
+/// Starts an operator with its release profile. It is killed when the value is dropped.
+pub(crate) fn start_operator(program: &Path, kubeconfig: &Path, folder: &Path) -> anyhow::Result<Process> {
+    let (program, kubeconfig) = (program.display().to_string(), format!("KUBECONFIG={}", kubeconfig.display()));
+    // No agent uses the service for identities, because agents already have their certificates.
+    let words = ["env", &kubeconfig, &program, "run", "--telemetry", "127.0.0.1:0", "--lease-namespace", "default"]
+        .into_iter()
+        .chain(["--identity-listen", "127.0.0.1:0", "--identity-url", "https://127.0.0.1"]);
+    let command: Vec<_> = words.map(str::to_owned).collect();
+    Process::spawn("the operator", &command, Cores::All, &folder.join("operator.log"))
+}
+
 /// Starts an operator that creates its authority, and uses that to certify the agents.
 pub(crate) async fn certify(operator: &Path, cluster: &mut Cluster, agents: usize) -> anyhow::Result<Arc<Identities>> {
     let folder = tempfile::tempdir().context("make a folder for the operator's log")?;
     let kubeconfig = cluster.control_plane.operators_kubeconfig();
-    let operator = OperatorProcess::start(operator, kubeconfig, folder.path().join("operator.log"), false)?;
+    let operator = start_operator(operator, kubeconfig, folder.path())?;
     let made = cluster.authority(PATIENCE).await;
     let [certificate, key] =
         made.with_context(|| format!("the end of the operator's log:\n{}", operator.log_tail()))?;
-    operator.end()?;
+    operator.end_well()?;
     let identities = Arc::new(Identities::new(agents, &certificate, &key)?);
     cluster.certify(identities.clone());
     Ok(identities)
@@ -206,11 +196,10 @@ async fn measure_size(args: &FleetArgs, size: Size, cluster: &Cluster, agents: &
     agents.restart();
     let waiting = agents.await_acknowledgements(Wanted::Anything, pods);
     let kubeconfig = cluster.control_plane.operators_kubeconfig();
-    let log = folder.path().join("operator.log");
-    let operator = OperatorProcess::start(&args.operator, kubeconfig, log, args.plaintext)?;
+    let operator = start_operator(&args.operator, kubeconfig, folder.path())?;
     let outcome = async {
         let cold = waiting.over(PATIENCE).await?.duration_since(operator.started);
-        let cold_cpu = operator.cpu()?;
+        let cold_cpu = operator.cpu()?.total();
         agents.check(pods, policies_of)?;
         cluster.until_enforced(PATIENCE).await?;
         let cold_reported = clock::since(operator.started);
@@ -219,17 +208,17 @@ async fn measure_size(args: &FleetArgs, size: Size, cluster: &Cluster, agents: &
         let small = change(cluster, agents, SMALL, PER_DEPLOYMENT.min(pods), size.small).await?;
         let before = operator.cpu()?;
         let all = change(cluster, agents, ALL, pods, size.all).await?;
-        let all_cpu = (operator.cpu()? - before) / u32::try_from(all.len().max(1))?;
+        let all_cpu = (operator.cpu()? - before).total() / u32::try_from(all.len().max(1))?;
         agents.check(pods, policies_of)?;
         cluster.until_enforced(PATIENCE).await?;
         let rest = rest(cluster, agents, &operator, size.rest).await?;
-        let memory = operator.memory()?;
+        let (resident, peak) = (operator.resident()?, operator.peak()?);
         let policies = cluster.policies();
-        anyhow::Ok(Found { pods, policies, cold, cold_cpu, cold_reported, small, all, all_cpu, memory, rest })
+        anyhow::Ok(Found { pods, policies, cold, cold_cpu, cold_reported, small, all, all_cpu, resident, peak, rest })
     };
     let found = outcome.await.with_context(|| format!("the end of the operator's log:\n{}", operator.log_tail()))?;
     eprintln!("fleet: {}", tables::line(&found));
-    operator.end()?;
+    operator.end_well()?;
     Ok(found)
 }
 
@@ -266,7 +255,7 @@ async fn change(
 pub(crate) async fn rest(
     cluster: &Cluster,
     agents: &Arc<Agents>,
-    operator: &OperatorProcess,
+    operator: &Process,
     length: Duration,
 ) -> anyhow::Result<Rest> {
     let (begun, begun_cpu) = (clock::now(), operator.cpu()?);
@@ -284,8 +273,8 @@ pub(crate) async fn rest(
     let (cpu, statuses, asked) = (operator.cpu()?, agents.statuses(), cluster.asked()?.len());
     let started = clock::now();
     tokio::time::sleep(length).await;
-    let settling = cpu.saturating_sub(begun_cpu);
-    let (cpu, statuses) = (operator.cpu()? - cpu, agents.statuses() - statuses);
+    let settling = (cpu - begun_cpu).total();
+    let (cpu, statuses) = ((operator.cpu()? - cpu).total(), agents.statuses() - statuses);
     let length = clock::since(started);
     Ok(Rest { settling, length, cpu, statuses, requests: cluster.asked()?.split_off(asked) })
 }

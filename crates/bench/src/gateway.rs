@@ -13,7 +13,7 @@ use anyhow::{Context as _, ensure};
 
 use self::limiters::{LIMITERS, RATE};
 use crate::{
-    proxy::{Cores, Load, Process, Upstream, Wrk, free_address},
+    proxy::{Cores, Load, Process, Wrk, free_address, start_app},
     report::{Bars, Cell, Report, Row, Table},
     stats::{Spread, float},
 };
@@ -35,7 +35,7 @@ behind the gateway. Gateway, clients and upstream share all cores, so threads of
 
 pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     let (rounds, length) = if quick { (1, Duration::from_secs(1)) } else { (5, Duration::from_secs(3)) };
-    let upstream = Upstream::start()?;
+    let upstream = start_app()?;
     let folder = tempfile::tempdir().context("make a folder for logs")?;
     let mut report = Report::new("gateway", "A gateway with a bucket for each client", ABOUT, quick)?;
     let mut found = vec![vec![Vec::new(); LIMITERS.len()]; CASES.len()];
@@ -43,7 +43,7 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
         for (case, found) in CASES.into_iter().zip(&mut found) {
             eprintln!("gateway: {}, round {} of {rounds}", case.name, round + 1);
             for (limiter, found) in LIMITERS.into_iter().zip(found) {
-                let behind = case.upstream.then(|| upstream.address());
+                let behind = case.upstream.then_some(upstream);
                 let command = GatewayArgs::command(limiter, free_address()?, behind, RATE, None)?;
                 let log = folder.path().join("gateway.log");
                 let process = Process::start(limiter, &command.words, Cores::All, &log, command.listen)?;
@@ -63,7 +63,7 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
                 .run()?;
                 let cpu = process.cpu()? - before;
                 check(&load).with_context(|| format!("{limiter}, {}", case.name))?;
-                found.push(Sample::new((cpu.user + cpu.system).as_secs_f64(), &load));
+                found.push(Sample::new(cpu.total().as_secs_f64(), &load));
             }
         }
     }
@@ -138,9 +138,7 @@ const CHARTS: [(&str, &str, usize, usize); 3] = [
 ];
 
 fn write(found: &[Vec<Vec<Sample>>], report: &mut Report) {
-    let spread = |case: usize, limiter: usize, figure: fn(&Sample) -> f64| {
-        Spread::of(found[case][limiter].iter().map(figure).collect())
-    };
+    let spread = |case: usize, limiter: usize, figure: fn(&Sample) -> f64| Spread::over(&found[case][limiter], figure);
     for (title, unit, figure) in FIGURES {
         let rows = LIMITERS.iter().enumerate().map(|(limiter, name)| {
             Row::new(*name, (0..CASES.len()).map(|case| Cell::Measured(spread(case, limiter, figure))))

@@ -25,6 +25,7 @@ mod soak;
 mod stacks;
 mod stats;
 mod strategies;
+mod turns;
 
 use std::{
     path::{Path, PathBuf},

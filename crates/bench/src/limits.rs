@@ -1,5 +1,6 @@
 //! Measures limits without tower: one decision on one limit, keyed tables, and exact counts.
 
+mod contender;
 mod contenders;
 mod decision;
 mod exact;

@@ -31,10 +31,11 @@ use crate::report::Report;
 
 pub(crate) use self::{
     exchange::{Connection, parse_head},
-    load::{Load, Wrk},
-    process::{CLIENT_CORE, Cores, PROXY_CORE, Process, free_address},
-    upstream::{Upstream, accept, listen},
-    weir::{Addresses, agent_program, command as agent_command, put as put_snapshot, snapshot_of},
+    lean::{LARGEST_ANSWER, PolledConnection},
+    load::{Load, Wrk, output},
+    process::{CLIENT_CORE, Cores, Cpu, PROXY_CORE, Process, free_address},
+    upstream::{accept, start as start_app, start_apps},
+    weir::{Addresses, agent_program, bucket, command as agent_command, put as put_snapshot, snapshot_of},
 };
 
 const ABOUT: &str = "\
@@ -97,8 +98,7 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     let mut report = Report::new("proxy", "The agent as a proxy", ABOUT, quick)?;
     make_room()?;
     let folder = tempfile::tempdir().context("make a folder for the proxies")?;
-    let upstream = Upstream::start()?;
-    let bench = rounds::Bench { upstream: upstream.address(), folder: folder.path(), effort };
+    let bench = rounds::Bench { upstream: start_app()?, folder: folder.path(), effort };
     let mut results = Vec::new();
     for scenario in SCENARIOS {
         results.push((scenario, bench.run(scenario)?));

@@ -34,7 +34,7 @@ pub(crate) enum SharedPart {
 }
 
 impl SharedPart {
-    /// Its name, with which its titles begin.
+    /// The name of the part, which is the start of its titles.
     fn name(self) -> &'static str {
         match self {
             Self::Agents => "agents",
@@ -43,7 +43,7 @@ impl SharedPart {
         }
     }
 
-    /// What it measures, and how.
+    /// Describes what the part measures, and how.
     fn about(self) -> &'static str {
         match self {
             Self::Agents => agents::ABOUT,

@@ -16,6 +16,17 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
+    /// The spread of one figure of these samples.
+    pub(crate) fn over<T>(samples: &[T], figure: impl Fn(&T) -> f64) -> Self {
+        Self::of(samples.iter().map(figure).collect())
+    }
+
+    /// The spread of these values; none if there are no values.
+    pub(crate) fn of_any(values: impl Iterator<Item = f64>) -> Option<Self> {
+        let values: Vec<_> = values.collect();
+        (!values.is_empty()).then(|| Self::of(values))
+    }
+
     pub(crate) fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         Self {

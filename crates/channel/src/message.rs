@@ -8,6 +8,8 @@ use crate::frame::{Frame, Outgoing};
 
 /// The tags of the messages, for programs that write frames without this crate's types.
 pub mod tag {
+    /// The tag of [`ToAgent::Hello`](crate::ToAgent::Hello).
+    pub const HELLO: u8 = 0;
     /// The tag of [`ToAgent::Snapshot`](crate::ToAgent::Snapshot).
     pub const SNAPSHOT: u8 = 1;
     /// The tag of [`ToAgent::StatusRequest`](crate::ToAgent::StatusRequest).
@@ -33,6 +35,8 @@ pub mod tag {
 /// A message from the operator to an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToAgent {
+    /// The first message on a connection without TLS. It selects this protocol, and has no other effect.
+    Hello,
     /// The rules that the agent should enforce, as JSON of [`weir_wire::Snapshot`]. The agent parses this JSON, so that
     /// it can reject a fault with the name of the field.
     Snapshot(Vec<u8>),
@@ -60,8 +64,9 @@ pub enum ToOperator {
     Goodbye(Goodbye),
     /// Questions about rules of scope Fleet, at most [`weir_wire::MOST_QUESTIONS`].
     Questions(Vec<Question>),
-    /// The agent has sent a question for each level that it knew when the channel opened, and later, when the operator
-    /// counts, for each key that it has admitted on its own.
+    /// The agent has sent all its levels or all units of its shares. When the channel opens, the agent sends a question
+    /// for each level that it knows. When the operator begins to count, the agent sends a question for each key that it
+    /// has admitted on its own.
     LevelsSent(LevelsSent),
     /// A message that only later versions define.
     Unknown(u8),
@@ -89,6 +94,7 @@ impl ToAgent {
     /// [`InvalidMessage`]
     pub fn parse(frame: Frame) -> Result<Self, InvalidMessage> {
         Ok(match frame.tag {
+            tag::HELLO => Self::Hello,
             tag::SNAPSHOT => Self::Snapshot(frame.payload),
             tag::STATUS_REQUEST => Self::StatusRequest(json("a status request", &frame.payload)?),
             tag::ANSWERS => Self::Answers(json("answers", &frame.payload)?),
@@ -99,6 +105,7 @@ impl ToAgent {
     /// Returns the frame of this message. `None` if the message is longer than a frame.
     pub fn frame(&self) -> Option<Outgoing> {
         match self {
+            Self::Hello => Outgoing::new(tag::HELLO, &[]),
             Self::Snapshot(snapshot) => Outgoing::new(tag::SNAPSHOT, snapshot),
             Self::StatusRequest(request) => frame(tag::STATUS_REQUEST, request),
             Self::Answers(answers) => frame(tag::ANSWERS, answers),
@@ -215,6 +222,7 @@ mod tests {
             assert_eq!((frame.tag, ToOperator::parse(&frame).unwrap()), (tag, message));
         }
         for (tag, message) in [
+            (0, ToAgent::Hello),
             (1, ToAgent::Snapshot(b"{}".to_vec())),
             (2, ToAgent::StatusRequest(StatusRequest { every_millis: 1000 })),
             (3, ToAgent::Answers(vec![Answer { id: 7, outcome: Outcome::Refused("no".to_owned()) }])),

@@ -15,6 +15,8 @@ use weir_client::{Client, Options};
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    // The library logs the faults of snapshots.
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
     match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -25,7 +27,6 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), Box<dyn Error>> {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
     let listen = std::env::var("SHOP_LISTEN").unwrap_or_else(|_| "127.0.0.1:8080".to_owned());
     let weir = Client::start(Options::from_env()?).await?;
 

@@ -2,8 +2,8 @@
 //! bootstrap snapshot.
 //!
 //! A bootstrap snapshot that the agent cannot enforce most likely comes from another version of Weir. If the agent
-//! exited, the app would be unreachable. If it ran without limits, it would defeat the purpose of the bootstrap
-//! snapshot. So the agent runs, logs the fault, reports not ready, and keeps the proxy port closed until it receives
+//! exited, the app would be unreachable. If the agent ran without limits, the bootstrap snapshot would have no effect.
+//! So the agent runs, logs the fault, reports not ready, and keeps the proxy port closed until it receives
 //! a snapshot that it can enforce.
 
 use crate::{

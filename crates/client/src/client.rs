@@ -42,7 +42,7 @@ struct Running {
     snapshots: Arc<Snapshots>,
     leaving: Arc<Leaving>,
     clock: MonotonicClock,
-    /// `None`: the control port is plain HTTP.
+    /// `None`: the control port has no TLS.
     tls: Option<Arc<Tls>>,
     /// `None`: tokens are not verified.
     jwks: Option<Arc<Loads>>,
@@ -115,8 +115,7 @@ impl BoundControl {
         }
         client.spawn(async move { Ok(snapshots.forget_removed().await) });
         let router = control::router(Arc::clone(&control));
-        let channel = config.tls.is_some().then_some(control);
-        client.spawn(Server { listener, router, tls: config.tls, local, channel, clock }.run());
+        client.spawn(Server { listener, router, tls: config.tls, local, channel: Some(control), clock }.run());
         client
     }
 }

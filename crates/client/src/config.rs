@@ -21,7 +21,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct ControlConfig {
     pub(crate) control: SocketAddr,
-    /// `None`: plain HTTP.
+    /// `None`: no TLS.
     pub(crate) tls: Option<Arc<Tls>>,
     /// The source of the control port's credentials; `None`: files, or no TLS.
     pub(crate) identity: Option<Identity>,

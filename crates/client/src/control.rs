@@ -12,7 +12,8 @@
 //! | `DELETE /v1/bans?policy=…&rule=…&key=…` | the number of bans that were lifted, also in stores; `key` is optional; 503 if a store does not answer |
 //! | `POST /v1/explain` | the rules that match the described request, and the decision of each; no limit is charged |
 //!
-//! The operator uses the [`channel`] on the same port instead, which it chooses by ALPN.
+//! The operator uses the [`channel`] on the same port instead. It chooses the channel by ALPN, or without TLS by the first
+//! byte that it sends.
 
 mod bans;
 pub(crate) mod channel;

@@ -27,7 +27,7 @@
 //! | `weir_ban_requests_total` | rule | requests of banned keys, refused or in shadow mode only counted |
 //! | `weir_ban_overflow_total` | rule | refusals that did not count because `maxKeys` other keys had refusals or bans |
 //! | `weir_policy_info` | `namespace`, `policy`, `revision`, `mode` | 1 for each policy in force |
-//! | `weir_store_up` | `store` | for each store that rules use: 1 if the store answers, 0 if it is lost |
+//! | `weir_store_up` | `store` | for each store that rules use: 1 if the store answers, 0 if it is lost or refuses all questions of a rule |
 //! | `weir_store_trips_total` | `store` | round trips to the store |
 //! | `weir_store_seats_leased_total` | `store` | seats that the store granted for future requests |
 //! | `weir_store_seats_returned_total` | `store` | seats that were given back |

@@ -19,8 +19,7 @@ use tokio::{
     task::JoinSet,
     time::timeout,
 };
-use tokio_rustls::server::TlsStream;
-use weir_channel::ALPN;
+use weir_channel::{ALPN, FIRST_BYTE};
 use weir_enforce::Sample;
 use weir_tower::MonotonicClock;
 
@@ -59,11 +58,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct Server {
     pub(crate) listener: TcpListener,
     pub(crate) router: Router,
-    /// `None` for plain HTTP.
+    /// `None`: no TLS.
     pub(crate) tls: Option<Arc<Tls>>,
     /// The routes for plain-text clients over loopback on a TLS port. `None` refuses them.
     pub(crate) local: Option<Router>,
-    /// The state for clients that ask for the operator's channel over TLS. `None` if this port has no channel.
+    /// The state for clients that ask for the operator's channel. `None` if this port has no channel.
     pub(crate) channel: Option<Arc<Control>>,
     pub(crate) clock: MonotonicClock,
 }
@@ -87,6 +86,10 @@ impl Server {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
+                    // Most such errors tell that the process has no free file descriptor.
+                    if error.kind() != io::ErrorKind::ConnectionAborted {
+                        slots.make_room(Rank::Idle);
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -104,7 +107,12 @@ impl Server {
             let connection = Arc::clone(&requests);
             let serve = async move {
                 let Some(first) = first_byte(&stream).await else { return };
-                let Some(tls) = tls else { return http(stream, router, Some(requests)).await };
+                let Some(tls) = tls else {
+                    return match channel.filter(|_| first == FIRST_BYTE) {
+                        Some(channel) => converse(stream, channel, None, Some(requests)).await,
+                        None => http(stream, router, Some(requests)).await,
+                    };
+                };
                 if let Some(local) = local
                     && first != TLS_HANDSHAKE
                 {
@@ -203,7 +211,7 @@ async fn http2(
 
 /// Serves an operator over the channel, or refuses a client with another name.
 async fn converse(
-    stream: Box<TlsStream<TcpStream>>,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
     control: Arc<Control>,
     stranger: Option<String>,
     requests: Option<Arc<Requests>>,

@@ -4,6 +4,9 @@
 //! slot least: a connection of the lowest [`Rank`], and of these the one that has had this rank for the longest time. A
 //! busy connection is never evicted.
 //!
+//! While the process lacks file descriptors, the port has only as many slots as it has connections
+//! ([`ConnectionSlots::shrink`]). So new connections evict idle ones then, too.
+//!
 //! The cost for a connection is one word, which it writes when its rank changes. Only a new connection that finds no
 //! free slot reads all words. The candidates that it finds are stored for later connections.
 
@@ -27,7 +30,7 @@ use weir_tower::MonotonicClock;
 /// The number of bits in a connection's word for the time at which it entered its rank.
 const TIME_BITS: u32 = 62;
 
-/// Values of the word that are not ranks.
+/// Values of a connection's word that contain no rank.
 const BUSY: u64 = u64::MAX - 2;
 const EVICTED: u64 = u64::MAX - 1;
 const EVICTED_AT_ONCE: u64 = u64::MAX;
@@ -38,7 +41,7 @@ const MAX_CANDIDATES: usize = 64;
 /// The activity of a connection. Connections with a lower rank are evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rank {
-    /// No request has arrived yet. Only ports that evict such connections first use this rank.
+    /// No whole head of a request has arrived. Only ports that evict such connections first use this rank.
     Silent,
     /// No request is in progress.
     Idle,
@@ -63,6 +66,8 @@ pub enum Eviction {
 #[derive(Debug)]
 pub struct ConnectionSlots {
     most: usize,
+    /// The number of slots now: at most `most`.
+    most_now: AtomicUsize,
     /// The maximum number of slots for one client address.
     most_of_one: usize,
     table: Mutex<Table>,
@@ -76,8 +81,9 @@ pub struct ConnectionSlots {
 struct Table {
     next: u64,
     taken: HashMap<u64, Arc<Entry>>,
-    /// The next candidates for eviction, with their words when the search found them. A candidate whose word changed
-    /// since then is not evicted.
+    /// The next candidates for eviction in their order, each with the word that it had when the search found it. A
+    /// candidate whose word changed since then is not evicted. Connections outside of this list come after those in it.
+    /// New connections that come before the last one are added.
     found: VecDeque<(u64, u64, Arc<Entry>)>,
     /// The number of evicted connections that are still closing gracefully. Their slots belong to other connections.
     leaving: usize,
@@ -107,7 +113,27 @@ impl ConnectionSlots {
     /// At most `most` connections in total, and `most_of_one` from one address.
     pub fn new(most: usize, most_of_one: usize) -> Arc<Self> {
         let (table, wanted, evictions) = Default::default();
-        Arc::new(Self { most, most_of_one, table, wanted, freed: Notify::new(), evictions })
+        let most_now = most.into();
+        Arc::new(Self { most, most_now, most_of_one, table, wanted, freed: Notify::new(), evictions })
+    }
+
+    /// Keeps only the slots that are taken, because the system allows no more connections.
+    pub fn shrink(&self) {
+        let taken = self.lock().taken.len();
+        self.most_now.fetch_min(taken.max(1), Relaxed);
+    }
+
+    /// Ends the effect of [`Self::shrink`]. If the reason for it has not ended, call `shrink` again.
+    pub fn grow(&self) {
+        if self.most_now.swap(self.most, Relaxed) < self.most && self.wanted.load(SeqCst) > 0 {
+            self.freed.notify_one();
+        }
+    }
+
+    /// Evicts a connection of at most this rank without a new one. It closes immediately. Returns false if there is
+    /// none.
+    pub fn make_room(&self, highest: Rank) -> bool {
+        self.evict(&mut self.lock(), highest, false)
     }
 
     /// The number of evicted connections so far.
@@ -125,19 +151,22 @@ impl ConnectionSlots {
         let evicted = if full_of_one {
             table.found.clear();
             table.find(is_peer);
-            let evicted = self.evict_found(&mut table);
+            let evicted = self.evict_found(&mut table, Rank::Writing, true);
             table.found.clear();
             evicted
         } else {
-            table.taken.len() < self.most || self.evict(&mut table)
+            table.taken.len() < self.most_now.load(Relaxed) || self.evict(&mut table, Rank::Writing, true)
         };
         if !evicted {
             return None;
         }
         let id = table.next;
         table.next += 1;
-        let seat = Arc::new(Entry { word: word(rank, now).into(), peer, gone: Notify::new() });
+        let word = word(rank, now);
+        let seat = Arc::new(Entry { word: word.into(), peer, gone: Notify::new() });
         table.taken.insert(id, Arc::clone(&seat));
+        // A new connection without a request comes before idle ones.
+        table.offer(word, id, &seat);
         Some(ConnectionSlot { slots: Arc::clone(self), id, seat })
     }
 
@@ -154,16 +183,23 @@ impl ConnectionSlots {
         }
     }
 
-    fn evict(&self, table: &mut Table) -> bool {
-        self.evict_found(table) || {
+    fn evict(&self, table: &mut Table, highest: Rank, polite: bool) -> bool {
+        let evicted = self.evict_found(table, highest, polite) || {
+            table.found.clear();
             table.find(|_| true);
-            self.evict_found(table)
+            self.evict_found(table, highest, polite)
+        };
+        if !evicted {
+            // A connection can become idle before the next search, and then comes before these candidates.
+            table.found.clear();
         }
+        evicted
     }
 
-    fn evict_found(&self, table: &mut Table) -> bool {
-        while let Some((found, id, seat)) = table.found.pop_front() {
-            let polite = table.leaving <= self.most / 8;
+    fn evict_found(&self, table: &mut Table, highest: Rank, polite: bool) -> bool {
+        let may_go = |(word, ..): &mut (u64, u64, Arc<Entry>)| *word >> TIME_BITS <= highest as u64;
+        while let Some((found, id, seat)) = table.found.pop_front_if(may_go) {
+            let polite = polite && table.leaving <= self.most_now.load(Relaxed) / 8;
             let evicted = if polite { EVICTED } else { EVICTED_AT_ONCE };
             // The connection may have closed since the search.
             let is_there = table.taken.contains_key(&id);
@@ -185,6 +221,18 @@ impl ConnectionSlots {
 }
 
 impl Table {
+    /// Adds a candidate that must be evicted before the last one of the list.
+    fn offer(&mut self, word: u64, id: u64, seat: &Arc<Entry>) {
+        if self.found.len() > 2 * MAX_CANDIDATES {
+            // The words of most candidates have changed. The next search finds the others again.
+            self.found.clear();
+        }
+        if self.found.back().is_some_and(|(last, ..)| word < *last) {
+            let place = self.found.partition_point(|(found, ..)| *found <= word);
+            self.found.insert(place, (word, id, Arc::clone(seat)));
+        }
+    }
+
     /// Collects the connections to evict first.
     fn find(&mut self, among: impl Fn(&Entry) -> bool) {
         let words = self.taken.iter().filter(|(_, seat)| among(seat)).map(|(id, seat)| (seat.word.load(SeqCst), *id));
@@ -194,6 +242,11 @@ impl Table {
             candidates.truncate(MAX_CANDIDATES);
         }
         candidates.sort_unstable();
+        // A connection of a higher rank can become idle, and is then the next candidate.
+        if let Some(rank) = candidates.first().map(|(word, _)| word >> TIME_BITS) {
+            let most = if rank > Rank::Idle as u64 { 1 } else { MAX_CANDIDATES };
+            candidates.truncate(candidates.partition_point(|(word, _)| word >> TIME_BITS == rank).min(most));
+        }
         let found = candidates.into_iter().filter_map(|(word, id)| Some((word, id, Arc::clone(self.taken.get(&id)?))));
         self.found.extend(found);
     }
@@ -203,7 +256,11 @@ impl ConnectionSlot {
     /// Sets the connection's rank, and lets it be evicted.
     pub fn rest(&self, rank: Rank, now: Time) {
         let word = word(rank, now);
-        if self.enter(word) && self.slots.wanted.load(SeqCst) > 0 {
+        let is_entered = self.enter(word);
+        if is_entered && rank == Rank::Silent {
+            self.slots.lock().offer(word, self.id, &self.seat);
+        }
+        if is_entered && self.slots.wanted.load(SeqCst) > 0 {
             let mut table = self.slots.lock();
             if table.found.is_empty() {
                 table.found.push_back((word, self.id, Arc::clone(&self.seat)));
@@ -335,6 +392,29 @@ mod tests {
     }
 
     #[test]
+    fn without_descriptors_a_connection_evicts_another_one_although_slots_are_free() {
+        let slots = ConnectionSlots::new(MOST, MOST);
+        let held: Vec<_> = (0..4).map(|moment| take(&slots, Rank::Idle, moment).unwrap()).collect();
+        slots.shrink();
+        let newcomer = take(&slots, Rank::Idle, 4).unwrap();
+        assert!(is_evicted(&held[0]) && !is_evicted(&held[1]));
+        assert!(slots.make_room(Rank::Idle) && held[1].eviction() == Eviction::AtOnce);
+        assert!([&held[2], &held[3], &newcomer].iter().all(|slot| slot.work()));
+        assert!(!slots.make_room(Rank::Idle), "all are busy");
+        held[2].rest(Rank::Reading, at(5));
+        assert!(!slots.make_room(Rank::Idle));
+        // The search above is of no use later.
+        held[3].rest(Rank::Idle, at(6));
+        slots.evict(&mut slots.lock(), Rank::Writing, false);
+        assert!(is_evicted(&held[3]) && held[2].work());
+        let more = (7..9).map(|moment| take(&slots, Rank::Idle, moment).expect("the slot of an evicted connection"));
+        let more: Vec<_> = more.collect();
+        assert!(more.iter().all(ConnectionSlot::work) && take(&slots, Rank::Idle, 9).is_none());
+        slots.grow();
+        assert!(take(&slots, Rank::Idle, 7).is_some());
+    }
+
+    #[test]
     fn connections_of_one_address_evict_only_each_other() {
         let slots = ConnectionSlots::new(MOST, MOST / 2);
         let other = slots.try_take(peer(1), Rank::Silent, at(0)).unwrap();
@@ -366,16 +446,18 @@ mod tests {
 
     #[derive(Clone, Copy, Debug)]
     enum Step {
-        Come,
-        Rest(usize),
+        Come(Rank),
+        Rest(usize, Rank),
         Work(usize),
         Leave(usize),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let one = prop_oneof![
-            4 => Just(Step::Come),
-            3 => (0..8_usize).prop_map(Step::Rest),
+            3 => Just(Step::Come(Rank::Silent)),
+            2 => Just(Step::Come(Rank::Idle)),
+            2 => (0..8_usize).prop_map(|which| Step::Rest(which, Rank::Idle)),
+            2 => (0..8_usize).prop_map(|which| Step::Rest(which, Rank::Reading)),
             3 => (0..8_usize).prop_map(Step::Work),
             1 => (0..8_usize).prop_map(Step::Leave),
         ];
@@ -383,36 +465,37 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with a list in which the first idle connection is always the oldest.
+        /// Compares with a list of the connections that are not busy, each with its rank and the time of this rank.
         #[test]
-        fn only_the_longest_idle_connection_is_evicted(steps in steps()) {
+        fn only_the_longest_idle_connection_of_the_lowest_rank_is_evicted(steps in steps()) {
             let slots = ConnectionSlots::new(4, 4);
-            let (mut idle, mut busy): (Vec<ConnectionSlot>, Vec<ConnectionSlot>) = Default::default();
+            let (mut resting, mut busy): (Vec<(u64, usize, ConnectionSlot)>, Vec<ConnectionSlot>) = Default::default();
             for (moment, step) in steps.into_iter().enumerate() {
                 match step {
-                    Step::Come => {
-                        let full = idle.len() + busy.len() == 4;
-                        let newcomer = take(&slots, Rank::Idle, moment);
-                        prop_assert_eq!(newcomer.is_some(), !full || !idle.is_empty());
+                    Step::Come(rank) => {
+                        let full = resting.len() + busy.len() == 4;
+                        let newcomer = take(&slots, rank, moment);
+                        prop_assert_eq!(newcomer.is_some(), !full || !resting.is_empty());
                         if full && newcomer.is_some() {
-                            prop_assert!(is_evicted(&idle.remove(0)));
+                            resting.sort_by_key(|(rank, since, _)| (*rank, *since));
+                            prop_assert!(is_evicted(&resting.remove(0).2));
                         }
-                        idle.extend(newcomer);
+                        resting.extend(newcomer.map(|slot| (rank as u64, moment, slot)));
                     }
-                    Step::Rest(which) if !busy.is_empty() => {
+                    Step::Rest(which, rank) if !busy.is_empty() => {
                         let slot = busy.remove(which % busy.len());
-                        slot.rest(Rank::Idle, at(moment));
-                        idle.push(slot);
+                        slot.rest(rank, at(moment));
+                        resting.push((rank as u64, moment, slot));
                     }
-                    Step::Work(which) if !idle.is_empty() => {
-                        let slot = idle.remove(which % idle.len());
+                    Step::Work(which) if !resting.is_empty() => {
+                        let (_, _, slot) = resting.remove(which % resting.len());
                         prop_assert!(slot.work());
                         busy.push(slot);
                     }
-                    Step::Leave(which) if !idle.is_empty() => drop(idle.remove(which % idle.len())),
-                    Step::Rest(_) | Step::Work(_) | Step::Leave(_) => {}
+                    Step::Leave(which) if !resting.is_empty() => drop(resting.remove(which % resting.len())),
+                    Step::Rest(..) | Step::Work(_) | Step::Leave(_) => {}
                 }
-                prop_assert!(idle.iter().chain(&busy).all(|slot| !is_evicted(slot)));
+                prop_assert!(resting.iter().map(|(.., slot)| slot).chain(&busy).all(|slot| !is_evicted(slot)));
             }
         }
     }

@@ -1,8 +1,8 @@
 //! The stores of the snapshot in force: one client for each, which all rules share. The operator is one of them: it
 //! counts the rules of scope Fleet.
 //!
-//! A client connects when a rule uses its store, and ends when no rule does. Secrets are files, which are read for each
-//! connection, so a changed password takes effect with the next connection.
+//! A client connects when a rule uses its store, and ends when no rule does. Secrets are files, which are read
+//! again when a connection or a question fails, so a changed password takes effect before a request is refused.
 
 use std::{
     collections::HashSet,
@@ -132,6 +132,9 @@ impl Stores {
                     "needs the secrets of {name}, and this agent runs without --store-secrets: restart the pod"
                 ));
             }
+            (None, _) if matches!(store.backend, StoreBackend::Redis { has_authorities: true, .. }) => {
+                return Err("has no `secrets`: name the directory of ca.crt, or remove `hasAuthorities`".to_owned());
+            }
             (None, _) => None,
         };
         // An invalid address is a fault of the snapshot. An invalid file is not, because it can be fixed later.
@@ -205,7 +208,7 @@ fn open(backend: &StoreBackend, secrets: Option<&Path>, operator: &Arc<OperatorS
         StoreBackend::Memcached { servers } => {
             MemcachedStore::new(servers).map(Backend::Memcached).map_err(|invalid| invalid.to_string())
         }
-        StoreBackend::Redis { topology, endpoints, master_name, tls } => {
+        StoreBackend::Redis { topology, endpoints, master_name, tls, has_authorities } => {
             let read = |file| secrets.map_or(Ok(None), |directory| secret(&directory.join(file)));
             let text =
                 |bytes: Option<Vec<u8>>| bytes.map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_owned());
@@ -213,6 +216,14 @@ fn open(backend: &StoreBackend, secrets: Option<&Path>, operator: &Arc<OperatorS
                 let (username, password) = (text(read(username)?), text(read(password)?));
                 Ok::<_, String>(password.map(|password| Credentials { username, password }))
             };
+            let authorities = if *tls { read("ca.crt")? } else { None };
+            if let Some(directory) = secrets.filter(|_| *tls && *has_authorities && authorities.is_none()) {
+                let file = directory.join("ca.crt");
+                return Err(format!(
+                    "{}: no such file: add the key ca.crt to the Secret of spec.redis.tls.caSecretRef",
+                    file.display()
+                ));
+            }
             let config = RedisConfig {
                 topology: match topology {
                     weir_wire::Topology::Standalone => Topology::Standalone,
@@ -224,7 +235,7 @@ fn open(backend: &StoreBackend, secrets: Option<&Path>, operator: &Arc<OperatorS
                     }
                 },
                 endpoints: endpoints.clone(),
-                tls: tls.then_some(RedisTls { authorities: read("ca.crt")?, identity: None }),
+                tls: tls.then_some(RedisTls { authorities, identity: None }),
                 credentials: credentials("username", "password")?,
             };
             RedisStore::new(config).map(Backend::Redis).map_err(|invalid| invalid.to_string())
@@ -239,5 +250,29 @@ fn secret(file: &Path) -> Result<Option<Vec<u8>>, String> {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!("{}: {error}", file.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without the file, the agent would trust all public authorities.
+    #[test]
+    fn a_store_with_authorities_needs_their_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let operator = OperatorStore::new(|| Duration::ZERO);
+        let open = |has_authorities| {
+            let (topology, endpoints) = (weir_wire::Topology::Standalone, vec!["redis:6379".to_owned()]);
+            let backend = StoreBackend::Redis { topology, endpoints, master_name: None, tls: true, has_authorities };
+            open(&backend, Some(folder.path()), &operator).map(|_| ())
+        };
+        let file = folder.path().join("ca.crt");
+        let missing =
+            format!("{}: no such file: add the key ca.crt to the Secret of spec.redis.tls.caSecretRef", file.display());
+        assert_eq!(open(true), Err(missing));
+        assert_eq!(open(false), Ok(()), "an operator of an earlier version does not say that there is a file");
+        fs::write(file, "").expect("written");
+        assert_eq!(open(true), Ok(()));
     }
 }

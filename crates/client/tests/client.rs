@@ -16,6 +16,7 @@ use tokio::{
     time::timeout,
 };
 use tower::ServiceExt;
+use weir_channel::{Channel, ChannelError, ToAgent, tag};
 use weir_client::{Client, ControlOptions, JwksOptions, Options};
 
 /// The longest wait for any condition. After it, the test fails.
@@ -108,6 +109,43 @@ async fn limits_come_from_the_control_port_and_change_in_place() {
     ] {
         assert!(metrics.lines().any(|it| it == line), "no {line} in\n{metrics}");
     }
+}
+
+/// Without TLS, the first byte of a connection selects the channel or HTTP.
+#[tokio::test]
+async fn the_operator_uses_the_channel_on_the_same_port() {
+    let client = Client::start(options(|_| {})).await.expect("a control port");
+    let mut channel = Channel::new(TcpStream::connect(client.control()).await.expect("the control port is open"));
+    let push = ToAgent::Snapshot(snapshot(1, 2).to_string().into_bytes());
+    for message in [ToAgent::Hello, push] {
+        channel.send(message.frame().expect("a short message"), PATIENCE).await.expect("the port reads");
+    }
+    for expected in [tag::STATUS, tag::ACKNOWLEDGEMENT] {
+        assert_eq!(timeout(PATIENCE, channel.next()).await.expect("in time").expect("a frame").tag, expected);
+    }
+    assert_eq!(put(&client, &snapshot(1, 2)).await.0, 200);
+    assert_eq!(statuses(&app(&client), "192.0.2.1", 3).await, [200, 200, 429]);
+}
+
+/// With certificates, a client in the pod can read without TLS, but it gets no channel.
+#[tokio::test]
+async fn a_port_with_certificates_has_no_channel_without_tls() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let token = folder.path().join("token");
+    std::fs::write(&token, "token").expect("written");
+    let authority = rcgen::generate_simple_self_signed(["operator.test".to_owned()]).expect("a certificate");
+    let client = Client::start(options(|control| {
+        control.identity_url = Some("https://127.0.0.1:1".to_owned());
+        control.identity_ca = Some(authority.cert.pem());
+        control.identity_token_file = Some(token);
+    }))
+    .await
+    .expect("a control port");
+    assert_eq!(control(&client, "GET /v1/status", "").await.0, 200);
+    let mut channel = Channel::new(TcpStream::connect(client.control()).await.expect("the control port is open"));
+    channel.send(ToAgent::Hello.frame().expect("a short message"), PATIENCE).await.expect("the port reads");
+    let answer = timeout(PATIENCE, channel.next()).await.expect("in time");
+    assert!(matches!(answer, Err(ChannelError::Frame(_))), "HTTP answers: {answer:?}");
 }
 
 #[tokio::test]

@@ -51,27 +51,37 @@ impl Forecast {
     }
 
     /// Admits a sum of costs. The limits must be [additive](Self::is_additive).
-    pub(crate) fn add(&mut self, cost: u64) {
+    pub(crate) fn add(&mut self, cost: u128) {
+        let cost = u64::try_from(cost).unwrap_or(u64::MAX);
         for Copied { meter, words } in &self.limits {
             meter.add(words, self.at, cost);
         }
     }
 
     /// Returns the first time, not before `from`, at which this cost is admitted after all waiting requests. None if it
-    /// is never admitted.
+    /// is never admitted, or only after the last time that a limit can represent.
     pub(crate) fn opens(&self, from: Time, cost: u64) -> Option<Time> {
         let mut at = self.at.max(from);
-        // A limit that admits a cost at one time admits it at all later times, so one round per limit is enough.
-        for _ in 0..=self.limits.len() {
-            let before = at;
+        // A limit that admits a cost at one time admits it at all later times, so one round per limit is enough. One
+        // more round finds that no limit waits any longer.
+        for _ in 0..self.limits.len() + 2 {
+            let mut is_open = true;
             for limit in &self.limits {
-                at = at.saturating_add(limit.wait(at, cost)?);
+                let wait = limit.wait(at, cost)?;
+                is_open &= wait.is_zero();
+                at = at.saturating_add(wait);
             }
-            if at == before {
-                break;
+            if is_open {
+                return Some(at);
             }
         }
-        Some(at)
+        None
+    }
+
+    /// Returns the end of time, for a request that can wait so long. None if its cost is never admitted.
+    pub(crate) fn end(&self, cost: u64) -> Option<Time> {
+        let fits = self.limits.iter().all(|Copied { meter, .. }| cost <= meter.quota().burst());
+        fits.then_some(Time::from_nanos(u64::MAX))
     }
 
     /// Admits this cost at a time that [`opens`](Self::opens) returned.
@@ -103,15 +113,26 @@ impl Forecast {
             self.limits.iter().enumerate().max_by_key(|(_, limit)| wait(limit)).expect("a rule has limits");
         let quota = copied.meter.quota();
         let opens = self.opens(now, cost).map(|at| at.duration_since(now));
-        Longest { limit, standing: Standing::queued(quota, cost, opens) }
+        // Behind a request that waits, nothing is left for this one.
+        let remaining = if self.at > now { 0 } else { copied.remaining(now, cost) };
+        Longest { limit, standing: Standing::queued(quota, (cost, remaining), opens) }
     }
 }
 
 impl Copied {
+    /// Returns the number of whole requests that could be admitted, after a refusal of this cost.
+    fn remaining(&self, at: Time, cost: u64) -> u64 {
+        match self.meter.peek(&self.words, at, cost) {
+            Ok(standing) | Err(Stop::Refused(standing)) => standing.remaining(),
+            Err(Stop::Sealed) => unreachable!("a copy is never sealed"),
+        }
+    }
+
     fn wait(&self, at: Time, cost: u64) -> Option<Duration> {
         match self.meter.peek(&self.words, at, cost) {
             Ok(_) => Some(Duration::ZERO),
-            Err(Stop::Refused(standing)) => standing.retry_after(cost),
+            // At the end of its numbers, a limit refuses without a wait: it never admits the cost.
+            Err(Stop::Refused(standing)) => standing.retry_after(cost).filter(|wait| !wait.is_zero()),
             Err(Stop::Sealed) => unreachable!("a copy is never sealed"),
         }
     }

@@ -45,7 +45,8 @@ impl InFlight {
         Self { state: Arc::new(State { in_use: AtomicU64::new(0), limit: AtomicU64::new(limit.get()) }) }
     }
 
-    /// Admits a request of this cost, if there is room for the whole cost.
+    /// Admits a request of this cost, if there is room for the whole cost. A cost of 0 takes no room and is never
+    /// refused.
     ///
     /// ```
     /// # let in_flight = weir_core::InFlight::new(std::num::NonZeroU64::new(5).expect("not zero"));
@@ -64,7 +65,7 @@ impl InFlight {
         let mut before = in_use.load(Ordering::Acquire);
         loop {
             let limit = limit.load(Ordering::Acquire);
-            let Some(after) = before.checked_add(cost).filter(|&after| after <= limit) else {
+            let Some(after) = before.checked_add(cost).filter(|&after| after <= limit || cost == 0) else {
                 return Err(Full { in_use: before, limit, cost });
             };
             match in_use.compare_exchange_weak(before, after, Ordering::AcqRel, Ordering::Acquire) {

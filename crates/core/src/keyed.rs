@@ -43,11 +43,12 @@ use self::{
 use crate::{
     Standing, Terms, Time,
     answer::{Charged, ChargedWords, KeyCharge, Receipts, RuleAdmitted, RuleCharge, RuleChargedAhead, Tightest},
+    chain::Chain,
     meter,
     queue::Queues,
     refused::RuleRefused,
     supply::Supply,
-    sync::{AtomicU64, AtomicUsize, Mutex, Once, Ordering},
+    sync::{AtomicU64, AtomicUsize, Mutex, Ordering},
     word::Sealed,
 };
 
@@ -88,8 +89,8 @@ pub(crate) struct Table {
     histories: Option<Histories>,
     /// The times of the keys' charges, recorded for some periods after the terms changed.
     journals: Option<Journals>,
-    /// Set before any word is sealed.
-    successor: Once<Arc<Table>>,
+    /// The link to the successor, which is set before any word is sealed.
+    chain: Chain<Table>,
     /// Held by the thread that fills the successor, until the successor is complete.
     retuning: Mutex<()>,
 }
@@ -209,7 +210,7 @@ impl Table {
             began: AtomicU64::new(began.as_nanos()),
             histories,
             journals: None,
-            successor: Once::empty(),
+            chain: Chain::first(),
             retuning: Mutex::new(()),
         }
     }
@@ -223,7 +224,7 @@ impl Table {
         cost: u64,
         clock: Clock<'_>,
     ) -> Result<RuleAdmitted, RuleRefused> {
-        let request = Request { now, cost, latest: None };
+        let request = Request { now, cost, when: meter::When::Now };
         let KeyTaken { charge, tightest, .. } = self.take(self.lineage.fingerprint_of(key), &request, clock)?;
         Ok(RuleAdmitted { charge: RuleCharge { of: Charged::Key(charge) }, tightest })
     }
@@ -302,12 +303,9 @@ impl Table {
 
     #[inline(never)]
     fn take(&self, fingerprint: u64, request: &Request, clock: Clock<'_>) -> Result<KeyTaken, RuleRefused> {
-        let mut table = self;
-        loop {
-            match table.take_here(fingerprint, request, clock) {
-                Answer::Decided(decision) => return decision,
-                Answer::Moved => table = table.follow(fingerprint),
-            }
+        match self.take_here(fingerprint, request, clock) {
+            Answer::Decided(decision) => decision,
+            Answer::Moved => self.follow(fingerprint).take(fingerprint, request, clock),
         }
     }
 
@@ -350,7 +348,7 @@ impl Table {
         match self.journals(request.now) {
             None => charge(),
             Some(journals) => {
-                let at = request.latest.map_or(request.now, |latest| latest.max(request.now));
+                let at = request.when.latest(request.now);
                 journals.recording(fingerprint, (at, request.cost), charge, is_admitted)
             }
         }
@@ -374,13 +372,10 @@ impl Table {
     /// Returns the result that a charge would have, and charges nothing.
     pub(crate) fn peek(&self, now: Time, key: &[u8], cost: u64) -> Result<Tightest, RuleRefused> {
         let fingerprint = self.lineage.fingerprint_of(key);
-        let request = Request { now, cost, latest: None };
-        let mut table = self;
-        loop {
-            match table.peek_here(fingerprint, &request) {
-                Answer::Decided(answer) => return answer,
-                Answer::Moved => table = table.follow(fingerprint),
-            }
+        let request = Request { now, cost, when: meter::When::Now };
+        match self.peek_here(fingerprint, &request) {
+            Answer::Decided(decision) => decision,
+            Answer::Moved => self.follow(fingerprint).peek(now, key, cost),
         }
     }
 
@@ -400,20 +395,21 @@ impl Table {
     /// Gives back a charge of a key. If the table forgot the key meanwhile, the key's whole burst was free at that
     /// time, so its new cell gets nothing back.
     pub(crate) fn refund(&self, key: &[u8], charge: &KeyCharge, clock: Clock<'_>) {
-        let mut table = self;
-        while table.lineage.retunes < charge.retunes {
-            let Some(next) = table.successor.get() else { return };
-            table = next;
+        if self.lineage.retunes < charge.retunes {
+            if let Some(next) = self.chain.successor() {
+                next.refund(key, charge, clock);
+            }
+            return;
         }
-        if table.lineage.retunes > charge.retunes {
+        if self.lineage.retunes > charge.retunes {
             return;
         }
         let fingerprint = self.lineage.fingerprint_of(key);
         let charged = match charge.of {
-            ChargedWords::Overflow => return table.refund_in_overflow(fingerprint, charge.receipts.as_slice(), clock),
-            ChargedWords::Override => table.override_of(fingerprint),
+            ChargedWords::Overflow => return self.refund_in_overflow(fingerprint, charge.receipts.as_slice(), clock),
+            ChargedWords::Override => self.override_of(fingerprint),
             ChargedWords::Cell(index) => {
-                table.find(fingerprint).filter(|cell| cell.index == index).map(|cell| (&table.book.plain, cell.words))
+                self.find(fingerprint).filter(|cell| cell.index == index).map(|cell| (&self.book.plain, cell.words))
             }
         };
         if let Some((set, words)) = charged {
@@ -425,11 +421,10 @@ impl Table {
     /// Gives back units of any earlier charges of a key. An unknown key has its full credit.
     pub(crate) fn credit(&self, key: &[u8], units: u64, clock: Clock<'_>) {
         let fingerprint = self.lineage.fingerprint_of(key);
-        let mut table = self;
-        while table.credit_here(fingerprint, units, clock).is_err() {
-            table = table.follow(fingerprint);
+        match self.credit_here(fingerprint, units, clock) {
+            Ok(()) => self.wake(fingerprint),
+            Err(Sealed) => self.follow(fingerprint).credit(key, units, clock),
         }
-        self.wake(fingerprint);
     }
 
     fn credit_here(&self, fingerprint: u64, units: u64, clock: Clock<'_>) -> Result<(), Sealed> {
@@ -440,13 +435,12 @@ impl Table {
     }
 
     pub(crate) fn stats(&self) -> KeyStats {
-        let mut table = self;
-        while let Some(next) = table.successor.get() {
-            table = next;
+        if let Some(next) = self.chain.successor() {
+            return next.stats();
         }
         KeyStats {
             tracked: self.lineage.counts.tracked.load(Ordering::Relaxed) as u64,
-            capacity: table.capacity.load(Ordering::Relaxed) as u64,
+            capacity: self.capacity.load(Ordering::Relaxed) as u64,
             evicted: self.lineage.counts.evicted.load(Ordering::Relaxed),
             overflowed: self.lineage.counts.overflowed.load(Ordering::Relaxed),
         }

@@ -1,8 +1,8 @@
 //! A limit that many cores charge at the same time.
 //!
 //! Two cores that change the same word are not faster than one core: each charge must fetch the cache line from the
-//! core that charged before. So when threads contend, a limiter whose state is a level (see `supply`) gives *leases* to
-//! cores. Each core has a slot with some consecutive admissions, which were charged to the word together and in
+//! core that charged before. So when threads contend, a limiter gives *leases* to cores, if its state is a level (see
+//! `supply`). Each core has a slot with some consecutive admissions, which were charged to the word together and in
 //! advance. A thread takes admissions from its own slot, and contends with other threads only when that slot is empty.
 //!
 //! Leases are exact. An admission is used once, and only while it is between floor and ceiling. An admission below the

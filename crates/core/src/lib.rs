@@ -70,13 +70,15 @@
 //! Every answer contains the number of remaining requests and the time to wait, rounded so that a client that waits
 //! this long is admitted.
 //!
-//! This crate reads no clock, spawns no thread and does no I/O: time is an argument ([`Time`]). A decision does not
-//! wait for other threads, with one exception: before a refusal it can yield up to a hundred times to a thread that
-//! moves leased admissions at that moment. Only changes of a limit and new keys take a lock. `docs/design/counting.md`
-//! explains the algorithms.
+//! This crate reads no clock, spawns no thread and does no I/O: time is an argument ([`Time`]). Usually, a decision
+//! neither waits for other threads nor takes a lock. There are two exceptions. Before a refusal, a decision can yield
+//! up to a hundred times to a thread that moves leased admissions or stores the time of an admission in a log. A
+//! decision takes a short lock if its key is new or in the overflow, for sixteen periods after a change of the limit,
+//! and if the caller has a handle from before the change. `docs/design/counting.md` explains the algorithms.
 
 mod all;
 mod answer;
+mod chain;
 mod divisor;
 mod forecast;
 mod in_flight;

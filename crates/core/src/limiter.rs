@@ -1,19 +1,23 @@
-//! One limit, shared by any number of threads. A decision does not wait for other threads, with one exception: before a
-//! refusal it can yield a few times to a thread that moves leased admissions.
+//! One limit, shared by any number of threads. Usually, a decision does not wait for other threads. There are two
+//! exceptions. Before a refusal, a decision can yield up to a hundred times to a thread that moves leased admissions or
+//! stores the time of an admission in a log. A decision takes a short lock on a handle from before a retune, and for
+//! sixteen periods after a retune.
 
 mod answer;
 mod cell;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
-use std::sync::Arc;
+use std::{cmp::Ordering, sync::Arc};
 
 use self::cell::Cell;
 use crate::{
     Quota, Standing, Ticket, Time,
     forecast::{Forecast, Longest},
-    meter::{Meter, Stop, Taken},
+    meter::{Meter, Stop, Taken, When},
     queue::NoPlace,
-    sync::{Ordering, lock},
-    word::SEALED,
+    sync::lock,
+    word::Sealed,
 };
 
 pub use self::answer::{Admitted, Charge, Refused, Reserved};
@@ -57,7 +61,8 @@ impl Limiter {
         Self { cell: Arc::new(Cell::new(Meter::new(quota, now), now)) }
     }
 
-    /// Charges `cost` if the quota has room for it. A refusal charges nothing.
+    /// Charges `cost` if the quota has room for it. A refusal charges nothing. A cost of 0 charges nothing and is never
+    /// refused.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -90,16 +95,20 @@ impl Limiter {
     /// inlined and the compiler drops the parts of the answer that the caller does not use.
     #[inline(never)]
     fn charge_slow(&self, now: Time, cost: u64) -> Result<Admitted, Refused> {
-        let mut cell = &*self.cell;
-        loop {
-            match cell.charge(now, cost) {
-                Ok(Taken { standing, receipt, .. }) => {
-                    return Ok(Admitted { standing, charge: Charge { receipt, retunes: cell.retunes } });
-                }
-                Err(Stop::Refused(standing)) => return Err(Refused { standing, cost }),
-                Err(Stop::Sealed) => cell = cell.follow(),
+        match self.cell.charge(now, cost) {
+            Ok(Taken { standing, receipt, .. }) => {
+                Ok(Admitted { standing, charge: Charge { receipt, retunes: self.cell.retunes } })
             }
+            Err(Stop::Refused(standing)) => Err(Refused { standing, cost }),
+            Err(Stop::Sealed) => self.successor().charge(now, cost),
         }
+    }
+
+    /// Returns the limiter after a retune. A method that finds sealed words repeats itself there, once for each retune
+    /// that is in progress.
+    #[cold]
+    fn successor(&self) -> Self {
+        Self { cell: self.cell.follow() }
     }
 
     /// Reserves `cost` at the first time at which it fits, if that time is not after `latest`. Later callers get later
@@ -137,18 +146,22 @@ impl Limiter {
         self.reserve_ahead(now, cost, latest)
     }
 
+    /// Charges as much as possible of a cost that was already incurred.
+    pub(crate) fn incur(&self, now: Time, cost: u64) {
+        if let Err(Stop::Sealed) = self.cell.take_at(now, cost, When::Incurred) {
+            self.successor().incur(now, cost);
+        }
+    }
+
     /// The path for requests that possibly have to wait, and for refusals.
     #[inline(never)]
     fn reserve_ahead(&self, now: Time, cost: u64, latest: Time) -> Result<Reserved, Refused> {
-        let mut cell = &*self.cell;
-        loop {
-            match cell.reserve(now, cost, latest) {
-                Ok(Taken { at, standing, receipt }) => {
-                    return Ok(Reserved { at, standing, charge: Charge { receipt, retunes: cell.retunes } });
-                }
-                Err(Stop::Refused(standing)) => return Err(Refused { standing, cost }),
-                Err(Stop::Sealed) => cell = cell.follow(),
+        match self.cell.take_at(now, cost, When::By(latest)) {
+            Ok(Taken { at, standing, receipt }) => {
+                Ok(Reserved { at, standing, charge: Charge { receipt, retunes: self.cell.retunes } })
             }
+            Err(Stop::Refused(standing)) => Err(Refused { standing, cost }),
+            Err(Stop::Sealed) => self.successor().reserve(now, cost, latest),
         }
     }
 
@@ -213,24 +226,15 @@ impl Limiter {
 
     /// Returns a copy of the limit in its current state, for a forecast.
     pub(crate) fn copy(&self, now: Time) -> (Meter, Vec<u64>) {
-        let mut cell = &*self.cell;
-        loop {
-            match cell.copy(now) {
-                Ok(copied) => return copied,
-                Err(_) => cell = cell.follow(),
-            }
-        }
+        self.cell.copy(now).unwrap_or_else(|Sealed| self.successor().copy(now))
     }
 
     /// Returns the result that [`charge`](Self::charge) would return, and charges nothing.
     pub(crate) fn peek_cost(&self, now: Time, cost: u64) -> Result<Standing, Refused> {
-        let mut cell = &*self.cell;
-        loop {
-            match cell.peek(now, cost) {
-                Ok(standing) => return Ok(standing),
-                Err(Stop::Refused(standing)) => return Err(Refused { standing, cost }),
-                Err(Stop::Sealed) => cell = cell.follow(),
-            }
+        match self.cell.peek(now, cost) {
+            Ok(standing) => Ok(standing),
+            Err(Stop::Refused(standing)) => Err(Refused { standing, cost }),
+            Err(Stop::Sealed) => self.successor().peek_cost(now, cost),
         }
     }
 
@@ -249,13 +253,7 @@ impl Limiter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn peek(&self, now: Time) -> Standing {
-        let mut cell = &*self.cell;
-        loop {
-            match cell.standing(now) {
-                Ok(standing) => return standing,
-                Err(_) => cell = cell.follow(),
-            }
-        }
+        self.cell.standing(now).unwrap_or_else(|Sealed| self.successor().peek(now))
     }
 
     /// Returns the quota in force.
@@ -274,11 +272,7 @@ impl Limiter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn quota(&self) -> Quota {
-        let mut cell = &*self.cell;
-        while cell.first().load(Ordering::SeqCst) & SEALED != 0 {
-            cell = cell.follow();
-        }
-        cell.meter.quota()
+        if self.cell.is_sealed() { self.successor().quota() } else { self.cell.meter.quota() }
     }
 
     /// Gives back a charge of this limiter.
@@ -301,28 +295,23 @@ impl Limiter {
     /// assert_eq!(limiter.peek(now).remaining(), 2);
     /// # Ok::<(), weir_core::InvalidQuota>(())
     /// ```
-    #[expect(clippy::needless_pass_by_value, reason = "a charge is given back once")]
     pub fn refund(&self, charge: Charge, clock: impl Fn() -> Time) {
-        let mut cell = &*self.cell;
-        while cell.retunes <= charge.retunes {
-            if cell.retunes == charge.retunes {
-                // If the state was sealed meanwhile, the charge stays.
-                if cell.refund(&charge.receipt, &clock).is_ok()
-                    && let Some(queue) = cell.known_queue()
-                {
-                    queue.wake_head();
-                }
-                return;
-            }
-            if cell.first().load(Ordering::SeqCst) & SEALED == 0 {
-                return;
-            }
-            cell = cell.follow();
+        match self.cell.retunes.cmp(&charge.retunes) {
+            Ordering::Less if self.cell.is_sealed() => self.successor().refund(charge, clock),
+            // If the state was sealed meanwhile, the charge stays.
+            Ordering::Equal if self.cell.refund(&charge.receipt, &clock).is_ok() => self.wake_head(),
+            Ordering::Less | Ordering::Equal | Ordering::Greater => {}
         }
     }
 
-    /// Gives back units of any earlier charges, whose receipts are not known: for example of a request that used less
-    /// than it was charged for, in a program that keeps no receipts.
+    fn wake_head(&self) {
+        if let Some(queue) = self.cell.known_queue() {
+            queue.wake_head();
+        }
+    }
+
+    /// Gives back units of any earlier charges, for a program that keeps no receipts. For example, a request can use
+    /// less than it was charged for.
     ///
     /// The newest charges become smaller. The limiter has at most its full credit: a bucket is not filled beyond its
     /// burst, a window or a sliding window counter takes off only units of its current window, and a sliding window log
@@ -345,12 +334,9 @@ impl Limiter {
     /// # Ok::<(), weir_core::InvalidQuota>(())
     /// ```
     pub fn credit(&self, units: u64, clock: impl Fn() -> Time) {
-        let mut cell = &*self.cell;
-        while cell.credit(units, &clock).is_err() {
-            cell = cell.follow();
-        }
-        if let Some(queue) = cell.known_queue() {
-            queue.wake_head();
+        match self.cell.credit(units, &clock) {
+            Ok(()) => self.wake_head(),
+            Err(Sealed) => self.successor().credit(units, clock),
         }
     }
 
@@ -364,9 +350,9 @@ impl Limiter {
     /// records each charge under a short lock, which takes some 30 ns more. An equal quota changes nothing. After a
     /// change to or from a sliding window log, the first decision reads the whole log in some cases.
     ///
-    /// The returned limiter starts at the new quota. Every older handle reaches the new quota, too, with one step for
-    /// each retune since the handle was created: drop old handles when you can. `clock` is called after the state was
-    /// read, as for [`refund`](Self::refund).
+    /// The returned limiter starts at the new quota. Every older handle reaches the new quota, too, in one step that
+    /// takes a lock for a moment, after any number of retunes. So replace handles that decide often. `clock` is called
+    /// after the state was read, as for [`refund`](Self::refund).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -386,18 +372,19 @@ impl Limiter {
     /// assert_eq!(limiter.peek(now).remaining(), 30);
     /// # Ok::<(), weir_core::InvalidQuota>(())
     /// ```
-    #[must_use = "the old limiter needs one more step than the returned one"]
+    #[must_use = "the returned limiter decides faster than the old one"]
     pub fn retune(&self, clock: impl Fn() -> Time, quota: Quota) -> Self {
-        let mut cell = &self.cell;
+        let mut cell = Arc::clone(&self.cell);
         loop {
             let guard = lock(&cell.retuning);
-            if cell.first().load(Ordering::SeqCst) & SEALED != 0 {
+            if cell.is_sealed() {
                 drop(guard);
                 cell = cell.follow();
             } else if cell.meter.quota() == quota {
-                return Self { cell: Arc::clone(cell) };
+                drop(guard);
+                return Self { cell };
             } else {
-                let retuned = Self { cell: Arc::clone(cell.succeed(quota, &clock)) };
+                let retuned = Self { cell: cell.succeed(quota, &clock) };
                 drop(guard);
                 if let Some(queue) = retuned.cell.known_queue() {
                     let now = clock();

@@ -29,7 +29,7 @@ pub(crate) use self::{
     history::{History, Memory},
     journal::{Journal, SharedJournal, recorded_until},
     log::Log,
-    outcome::{Receipt, Stop, Taken},
+    outcome::{Receipt, Stop, Taken, When},
 };
 
 /// The arithmetic of one quota.
@@ -137,6 +137,37 @@ impl Meter {
         }
     }
 
+    /// Charges as much as possible of a cost that was already incurred: never refused. A strategy without a level is
+    /// charged until it is used up.
+    pub(crate) fn incur(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Taken, Stop> {
+        if let Kind::Level(supply) = &self.kind {
+            return level::incur(supply, &words[0], now, cost);
+        }
+        loop {
+            let standing = self.standing(words, now)?;
+            let cost = cost.min(standing.remaining());
+            if cost == 0 {
+                return Ok(Taken { at: now, standing, receipt: Receipt::NONE });
+            }
+            match self.charge(words, now, cost) {
+                // Another thread was faster.
+                Err(Stop::Refused(refused)) if refused.remaining() < cost => {}
+                Err(Stop::Refused(standing)) => return Ok(Taken { at: now, standing, receipt: Receipt::NONE }),
+                decided => return decided,
+            }
+        }
+    }
+
+    /// Charges a request that takes its units at this time.
+    #[inline]
+    pub(crate) fn take(&self, words: &[AtomicU64], now: Time, cost: u64, when: When) -> Result<Taken, Stop> {
+        match when {
+            When::Now => self.charge(words, now, cost),
+            When::By(latest) => self.reserve(words, now, cost, latest),
+            When::Incurred => self.incur(words, now, cost),
+        }
+    }
+
     /// Returns the result that [`charge`](Self::charge) would return, and charges nothing.
     pub(crate) fn peek(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Stop> {
         match &self.kind {
@@ -209,7 +240,7 @@ impl Meter {
         }
     }
 
-    /// Starts unset words with a free burst.
+    /// Initializes unset words, so that the whole burst is free.
     pub(crate) fn start(&self, words: &[AtomicU64]) {
         // The exchange fails if another thread was faster and stored the state.
         let _ = words[0].compare_exchange(UNSET, 0, Ordering::SeqCst, Ordering::SeqCst);

@@ -122,12 +122,13 @@ impl Queue {
         let tail = order.forecast(now, forecast);
         let due = tail.opens(now, cost);
         let is_in_time = |due: Time| latest.is_none_or(|latest| due <= latest && !tail.overflows(now, cost));
-        let joined = match due.filter(|due| is_in_time(*due)) {
+        let due = due.filter(|due| is_in_time(*due)).inspect(|due| tail.admit(*due, cost));
+        // The turn of a request that waits forever can be later than a limit can represent.
+        let joined = match due.or_else(|| latest.is_none().then(|| tail.end(cost)).flatten()) {
             Some(due) => {
-                tail.admit(due, cost);
                 let number = order.next;
                 order.next += 1;
-                order.total += cost;
+                order.total += u128::from(cost);
                 let entry = Entry { cost, latest, due, called: None, waker: None, entry_state: EntryState::Present };
                 order.entries.insert(number, entry);
                 self.waiting.store(order.entries.len(), Ordering::Relaxed);
@@ -150,10 +151,10 @@ impl Queue {
         let mut called = Vec::new();
         let mut order = lock(&self.order);
         let entry = order.entries.get_mut(&number).expect("a ticket has its entry");
-        match &mut entry.waker {
-            Some(known) if waker.is_none_or(|waker| known.will_wake(waker)) => {}
-            known => *known = waker.cloned(),
-        }
+        let replaced = match &mut entry.waker {
+            Some(known) if waker.is_none_or(|waker| known.will_wake(waker)) => None,
+            known => std::mem::replace(known, waker.cloned()),
+        };
         let position = if entry.entry_state == EntryState::Late {
             Position::Late
         } else {
@@ -174,6 +175,8 @@ impl Queue {
         };
         drop(order);
         called.into_iter().for_each(Waker::wake);
+        // A waker possibly owns another ticket, whose drop takes the lock.
+        drop(replaced);
         position
     }
 
@@ -221,9 +224,12 @@ impl Queue {
                     tail.admit(due, entry.cost);
                     entry.due = due;
                 }
+                None if entry.latest.is_none() && tail.end(entry.cost).is_some() => {
+                    entry.due = Time::from_nanos(u64::MAX);
+                }
                 _ => {
                     entry.entry_state = EntryState::Late;
-                    late += entry.cost;
+                    late += u128::from(entry.cost);
                     called.extend(entry.waker.clone());
                 }
             }
@@ -238,12 +244,13 @@ impl Queue {
     /// Removes a request. Returns true if the queue is empty.
     fn leave(&self, number: u64, closes: bool) -> bool {
         let mut order = lock(&self.order);
-        let called = order.remove(number);
+        let (entry, called) = order.remove(number);
         let waiting = order.entries.len();
         self.waiting.store(waiting, Ordering::Relaxed);
         order.closed = closes && waiting == 0;
         drop(order);
         called.into_iter().for_each(Waker::wake);
+        drop(entry); // without the lock, as in `position`
         waiting == 0
     }
 

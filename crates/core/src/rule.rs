@@ -8,6 +8,7 @@ use crate::{
     answer::{Charged, RuleAdmitted, RuleCharge, RuleChargedAhead, Tightest},
     forecast::Forecast,
     keyed::{Request, Table},
+    meter::When,
     queue::{NoPlace, Queue},
     refused::RuleRefused,
 };
@@ -97,7 +98,8 @@ impl RuleLimiter {
         Self { counted: Counted::ByKey(Arc::new(Table::new(now, terms, max_keys))) }
     }
 
-    /// Charges `cost` to every limit, or to none. A rule that does not count by key ignores `key`.
+    /// Charges `cost` to every limit, or to none. A rule that does not count by key ignores `key`. A cost of 0 charges
+    /// nothing and is never refused.
     ///
     /// `clock` is read once for the decision, and a second time only to give back charges after a lost race; see
     /// [`Limiter::refund`].
@@ -184,7 +186,7 @@ impl RuleLimiter {
         let now = clock();
         let limiters = match &self.counted {
             Counted::ByKey(table) => {
-                return table.charge_ahead(key, &Request { now, cost, latest: Some(latest) }, &clock);
+                return table.charge_ahead(key, &Request { now, cost, when: When::By(latest) }, &clock);
             }
             Counted::Unkeyed { limiters, .. } => limiters,
         };
@@ -193,6 +195,38 @@ impl RuleLimiter {
             charge_limiters_ahead(limiters, now, clock, cost, latest, |standing| tightest.consider(standing))?;
         let charge = RuleCharge { of: Charged::Several(charges) };
         Ok(RuleChargedAhead { at, charge, tightest: tightest.with_override(None) })
+    }
+
+    /// Charges a cost that was already incurred, for a caller that delays nothing. Each limit is charged for itself, so a
+    /// small limit does not protect a large one. A bucket owes at most what flows in during twelve hours, and other
+    /// strategies are charged until they are used up. The rest of the cost is not charged.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+    /// # let now = Time::from_nanos(0);
+    /// let bucket = |requests, period| Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(period), None);
+    /// let rule = RuleLimiter::unkeyed(now, Terms::new([("second", bucket(10, 1)?), ("daily", bucket(1000, 86_400)?)])?);
+    /// rule.charge_incurred(|| now, &[], 995);
+    /// let refused = rule.charge(|| now, &[], 1).unwrap_err();
+    /// assert_eq!((refused.limit, refused.retry_after()), (0, Some(Duration::from_millis(98_600))));
+    /// let later = now.saturating_add(Duration::from_secs(100));
+    /// let tightest = rule.peek(later, &[], 1)?; // the daily limit was charged the whole cost, too
+    /// assert_eq!((tightest.limit, tightest.standing.remaining()), (1, 6));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn charge_incurred(&self, clock: impl Fn() -> Time, key: &[u8], cost: u64) {
+        if cost == 0 {
+            return;
+        }
+        let now = clock();
+        match &self.counted {
+            Counted::ByKey(table) => {
+                // Never refused.
+                let _ = table.charge_ahead(key, &Request { now, cost, when: When::Incurred }, &clock);
+            }
+            Counted::Unkeyed { limiters, .. } => limiters.iter().for_each(|limiter| limiter.incur(now, cost)),
+        }
     }
 
     /// Adds a request to the queue of the rule or of the key if its turn comes by `latest`; without `latest`, always.

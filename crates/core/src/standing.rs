@@ -70,11 +70,12 @@ impl Standing {
     }
 
     /// Returns the standing for a request behind a queue, which is admitted after `opens`. `opens` is none if the
-    /// request is never admitted.
-    pub(crate) fn queued(quota: Quota, cost: u64, opens: Option<Duration>) -> Self {
+    /// request is never admitted. `remaining` is the number of requests that the queue leaves.
+    pub(crate) fn queued(quota: Quota, (cost, remaining): (u64, u64), opens: Option<Duration>) -> Self {
         let nanos = |wait: Duration| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
         let opens = opens.map_or(u64::MAX, nanos);
-        Self::of_log(quota, Logged { remaining: 0, cost, opens, reset: opens })
+        let remaining = remaining.min(cost.saturating_sub(1));
+        Self::of_log(quota, Logged { remaining, cost, opens, reset: opens })
     }
 
     /// Returns the quota that was in force at the decision.

@@ -51,7 +51,7 @@ const NEVER_SEALED: u64 = 1 << 62;
 const LEVELS: u64 = (1 << 63) - 2;
 
 /// The longest wait of a reservation.
-const MAX_AHEAD: Duration = Duration::from_hours(12);
+pub(crate) const MAX_AHEAD: Duration = Duration::from_hours(12);
 
 /// [`SET_BACK`](crate::time::SET_BACK) in nanoseconds.
 const DAY: u64 = 86_400_000_000_000;
@@ -208,12 +208,13 @@ impl Supply {
         self.reached(level.saturating_add(1)).saturating_sub(Duration::from_nanos(1))
     }
 
-    /// Returns the level after a charge at this floor. None if the charge is refused.
+    /// Returns the level after a charge at this floor. None if the charge is refused. A cost of 0 is never refused.
     #[inline]
     pub(crate) fn charge(&self, level: u64, floor: u64, cost: u64) -> Option<u64> {
         let after = level.max(floor).checked_add(cost.checked_mul(self.unit)?)?;
-        let within =
-            after <= floor + self.capacity || self.is_leaky_bucket() && level <= floor && cost <= self.quota.most();
+        let within = after <= floor + self.capacity
+            || self.is_leaky_bucket() && level <= floor && cost <= self.quota.most()
+            || cost == 0;
         within.then_some(after)
     }
 
@@ -222,6 +223,9 @@ impl Supply {
     pub(crate) fn reserve(&self, level: u64, now: Time, cost: u64, latest: Time) -> Option<(u64, Time)> {
         let (floor, most) = (self.floor(now), self.quota.most());
         let mut before = level.max(floor);
+        if cost == 0 {
+            return Some((before, now));
+        }
         if self.is_window() && before % self.each + cost > most {
             // All units of a request must be in one window.
             before = before.next_multiple_of(self.each);
@@ -235,6 +239,19 @@ impl Supply {
         (at <= latest.min(now.saturating_add(MAX_AHEAD)) && after < LEVELS).then_some((after, at))
     }
 
+    /// Returns the level after a cost that was already incurred, and the part of the cost that is charged. A bucket is
+    /// charged as far ahead as by reservations, and a window or a leaky bucket until it is full.
+    pub(crate) fn incur(&self, level: u64, now: Time, cost: u64) -> (u64, u64) {
+        let before = level.max(self.floor(now));
+        let most = match self.quota.strategy() {
+            Strategy::FixedWindow => before - before % self.each + self.quota.most(),
+            Strategy::LeakyBucket => self.floor(now) + self.quota.most() * self.unit,
+            _ => self.ceiling(now.saturating_add(MAX_AHEAD)),
+        };
+        let charged = cost.min(most.min(LEVELS - 1).saturating_sub(before) / self.unit);
+        (before + charged * self.unit, charged)
+    }
+
     /// Returns the level after charging a sum of costs, even beyond the limit.
     pub(crate) fn add(&self, level: u64, now: Time, cost: u64) -> u64 {
         level.max(self.floor(now)).saturating_add(cost.saturating_mul(self.unit)).min(LEVELS)
@@ -245,7 +262,7 @@ impl Supply {
     pub(crate) fn overflows(&self, level: u64, now: Time, cost: u64) -> bool {
         let floor = self.floor(now);
         let after = level.max(floor).saturating_add(cost.saturating_mul(self.unit));
-        self.is_leaky_bucket() && after - floor > self.quota.most() * self.unit
+        cost > 0 && self.is_leaky_bucket() && after - floor > self.quota.most() * self.unit
     }
 
     /// Returns the level after giving back a charge of `cost` made at `charged_at`, which raised the level to `mark`.

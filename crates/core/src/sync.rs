@@ -109,8 +109,4 @@ impl<T> Once<T> {
         #[cfg(loom)]
         self.filled.store(true, Ordering::Release);
     }
-
-    pub(crate) fn take(&mut self) -> Option<T> {
-        self.value.take()
-    }
 }

@@ -26,10 +26,11 @@ impl Windows {
         self.previous <= room || weighted() <= u128::from(room) * u128::from(period)
     }
 
-    /// Returns the nanoseconds from `elapsed` until this window admits a cost, if it ever does.
+    /// Returns the nanoseconds from `elapsed` until this window admits a cost, if it ever does. A cost of 0 is never
+    /// refused.
     pub(crate) fn opens_in_this(&self, quota: &Quota, cost: u64) -> Option<u64> {
         let count = self.current.checked_add(cost)?;
-        if self.have_room(quota, count) {
+        if cost == 0 || self.have_room(quota, count) {
             return Some(0);
         }
         let room = quota.requests().checked_sub(count)?;

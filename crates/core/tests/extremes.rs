@@ -220,3 +220,13 @@ fn two_threads_whose_clocks_disagree_share_what_the_later_one_gives() {
         }
     }
 }
+
+/// A lower limit in between must not lose requests that were counted.
+#[test]
+fn a_counter_of_a_short_period_keeps_its_count_through_a_low_limit() {
+    let quota = |requests| quota(Strategy::SlidingWindowCounter, requests, Duration::from_micros(1));
+    let limiter = Limiter::new(START, quota(1000));
+    limiter.charge(START, 800).expect("all is free");
+    let limiter = limiter.retune(|| START, quota(1)).retune(|| START, quota(900));
+    assert_eq!(limiter.peek(START).remaining(), 100);
+}

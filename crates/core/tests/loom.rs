@@ -422,6 +422,46 @@ fn two_retunes_at_once_both_come_into_force() {
     });
 }
 
+/// The first handle decides while the second retune leads it to the newest cell.
+#[test]
+fn a_handle_from_before_two_retunes_loses_no_charge() {
+    for strategy in KINDS {
+        model(2, move || {
+            let first = Limiter::new(NOW, quota(strategy, 2, SECOND));
+            let second = first.retune(|| NOW, quota(strategy, 3, SECOND));
+            let decider = first.clone();
+            let thread = thread::spawn(move || u64::from(decider.charge(NOW, 1).is_ok()));
+            let newest = second.retune(|| NOW, quota(strategy, 4, SECOND));
+            drop(second);
+            let here = u64::from(newest.charge(NOW, 1).is_ok());
+            let most = if strategy == Strategy::TokenBucket { 2 } else { 4 };
+            let there = thread.join().expect("no panic");
+            assert_eq!(here + there, 2, "{strategy:?}");
+            assert_eq!(drain(&first, NOW), most - 2, "{strategy:?}: the first handle reaches the newest state");
+            assert_eq!(drain(&newest, NOW), 0, "{strategy:?}");
+        });
+    }
+}
+
+/// Two threads retune at once, and a handle from before the first retune decides.
+#[test]
+fn retunes_at_once_lead_an_older_handle_to_the_newest_cell() {
+    model(2, || {
+        let first = Limiter::new(NOW, bucket(2, 2));
+        let second = first.retune(|| NOW, bucket(3, 3));
+        let (one, decider) = (second.clone(), first.clone());
+        let retuner = thread::spawn(move || drop(one.retune(|| NOW, bucket(4, 4))));
+        let decider = thread::spawn(move || u64::from(decider.charge(NOW, 1).is_ok()));
+        let _ = first.retune(|| NOW, bucket(5, 5));
+        retuner.join().expect("no panic");
+        let there = decider.join().expect("no panic");
+        let newest = second.quota();
+        assert!(newest == bucket(4, 4) || newest == bucket(5, 5));
+        drop(second);
+        assert_eq!((first.quota(), there + drain(&first, NOW)), (newest, 2));
+    });
+}
+
 #[test]
 fn equal_retunes_touch_nothing() {
     model_each(3, |strategy| {

@@ -324,6 +324,28 @@ fn keys_in_the_overflow_are_charged_and_refunded_one_after_the_other() {
     });
 }
 
+/// The first handle decides while the second retune leads it to the newest table: for a key with a cell, and for a key
+/// without one.
+#[test]
+fn a_handle_from_before_two_retunes_loses_no_charge() {
+    for key in [b"ann", b"bob"] {
+        model(2, move || {
+            let limit = |requests| terms(quota(Strategy::FixedWindow, requests, SECOND));
+            let first = keyed(quota(Strategy::FixedWindow, 3, SECOND), 1);
+            assert_eq!((take(&first, NOW, b"ann"), take(&first, NOW, b"bob")), (1, 1));
+            let second = first.retune(|| NOW, limit(4), Some(keys(1)));
+            let decider = first.clone();
+            let thread = thread::spawn(move || take(&decider, NOW, key));
+            let newest = second.retune(|| NOW, limit(5), Some(keys(1)));
+            drop(second);
+            let here = take(&newest, NOW, key);
+            assert_eq!(here + thread.join().expect("no panic"), 2);
+            assert_eq!(drain(&first, NOW, key), 2, "the first handle reaches the newest words");
+            assert_eq!((drain(&newest, NOW, key), tracked(&newest)), (0, 1));
+        });
+    }
+}
+
 /// A key gets an override and loses the override again, while it is charged.
 #[test]
 fn an_override_takes_the_count_with_it() {

@@ -394,3 +394,30 @@ proptest! {
         prop_assert!(limiter.charge(now.saturating_add(wait), 1).is_ok());
     }
 }
+
+/// A change keeps a debt up to the supply of twelve hours at the new rate, because a level further ahead would look like
+/// a clock that was set back. Later changes at no lower rate forgive nothing more.
+#[test]
+fn a_change_keeps_a_debt_of_twelve_hours() {
+    let quota = |requests, debt| {
+        let quota = Quota::new(Counting::TokenBucketWithDebt, requests, Duration::from_hours(24), Some(10));
+        let quota = quota.expect("valid");
+        if debt > 0 { quota.with_debt(debt).expect("valid") } else { quota }
+    };
+    let now = at(START);
+    let limiter = Limiter::new(now, quota(240, 1_000));
+    limiter.charge(now, 1_010).expect("burst and debt");
+    let owed = |limiter: &Limiter, per_hour: u64| {
+        let opens = limiter.charge(now, 1).expect_err("a debt").retry_after().expect("some time");
+        opens.as_nanos().div_ceil(u128::from(3_600_000_000_000 / per_hour)) - 1
+    };
+    // The debt is 1,000, and ten requests flow in per hour.
+    let mut limiter = limiter.retune(|| now, quota(240, 0));
+    assert_eq!(owed(&limiter, 10), 120);
+    for per_hour in [20, 10, 40, 10] {
+        limiter = limiter.retune(|| now, quota(24 * per_hour, 0));
+        assert_eq!(owed(&limiter, per_hour), 120, "at {per_hour} per hour");
+    }
+    limiter = limiter.retune(|| now, quota(24, 0));
+    assert_eq!(owed(&limiter, 1), 12);
+}

@@ -494,3 +494,77 @@ fn invalid_terms_say_what_to_fix() {
     assert_eq!(over(&[b"k", b"k"], "a"), Err(InvalidTerms::KeyTwice));
     assert!(over(&[b"k"], "a").is_ok());
 }
+
+/// A key without a cell waits as long as a key with a cell.
+#[test]
+fn the_turn_of_a_key_in_the_overflow_is_predicted() {
+    for strategy in Strategy::ALL {
+        let quota = Quota::new(strategy, 4, Duration::from_secs(3_600), None).expect("valid");
+        let rule = keyed([("limit", quota)], 1);
+        for (key, place) in [(b"cell".as_slice(), "cell"), (b"overflow", "overflow")] {
+            drain(&rule, START, key);
+            let refused = rule.peek(START, key, 1).expect_err("it is used up");
+            let opens = rule.opens(START, key, 1).expect("some time").duration_since(START);
+            assert_eq!(Some(opens), refused.retry_after(), "{strategy:?}, {place}");
+            let latest = START.saturating_add(opens).saturating_sub(Duration::from_secs(1));
+            assert!(rule.enqueue(START, key, 1, Some(latest)).is_err(), "{strategy:?}, {place}: too long");
+        }
+    }
+}
+
+/// With and without a key, in the overflow, and with an override.
+fn everywhere(limits: [(&'static str, Quota); 2]) -> [(RuleLimiter, &'static str); 4] {
+    let full = keyed(limits, 1);
+    full.charge(|| START, b"another", 1).expect("it is free");
+    let small =
+        limits.map(|(name, quota)| (name, Quota::new(quota.strategy(), 1, quota.period(), None).expect("valid")));
+    let overridden = terms(small).with_override([b"key".as_slice()], limits).expect("valid");
+    let overridden = RuleLimiter::keyed(START, overridden, keys(9).expect("not zero"));
+    let unkeyed = RuleLimiter::unkeyed(START, terms(limits));
+    [(unkeyed, "no key"), (keyed(limits, 9), "cell"), (full, "overflow"), (overridden, "override")]
+}
+
+/// A small limit does not reduce the charge of a large one, and no limit owes more than flows in during twelve hours.
+#[test]
+fn each_limit_is_charged_an_incurred_cost_for_itself() {
+    const HALF_A_DAY: Duration = Duration::from_hours(12);
+    let quota = |requests, period, burst| {
+        Quota::new(Strategy::TokenBucketWithDebt, requests, period, Some(burst)).expect("valid")
+    };
+    let second = ("second", quota(10, Duration::from_secs(1), 10));
+    let day = ("day", quota(1_000_000, 2 * HALF_A_DAY, 1_000_000));
+    for limits in [[second, day], [day, second]] {
+        for (rule, place) in everywhere(limits) {
+            rule.charge_incurred(|| START, b"key", 500_000);
+            let refused = rule.charge(|| START, b"key", 1).expect_err("the small limit owes the most");
+            assert_eq!(limits[refused.limit].0, "second", "{place}");
+            let forgiven = refused.retry_after().expect("it fits the burst").abs_diff(HALF_A_DAY);
+            assert!(forgiven <= Duration::from_secs(1), "{place}: {refused:?}");
+            // Without the small limit, the large limit admits what its cost left.
+            rule.charge_incurred(|| START, b"key", 400_000);
+            let only_day = rule.retune(|| START, terms([day]), rule.keys().and(keys(9)));
+            assert_eq!(drain(&only_day, START, b"key"), 100_000, "{place}");
+        }
+    }
+}
+
+/// Other strategies are used up by an incurred cost, and are not used beyond their limits.
+#[test]
+fn an_incurred_cost_uses_up_limits_of_all_strategies() {
+    for strategy in Strategy::ALL {
+        let quota = |requests, burst| Quota::new(strategy, requests, Duration::from_secs(60), burst).expect("valid");
+        let debt = (strategy == Strategy::TokenBucketWithDebt).then_some(3);
+        let limits = [("small", quota(4, debt)), ("large", quota(40, debt))];
+        for (rule, place) in everywhere(limits) {
+            rule.charge_incurred(|| START, b"key", 0);
+            rule.charge_incurred(|| START, b"key", 30);
+            for _ in 0..3 {
+                rule.charge_incurred(|| START, b"key", 1_000_000);
+                let refused = rule.charge(|| START, b"key", 1).expect_err("used up");
+                assert!(refused.retry_after().is_some(), "{strategy:?}, {place}");
+            }
+            let idle = after(2 * Duration::from_hours(24) * 366);
+            assert!(rule.charge(|| idle, b"key", 1).is_ok(), "{strategy:?}, {place}");
+        }
+    }
+}

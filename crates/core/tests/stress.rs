@@ -169,6 +169,58 @@ fn several_limits_all_or_none() {
     }
 }
 
+/// All threads decide through the first handle or through the newest one, while another thread retunes. Each retune
+/// adds one request to windows and changes the rate of buckets.
+#[test]
+fn old_and_new_handles_admit_exactly_the_limit_together() {
+    use Strategy::{FixedWindow, SlidingWindowCounter, SlidingWindowLog, TokenBucket};
+    const RETUNES: u64 = 200;
+    for strategy in [TokenBucket, FixedWindow, SlidingWindowCounter, SlidingWindowLog] {
+        let burst = if strategy == TokenBucket { Some(1_000) } else { None };
+        let quota = |round| weir_core::Quota::new(strategy, 1_000 + round, SECOND, burst).expect("valid");
+        let first = Limiter::new(START, quota(0));
+        let (newest, decided, done) = (Mutex::new(first.clone()), AtomicU64::new(0), AtomicBool::new(false));
+        let handle = || newest.lock().expect("no panic").clone();
+        let admitted: u64 = thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=RETUNES {
+                    // A slow machine possibly starts the deciding threads late.
+                    while decided.load(Ordering::Relaxed) < round {
+                        thread::yield_now();
+                    }
+                    // Some rounds retune through the first handle.
+                    let through = if round % 3 == 0 { first.clone() } else { handle() };
+                    let retuned = through.retune(|| START, quota(round));
+                    *newest.lock().expect("no panic") = retuned;
+                }
+                done.store(true, Ordering::Relaxed);
+            });
+            let deciders = [0, 1, 2, 3].map(|thread| {
+                let (first, handle, decided, done) = (&first, &handle, &decided, &done);
+                scope.spawn(move || {
+                    let mut admitted = 0;
+                    while !done.load(Ordering::Relaxed) {
+                        let limiter = if thread % 2 == 0 { first.clone() } else { handle() };
+                        admitted += u64::from(limiter.charge(START, 1).is_ok());
+                        decided.fetch_add(1, Ordering::Relaxed);
+                        // The requests must last until the last retune.
+                        (0..50).for_each(|_| thread::yield_now());
+                    }
+                    admitted
+                })
+            });
+            deciders.map(|decider| decider.join().expect("no panic")).iter().sum()
+        });
+        let rest: u64 = [first, handle()]
+            .map(|limiter| (0..2_000).map(|_| u64::from(limiter.charge(START, 1).is_ok())).sum())
+            .iter()
+            .sum();
+        let most = if strategy == TokenBucket { 1_000 } else { 1_000 + RETUNES };
+        assert_eq!(admitted + rest, most, "{strategy:?}: {admitted} during the retunes");
+        assert!(admitted > 0, "{strategy:?}");
+    }
+}
+
 #[test]
 fn retunes_under_load_give_no_burst() {
     for strategy in STRATEGIES {
@@ -177,8 +229,7 @@ fn retunes_under_load_give_no_burst() {
             let (done, decided) = (AtomicBool::new(false), AtomicU64::new(0));
             let admitted = thread::scope(|scope| {
                 let retunes = scope.spawn(|| {
-                    // The deciding threads keep the first handle. From this handle, they follow one link for each
-                    // round.
+                    // The deciding threads keep the first handle.
                     (0..50).fold(limiter.clone(), |newest, round| {
                         while !done.load(Ordering::Relaxed) && decided.load(Ordering::Relaxed) < round * 50 {
                             thread::yield_now();

@@ -83,8 +83,9 @@ impl Concurrency {
 }
 
 impl NoPermit {
-    fn new(Full { limit, cost, .. }: Full, override_index: Option<usize>) -> Self {
-        let state = QuotaState { limit: 0, requests: limit, remaining: 0, seconds: RETRY_AFTER_SECONDS };
-        Self { state, override_index, never: cost > limit }
+    fn new(Full { limit, cost, in_use }: Full, override_index: Option<usize>) -> Self {
+        let (never, remaining) = (cost > limit, limit.saturating_sub(in_use));
+        let seconds = if never { 0 } else { RETRY_AFTER_SECONDS };
+        Self { state: QuotaState { limit: 0, requests: limit, remaining, seconds }, override_index, never }
     }
 }

@@ -1,7 +1,7 @@
 //! Costs that are known only after the request's arrival.
 //!
-//! A request is charged 1 on arrival. The rest is charged when a body or the response supplies the cost: it is reserved, so it
-//! can use capacity that becomes free in the future. A reservation reaches at most twelve hours ahead; a cost beyond
+//! A request is charged 1 on arrival. The rest is charged when a body or the response supplies the cost, so it can use
+//! capacity that becomes free in the future. Each limit is charged for itself, at most twelve hours ahead; a cost beyond
 //! that is not charged. For shared rules, the store counts the rest as debt, and its buckets owe at most a day. The
 //! limit admits new requests again when the debt has fallen to `debt`.
 //!
@@ -23,9 +23,6 @@ use super::{
 
 /// A time after every possible reservation.
 const FAR: Duration = Duration::from_hours(24);
-
-/// The maximum number of reservations for one cost. A cost that is larger than the burst is split.
-const MOST_PLACES: usize = 1024;
 
 /// A cost that one rule charges when a body or the response supplies it.
 #[derive(Debug)]
@@ -96,7 +93,7 @@ impl DeferredCost {
         }
     }
 
-    /// Charges as much of the cost as can be reserved.
+    /// Charges each limit the cost, as far ahead as possible.
     pub(super) fn charge(&self, cost: u64, clock: MonotonicClock) {
         if let Some(shared) = self.rule.limits.as_ref().and_then(|limits| limits.shared.as_ref()) {
             if cost > 0 {
@@ -105,17 +102,8 @@ impl DeferredCost {
             }
             return;
         }
-        let (mut rest, mut piece) = (cost, cost);
-        for _ in 0..MOST_PLACES {
-            if rest.min(piece) == 0 {
-                return;
-            }
-            match self.reserve(piece.min(rest), clock) {
-                Ok(_) => rest -= piece.min(rest),
-                Err(NoPlace::TooMany(most)) => piece = most,
-                // A smaller reservation can still succeed.
-                Err(NoPlace::After(_)) => piece = piece.min(rest) / 2,
-            }
+        if let Some(limits) = &self.rule.limits {
+            limits.limiter.charge_incurred(|| clock.now(), &self.key, cost);
         }
     }
 

@@ -121,7 +121,9 @@ struct MatchedRules {
     all: Vec<Matched>,
     /// For each descriptor, whether a rule exempts it.
     exempt: Vec<bool>,
-    /// For each descriptor, whether it gives units back, and the limit that it brings.
+    /// For each descriptor, whether a rule denies it.
+    denied: Vec<bool>,
+    /// For each descriptor, whether it gives units back, and the limit that it contains.
     given: Vec<(bool, Option<DescriptorLimit>)>,
     clock: MonotonicClock,
 }
@@ -138,7 +140,7 @@ struct Matched {
     hits: u64,
     /// Whether the rule gets the units back.
     is_credit: bool,
-    /// Whether the rule is in shadow mode. Such a rule is here only to get units back.
+    /// Whether the rule is in shadow mode. The list contains such a rule only to give units back to it.
     is_shadow: bool,
 }
 
@@ -247,6 +249,13 @@ impl<'a> Question<'a, '_> {
                     let taking = if is_credit { usize::MAX } else { enforced.len() };
                     for (position, index) in matching().take(taking).enumerate() {
                         let member = set.get(index);
+                        if member.rule.admits_none(limit) {
+                            // Nothing was charged to such a limit, so there is nothing to give back.
+                            if !is_credit && position < enforced.len() {
+                                denials.push((descriptor, member));
+                            }
+                            continue;
+                        }
                         let rule = member.rule.with_limit(limit, || context.now());
                         let Some(limits) = &rule.limits else {
                             if !is_credit {
@@ -284,8 +293,9 @@ impl<'a> Question<'a, '_> {
                 shadows.retain(|index| applies(set.get(*index).policy, &set.get(*index).rule));
             }
         }
-        let denied = denials.into_iter().find(|(_, member)| applies(member.policy, &member.rule));
-        (denied.map(|(descriptor, member)| (descriptor, &member.rule)), all_shadows)
+        denials.retain(|(_, member)| applies(member.policy, &member.rule));
+        denials.iter().for_each(|(descriptor, _)| self.matched.denied[*descriptor] = true);
+        (denials.first().map(|(descriptor, member)| (*descriptor, &member.rule)), all_shadows)
     }
 
     /// Charges the rules that enforce, unless one of them refuses. Also returns the descriptor because of which it
@@ -313,8 +323,10 @@ impl<'a> Question<'a, '_> {
                 (Verdict::Pass(Pass { fields: fields_of_several(&demands, &charged), follow_up: None }), None)
             }
             Err(at) => {
-                let refusing = descriptors.get(at.index).copied();
-                (Verdict::Refuse(refusal(&demands, at, context.now())), refusing)
+                let refusal = refusal(&demands, at, context.now());
+                let is_first = Arc::ptr_eq(refusal.rule, demands[at.index].rule);
+                let refusing = descriptors.get(at.index).copied().filter(|_| is_first);
+                (Verdict::Refuse(refusal), refusing)
             }
         }
     }
@@ -323,7 +335,8 @@ impl<'a> Question<'a, '_> {
 impl MatchedRules {
     fn new(descriptors: &[Descriptor<'_>], clock: MonotonicClock) -> Self {
         let given = descriptors.iter().map(|descriptor| (descriptor.is_credit, descriptor.limit)).collect();
-        Self { all: Vec::new(), exempt: vec![false; descriptors.len()], given, clock }
+        let none = vec![false; descriptors.len()];
+        Self { all: Vec::new(), exempt: none.clone(), denied: none, given, clock }
     }
 
     /// Returns the descriptor because of which a rule refuses, as far as the state of the rules shows it.
@@ -387,8 +400,10 @@ impl MatchedRules {
                 state.limit = Some(limit);
             }
         }
-        if let Some(state) = refused.and_then(|at| states.get_mut(at)) {
-            state.is_refused = true;
+        if let Some(at) = refused {
+            for (descriptor, state) in states.iter_mut().enumerate() {
+                state.is_refused |= descriptor == at || self.denied[descriptor];
+            }
         }
         states
     }
@@ -423,17 +438,26 @@ impl Matched {
         if let Some(shared) = Self::shared(demand, now) {
             // A check takes no seats. It is answered from what the store reported last.
             let known = shared.known();
-            let denied = weir_store::Denied::new(Some(known.refused_for?), known.left);
-            return Some(shared.refusal_by(rule, denied, now));
+            let denied = weir_store::Denied::new(known.refused_for, known.left);
+            return known.is_refused().then(|| shared.refusal_by(rule, denied, now));
         }
         let refused = limits.limiter.peek(now, key, cost).err()?;
         Some(refusal(&[demand], weir_core::RuleRefusedAt { index: 0, refused }, now))
     }
 
     /// Returns the state of the tightest limit for the key, and whether the rule now refuses these units in
-    /// addition to `earlier` ones.
+    /// addition to `earlier` ones. A banned key has nothing left until the ban ends and the limits admit it; the
+    /// answer to a descriptor that gives units back does not depend on bans.
     fn state(&self, now: Time, earlier: u64) -> Option<(bool, LimitState)> {
         let demand = self.demand()?;
+        let (is_refused, limit) = Self::state_of_limits(demand, now, earlier)?;
+        let rest = if self.is_credit { None } else { demand.limits.banned(demand.key, now) };
+        let Some(rest) = rest else { return Some((is_refused, limit)) };
+        let reset_after = if is_refused { limit.reset_after.max(rest) } else { rest };
+        Some((true, LimitState { remaining: 0, reset_after, ..limit }))
+    }
+
+    fn state_of_limits(demand: Demand<'_, '_>, now: Time, earlier: u64) -> Option<(bool, LimitState)> {
         let Demand { limits, key, cost, .. } = demand;
         if let Some(shared) = Self::shared(demand, now) {
             let known = shared.known();
@@ -443,7 +467,7 @@ impl Matched {
             let remaining = left.map_or(0, |left| left.units).saturating_add(known.seats.into());
             let full_in = left.map_or(Duration::ZERO, |left| left.full_in);
             let reset_after = known.refused_for.unwrap_or(full_in);
-            return Some((known.refused_for.is_some(), limit_state(limits, index, quota, remaining, reset_after)));
+            return Some((known.is_refused(), limit_state(limits, index, quota, remaining, reset_after)));
         }
         let (is_refused, index, standing, reset_after) =
             match limits.limiter.peek(now, key, cost.saturating_add(earlier)) {

@@ -246,6 +246,9 @@ fn explain_ban(demand: &Demand<'_, '_>, now: Time, explained: &mut ExplainedRule
         explained.decision = Decision::Limit;
         explained.after_millis = Some(millis(rest));
         explained.banned = true;
+        if let Some(limit) = &mut explained.limit {
+            (limit.remaining, limit.reset_after_millis) = (0, millis(rest));
+        }
     }
 }
 
@@ -274,11 +277,12 @@ impl RequestContext<'_> {
 fn explain_shared(demand: Demand<'_, '_>, now: Time, explained: &mut ExplainedRule) {
     let (shared, _) = split(&[demand], now);
     let Some(shared) = shared.first() else { return };
-    let Known { seats, left, refused_for, is_lost } = shared.known();
+    let Known { seats, left, refused_for, never, is_lost } = shared.known();
     let patience = demand.latest.map_or(Duration::ZERO, |latest| latest.duration_since(now));
     explained.cost = demand.cost;
     explained.override_index = shared.override_index();
     explained.decision = match refused_for {
+        _ if never => Decision::Limit,
         _ if u64::from(seats) >= demand.cost => Decision::Allow,
         Some(wait) if wait > patience => Decision::Limit,
         Some(_) => Decision::Wait,

@@ -68,6 +68,7 @@ pub(super) struct QuotaState {
     /// The number of requests that the limit admits in its period.
     pub(super) requests: u64,
     pub(super) remaining: u64,
+    /// The time until a retry of a refused request, or until full credit.
     pub(super) seconds: u64,
 }
 
@@ -144,14 +145,23 @@ impl QuotaHeaders {
     /// Inserts the fields that describe the quota. `policy` is the policy field of this rule, or of all rules that the
     /// request was charged to.
     pub(super) fn insert(&self, state: &QuotaState, policy: &HeaderValue, headers: &mut HeaderMap) {
+        self.insert_with(state, self.has_reset.then_some(state.seconds), policy, headers);
+    }
+
+    /// As [`insert`](Self::insert), without the time of reset, which both formats allow to omit.
+    pub(super) fn insert_without_reset(&self, state: &QuotaState, policy: &HeaderValue, headers: &mut HeaderMap) {
+        self.insert_with(state, None, policy, headers);
+    }
+
+    fn insert_with(&self, state: &QuotaState, reset: Option<u64>, policy: &HeaderValue, headers: &mut HeaderMap) {
         if self.is_ietf() {
             headers.insert(POLICY, policy.clone());
-            let mut limit = Vec::with_capacity(LONGEST_LIMIT);
-            self.write_limit(state, itoa::Buffer::new().format(state.seconds), &mut limit);
+            let (mut limit, mut digits) = (Vec::with_capacity(LONGEST_LIMIT), itoa::Buffer::new());
+            self.write_limit(state, reset.map(|seconds| digits.format(seconds)), &mut limit);
             headers.insert(LIMIT, HeaderValue::from_bytes(&limit).expect("names are DNS labels, the rest are numbers"));
         }
         if self.is_legacy() {
-            for (name, number) in self.legacy(state) {
+            for (name, number) in Self::legacy(state, reset) {
                 headers.insert(name, number.into());
             }
         }
@@ -163,11 +173,11 @@ impl QuotaHeaders {
             head.extend_from_slice(b"ratelimit-policy: ");
             head.extend_from_slice(policy.as_bytes());
             head.extend_from_slice(b"\r\nratelimit: ");
-            self.write_limit(state, seconds, head);
+            self.write_limit(state, self.has_reset.then_some(seconds), head);
             head.extend_from_slice(b"\r\n");
         }
         if self.is_legacy() {
-            for (name, number) in self.legacy(state) {
+            for (name, number) in Self::legacy(state, self.has_reset.then_some(state.seconds)) {
                 head.extend_from_slice(name.as_str().as_bytes());
                 head.extend_from_slice(b": ");
                 write_number(number, head);
@@ -177,18 +187,18 @@ impl QuotaHeaders {
     }
 
     /// Appends the value of `RateLimit`.
-    fn write_limit(&self, state: &QuotaState, seconds: &str, to: &mut Vec<u8>) {
+    fn write_limit(&self, state: &QuotaState, reset: Option<&str>, to: &mut Vec<u8>) {
         let start = self.starts.get(state.limit).unwrap_or(&self.starts[0]);
         to.extend_from_slice(start.as_bytes());
         write_number(state.remaining, to);
-        if self.has_reset {
+        if let Some(seconds) = reset {
             to.extend_from_slice(b";t=");
             to.extend_from_slice(seconds.as_bytes());
         }
     }
 
-    fn legacy(&self, state: &QuotaState) -> impl Iterator<Item = (HeaderName, u64)> {
-        let reset = self.has_reset.then_some((LEGACY_RESET, state.seconds));
+    fn legacy(state: &QuotaState, reset: Option<u64>) -> impl Iterator<Item = (HeaderName, u64)> {
+        let reset = reset.map(|seconds| (LEGACY_RESET, seconds));
         [(LEGACY_LIMIT, state.requests), (LEGACY_REMAINING, state.remaining)].into_iter().chain(reset)
     }
 }

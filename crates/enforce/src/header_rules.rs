@@ -3,16 +3,16 @@
 //!
 //! The numbers in these headers are read when the response is created.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use http::HeaderMap;
 use weir_core::Time;
-use weir_tower::{MonotonicClock, retry_after_seconds};
+use weir_tower::MonotonicClock;
 
 use super::{
     charge::Demand,
     fields::{QuotaHeaders, QuotaState},
-    outcome::quota_state,
+    outcome::{quota_state, refused_state},
     refusal::Refusal,
     rule::{Limits, Rule},
     shared::split,
@@ -78,9 +78,7 @@ impl HeaderRule {
         if limits.shared.is_some() {
             let demand = Demand { rule, limits, key, cost: *cost, latest: None };
             let shared = split(&[demand], now).0.pop()?;
-            let known = shared.known();
-            let state = shared.state(known.left);
-            return Some(QuotaState { remaining: state.remaining.saturating_add(known.seats.into()), ..state });
+            return Some(shared.known_state(None));
         }
         Some(Self::state_in_pod(limits, key, *cost, now))
     }
@@ -88,12 +86,7 @@ impl HeaderRule {
     fn state_in_pod(limits: &Limits, key: &[u8], cost: u64, now: Time) -> QuotaState {
         match limits.limiter.peek(now, key, cost) {
             Ok(tightest) => quota_state(&tightest, tightest.standing.remaining()),
-            Err(refused) => QuotaState {
-                limit: refused.limit,
-                requests: refused.standing.quota().requests(),
-                remaining: refused.standing.remaining(),
-                seconds: retry_after_seconds(refused.retry_after().unwrap_or(Duration::ZERO)),
-            },
+            Err(refused) => refused_state(&refused, refused.retry_after()),
         }
     }
 }

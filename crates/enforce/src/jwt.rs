@@ -97,6 +97,10 @@ impl Jwks {
     /// Returns the claims of a token, if one of the keys signed the token and it is valid now.
     fn verify(&self, token: &[u8], now: Time) -> Option<Claims> {
         let header = jsonwebtoken::decode_header(token).ok()?;
+        // `crit` names extensions that the recipient must understand (RFC 7515 section 4.1.11). This program has none.
+        if header.crit.is_some() {
+            return None;
+        }
         let fits = |key: &&Key| {
             key.algorithms.contains(&header.alg) && (header.kid.is_none() || key.id.is_none() || key.id == header.kid)
         };

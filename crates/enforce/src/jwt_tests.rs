@@ -69,6 +69,7 @@ fn with_keys_only_what_they_signed_counts() {
         (signed(&header(Some("c")), b"one", &payload), None),
         (signed(&Header { alg: Algorithm::HS512, ..header(Some("a")) }, b"one", &payload), None),
         (signed(&header(Some("a")), b"three", &payload), None),
+        (signed(&Header { crit: Some(vec!["exp".to_owned()]), ..header(Some("a")) }, b"one", &payload), None),
         (unsigned(&payload), None),
     ] {
         assert_eq!(claim(Some(&jwks), &token, "sub").as_deref(), expected, "{token}");

@@ -9,6 +9,7 @@
 
 mod body;
 mod body_costs;
+mod in_queue;
 mod respond;
 mod turns;
 
@@ -22,6 +23,7 @@ use crate::gate::Gate;
 pub use self::{
     body::LimitedBody,
     body_costs::BodyCosts,
+    in_queue::InQueue,
     respond::{Responses, Tunnel, refused, too_late},
     turns::{Position, Turns},
 };

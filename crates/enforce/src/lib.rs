@@ -101,7 +101,9 @@ pub use self::{
     gate::{ConnectionGate, Gate, GateOptions, Gates},
     in_force::RulesInForce,
     jwt::{InvalidJwks, Jwks},
-    layer::{BodyCosts, LimitLayer, Limited, LimitedBody, Position, Responses, Tunnel, Turns, refused, too_late},
+    layer::{
+        BodyCosts, InQueue, LimitLayer, Limited, LimitedBody, Position, Responses, Tunnel, Turns, refused, too_late,
+    },
     live::{LiveRules, RulesWriteGuard, SyncGate, layer_faults},
     lower::{DescriptorLimit, Lowered, lower},
     matching::{AmbiguousPaths, FieldLine, Headers, RequestView, X_FORWARDED_FOR, is_ambiguous, over_budget},

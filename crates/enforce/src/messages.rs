@@ -138,7 +138,8 @@ impl Messages {
 impl MessageRefusal {
     fn new(refusal: &Refusal<'_>) -> Self {
         let text = refusal.text();
-        let notice = text.body(refusal.state.limit, refusal.seconds());
+        let (limit, seconds) = (refusal.state.limit, refusal.seconds());
+        let notice = if text.closes { text.reason(limit, seconds) } else { text.body(limit, seconds) };
         Self { notice: String::from_utf8_lossy(&notice).trim_end().to_owned(), close: text.closes }
     }
 }

@@ -1,8 +1,8 @@
 //! Turns the charges of a request into the headers that describe the client's quota, or into a refusal.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use weir_core::{RuleCharged, RuleRefusedAt, Tightest, Time};
+use weir_core::{MAX_LIMITS, RuleCharged, RuleRefused, RuleRefusedAt, Tightest, Time};
 use weir_tower::retry_after_seconds;
 
 use super::{
@@ -13,7 +13,8 @@ use super::{
     shared::SharedDemand,
 };
 
-/// Counts a refusal, also for the rule's ban, and builds it. `at` is the time of the decision.
+/// Counts a refusal, also for the rule's ban, and builds it. `at` is the time of the decision. If one of the rules never
+/// admits the request, the refusal is by that rule, because a client must not wait for another one.
 pub(super) fn refusal<'r>(
     demands: &[Demand<'r, '_>],
     RuleRefusedAt { index, refused }: RuleRefusedAt,
@@ -24,18 +25,59 @@ pub(super) fn refusal<'r>(
         [only] if only.limits.is_single() => refused.retry_after(),
         _ => opens_after(demands, at),
     };
-    let Demand { rule, key, .. } = demands[index];
+    let last = if retry_after.is_none() { final_refusal(demands, at) } else { None };
+    last.unwrap_or_else(|| {
+        let state = (refused_state(&refused, retry_after), refused.override_index);
+        refusal_by(&demands[index], state, retry_after, at)
+    })
+}
+
+/// Counts and builds the refusal by the first rule that never admits the request. It names the limit that never does.
+/// `None` if all rules admit the request at some time.
+pub(super) fn final_refusal<'r>(demands: &[Demand<'r, '_>], at: Time) -> Option<Refusal<'r>> {
+    demands.iter().find_map(|demand| {
+        // Requests that wait go first, so they leave nothing.
+        let is_free = demand.limits.limiter.queue_len(demand.key) == 0;
+        let (mut opens, mut remaining) = (at, if is_free { u64::MAX } else { 0 });
+        for _ in 0..MAX_LIMITS {
+            let refused = demand.limits.limiter.peek(opens, demand.key, demand.cost).err()?;
+            remaining = remaining.min(refused.standing.remaining());
+            match refused.retry_after() {
+                // The limits behind this one answer at a time when this one admits the request.
+                Some(wait) => opens = opens.saturating_add(wait),
+                None => {
+                    let full_in = opens.duration_since(at).saturating_add(refused.standing.reset_after());
+                    let seconds = retry_after_seconds(full_in);
+                    let state = QuotaState { remaining, seconds, ..refused_state(&refused, None) };
+                    return Some(refusal_by(demand, (state, refused.override_index), None, at));
+                }
+            }
+        }
+        None
+    })
+}
+
+fn refusal_by<'r>(
+    demand: &Demand<'r, '_>,
+    (state, override_index): (QuotaState, Option<usize>),
+    retry_after: Option<Duration>,
+    at: Time,
+) -> Refusal<'r> {
+    let Demand { rule, key, .. } = *demand;
     rule.counters.count_limited();
-    let state = QuotaState {
-        limit: refused.limit,
-        requests: refused.standing.quota().requests(),
-        remaining: 0,
-        // If a limit never admits the request, no time is right. The headers that describe the quota show a second.
-        seconds: retry_after_seconds(retry_after.unwrap_or_default()),
-    };
-    let override_index = refused.override_index;
     let headers = Vec::new();
     Refusal { rule, state, override_index, retry_after, is_banned: false, at, headers }.counted_for_ban(key)
+}
+
+/// Returns the state of the limit that refused. The seconds are those until a retry, or until full credit if no retry
+/// can succeed.
+pub(super) fn refused_state(refused: &RuleRefused, retry_after: Option<Duration>) -> QuotaState {
+    QuotaState {
+        limit: refused.limit,
+        requests: refused.standing.quota().requests(),
+        remaining: refused.standing.remaining(),
+        seconds: retry_after_seconds(retry_after.unwrap_or_else(|| refused.standing.reset_after())),
+    }
 }
 
 /// Returns the headers for a request that was charged to one rule.

@@ -177,10 +177,15 @@ impl Refusal<'_> {
     }
 
     /// Adds the headers that describe the client's quota, in the rule's style, and the headers that the matching rules
-    /// set.
+    /// set. If no retry can succeed, they contain no time of reset, because a client would retry then.
     pub fn insert_fields(&self, headers: &mut HeaderMap) {
         if let Some(advice) = self.rule.advice() {
-            advice.insert(&self.state, advice.policy(self.override_index), headers);
+            let policy = advice.policy(self.override_index);
+            if self.is_final() {
+                advice.insert_without_reset(&self.state, policy, headers);
+            } else {
+                advice.insert(&self.state, policy, headers);
+            }
             if self.headers.is_empty() {
                 advice.insert_own(&self.state, headers);
             }

@@ -6,6 +6,9 @@ use http::{HeaderValue, StatusCode};
 
 use super::own_field::RuleHeader;
 
+/// The maximum number of bytes of the reason in a WebSocket close frame (RFC 6455 section 5.5).
+const MAX_REASON: usize = 123;
+
 /// The parsed content of `onLimit`.
 #[derive(Clone, Debug)]
 pub(super) struct RefusalForm {
@@ -28,6 +31,8 @@ pub(super) struct RefusalText {
     body: Option<Bytes>,
     /// For each limit, the default body up to the number of seconds.
     starts: Vec<String>,
+    /// For each limit, shorter starts for the reason of a close, with fewer and fewer names.
+    shorter: Vec<[String; 3]>,
     /// The default body for a banned key, up to the number of seconds.
     banned: String,
     /// The default body for a rule without limits.
@@ -39,9 +44,10 @@ impl RefusalText {
     pub(super) fn new(form: RefusalForm, (policy, rule): (&str, &str), error: &str, limits: &[Box<str>]) -> Self {
         let RefusalForm { status, body, content_type, closes, set } = form;
         let starts = limits.iter().map(|limit| start(error, policy, rule, limit)).collect();
+        let shorter = limits.iter().filter(|_| closes).map(|limit| shorter_starts(error, rule, limit)).collect();
         let denied = format!("{{\"error\":\"denied\",\"policy\":\"{policy}\",\"rule\":\"{rule}\"}}\n").into();
         let banned = format!(r#"{{"error":"banned","policy":"{policy}","rule":"{rule}","retryAfterSeconds":"#);
-        Self { status, content_type, closes, set, body, starts, banned, denied }
+        Self { status, content_type, closes, set, body, starts, shorter, banned, denied }
     }
 
     /// Returns the body of a refusal.
@@ -54,6 +60,18 @@ impl RefusalText {
             Some(start) => until(start, retry_after_seconds),
             None => self.denied.clone(),
         }
+    }
+
+    /// Returns the reason for a close: the body of the refusal. If the default body is too long for a close frame, which
+    /// would cut it, it has fewer names.
+    pub(super) fn reason(&self, limit: usize, retry_after_seconds: Option<u64>) -> Bytes {
+        let body = self.body(limit, retry_after_seconds);
+        let fits = |body: &Bytes| body.trim_ascii_end().len() <= MAX_REASON;
+        if self.body.is_some() || fits(&body) {
+            return body;
+        }
+        let shorter = self.shorter.get(limit).or(self.shorter.first());
+        shorter.into_iter().flatten().map(|start| until(start, retry_after_seconds)).find(fits).unwrap_or(body)
     }
 
     /// Returns the body of a refusal of a banned key.
@@ -75,19 +93,61 @@ fn start(error: &str, policy: &str, rule: &str, limit: &str) -> String {
     format!(r#"{{"error":"{error}","policy":"{policy}","rule":"{rule}","limit":"{limit}","retryAfterSeconds":"#)
 }
 
+/// Returns starts of the default body without the policy, then also without the limit, then without names.
+fn shorter_starts(error: &str, rule: &str, limit: &str) -> [String; 3] {
+    [format!(r#""rule":"{rule}","limit":"{limit}","#), format!(r#""rule":"{rule}","#), String::new()]
+        .map(|names| format!(r#"{{"error":"{error}",{names}"retryAfterSeconds":"#))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn text(body: Option<&'static str>) -> RefusalText {
-        let form = RefusalForm {
+    fn form(body: Option<&'static str>) -> RefusalForm {
+        RefusalForm {
             status: StatusCode::from_u16(499).expect("a status"),
             body: body.map(Bytes::from),
             content_type: HeaderValue::from_static("text/x"),
             closes: false,
             set: Vec::new(),
-        };
-        RefusalText::new(form, ("shop/checkout", "per-client"), "rate limited", &["burst".into(), "daily".into()])
+        }
+    }
+
+    fn text(body: Option<&'static str>) -> RefusalText {
+        RefusalText::new(form(body), ("shop/checkout", "per-client"), "rate limited", &["burst".into(), "daily".into()])
+    }
+
+    #[test]
+    fn the_reason_of_a_close_has_the_names_that_fit() {
+        let (long, short) = ("l".repeat(63), "s");
+        for (policy, rule, limit, names) in [
+            ("shop/p", short, short, &["policy", "rule", "limit"][..]),
+            (&*format!("{long}/{long}"), short, short, &["rule", "limit"]),
+            (&*format!("{long}/{long}"), &long, short, &["rule"]),
+            ("shop/p", short, &long, &["rule"]),
+            ("shop/p", &long, &long, &["rule"]),
+        ] {
+            for body in [None, Some("slow down")] {
+                let form = RefusalForm { closes: true, ..form(body) };
+                let text = RefusalText::new(form, (policy, rule), "rate limited", &[limit.into()]);
+                for seconds in [None, Some(1), Some(3_600), Some(u64::MAX)] {
+                    let reason = text.reason(0, seconds);
+                    if let Some(body) = body {
+                        assert_eq!(reason, body);
+                        continue;
+                    }
+                    assert!(reason.trim_ascii_end().len() <= MAX_REASON, "{reason:?}");
+                    let said: serde_json::Value = serde_json::from_slice(&reason).expect("JSON");
+                    assert_eq!(
+                        (&said["error"], &said["retryAfterSeconds"]),
+                        (&serde_json::json!("rate limited"), &serde_json::json!(seconds))
+                    );
+                    let named: Vec<_> =
+                        ["policy", "rule", "limit"].into_iter().filter(|name| said.get(name).is_some()).collect();
+                    assert!(named == names || seconds == Some(u64::MAX), "{named:?} {seconds:?}");
+                }
+            }
+        }
     }
 
     #[test]

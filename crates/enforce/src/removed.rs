@@ -45,6 +45,9 @@ impl Removed {
         if rule.limits.is_none() && rule.concurrency.is_none() {
             return;
         }
+        if let Some(shared) = rule.limits.as_ref().and_then(|limits| limits.shared.as_ref()) {
+            shared.limiter.forget_refusal();
+        }
         let policy = full_name(&policy.namespace, &policy.name).into();
         self.rules.push_back(RemovedRule { policy, rule: Arc::clone(rule), until: now.saturating_add(KEPT) });
     }

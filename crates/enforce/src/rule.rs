@@ -214,7 +214,12 @@ impl Rule {
         Self { name, mode, matcher, replaces, per, counters, action, refusal, limits, concurrency, limit_overrides }
     }
 
-    /// Returns the rule with the limit that a descriptor brings, or the rule itself if it does not accept the limit.
+    /// Returns true if the rule accepts the limit that a descriptor contains, and this limit has no requests.
+    pub(super) fn admits_none(&self, limit: Option<DescriptorLimit>) -> bool {
+        self.limit_overrides.is_some() && limit.is_some_and(|limit| limit.requests == 0)
+    }
+
+    /// Returns the rule with the limit that a descriptor contains, or the rule itself if it does not accept the limit.
     pub(super) fn with_limit(self: &Arc<Self>, limit: Option<DescriptorLimit>, clock: impl Fn() -> Time) -> Arc<Self> {
         let overridden = limit.and_then(|limit| self.limit_overrides.as_ref()?.rule_with(limit, &self.counters, clock));
         overridden.unwrap_or_else(|| Arc::clone(self))

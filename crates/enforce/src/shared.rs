@@ -17,9 +17,6 @@ use super::{
     rule::{Limits, Rule, SharedPart},
 };
 
-/// The time until a retry if the store reported none.
-const SOON: Duration = Duration::from_secs(1);
-
 /// The charge that a request needs from one shared rule.
 #[derive(Clone, Debug)]
 pub(super) struct SharedDemand {
@@ -66,7 +63,7 @@ pub(super) fn claim_all(demands: &[SharedDemand]) -> Result<Vec<Option<Grant>>, 
 /// Returns the time for which the rules refuse the request, as far as this program knows. `None` if one of the limits
 /// never admits the request.
 pub(super) fn refused_for(demands: &[SharedDemand]) -> Option<Duration> {
-    if demands.iter().any(SharedDemand::is_never_admitted) {
+    if demands.iter().any(|demand| demand.never_admitted_by().is_some()) {
         return None;
     }
     Some(demands.iter().filter_map(|demand| demand.known().refused_for).max().unwrap_or_default())
@@ -133,13 +130,16 @@ impl SharedDemand {
 
     /// Returns the data of this program about the key.
     pub(super) fn known(&self) -> Known {
-        self.part().limiter.known(self.hash, self.set(), self.cost)
+        let known = self.part().limiter.known(self.hash, self.set(), self.cost);
+        let never = self.never_admitted_by();
+        Known { left: known.left.map(|left| Left { limit: never.unwrap_or(left.limit), ..left }), ..known }
     }
 
-    /// Whether the cost is more than one of the limits ever admits. The store reports only the limit that refused.
-    fn is_never_admitted(&self) -> bool {
+    /// The first limit that never admits the cost. `None` if all limits admit it at some time. The store reports only the
+    /// tightest limit.
+    pub(super) fn never_admitted_by(&self) -> Option<usize> {
         let quotas = self.part().terms.quotas(self.override_index);
-        quotas.iter().any(|quota| u64::from(self.cost) > quota.most())
+        quotas.iter().position(|quota| u64::from(self.cost) > quota.most())
     }
 
     /// Returns the name of the store.
@@ -156,12 +156,29 @@ impl SharedDemand {
         self.override_index
     }
 
-    /// Returns the state of the tightest limit, if the store reported it; otherwise zeros.
+    /// Returns the state of the tightest limit, if the store reported it; otherwise zeros. A limit that never admits the
+    /// cost is named in its place.
     pub(super) fn state(&self, left: Option<Left>) -> QuotaState {
-        let limit = left.map_or(0, |left| left.limit);
+        let limit = self.never_admitted_by().or(left.map(|left| left.limit)).unwrap_or(0);
         let requests = self.limits().quota(limit, self.override_index).map_or(0, |quota| quota.requests());
         let seconds = retry_after_seconds(left.map_or(Duration::ZERO, |left| left.full_in));
         QuotaState { limit, requests, remaining: left.map_or(0, |left| left.units), seconds }
+    }
+
+    /// As [`state`](Self::state), after this refusal. If no retry can succeed, the seconds are those until full credit.
+    fn refused_state(&self, denied: &Denied) -> QuotaState {
+        let Some(wait) = denied.retry_after else { return self.known_state(denied.left) };
+        let most = u64::from(self.cost).saturating_sub(1);
+        let state = if most == 0 { self.state(denied.left) } else { self.known_state(denied.left) };
+        // The numbers of the last answer can be those of an earlier or a later window.
+        QuotaState { remaining: state.remaining.min(most), seconds: retry_after_seconds(wait), ..state }
+    }
+
+    /// As [`state`](Self::state), with the seats that this program holds. Without `left`, the last answer counts.
+    pub(super) fn known_state(&self, left: Option<Left>) -> QuotaState {
+        let known = self.known();
+        let state = self.state(left.or(known.left));
+        QuotaState { remaining: state.remaining.saturating_add(known.seats.into()), ..state }
     }
 
     /// Counts a refusal, also for the rule's ban, and builds it.
@@ -176,8 +193,7 @@ impl SharedDemand {
             return banned((rule, limits), (key, self.cost.into()), rest, at);
         }
         rule.counters.count_limited();
-        let seconds = retry_after_seconds(denied.retry_after.unwrap_or(SOON));
-        let state = QuotaState { remaining: 0, seconds, ..self.state(denied.left) };
+        let state = self.refused_state(&denied);
         let (override_index, retry_after) = (self.override_index, denied.retry_after);
         let headers = Vec::new();
         let refusal = Refusal { rule, state, override_index, retry_after, is_banned: false, at, headers };

@@ -10,8 +10,10 @@ mod ended_seats;
 mod exceptions;
 mod headers;
 mod matching;
+mod refused_costs;
 mod removed;
 mod request_bodies;
+mod stores;
 mod waiting;
 
 use std::{

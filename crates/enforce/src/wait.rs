@@ -137,6 +137,11 @@ impl Wait {
         Self { follow_up: FollowUp::default(), questions: None, queued: Some(queued), seats: Vec::new(), headers: None }
     }
 
+    /// Whether the request has a position in a queue. A request that waits for a store has none.
+    pub(super) fn is_queued(&self) -> bool {
+        self.queued.is_some()
+    }
+
     /// Ready when the request is admitted, charged and counted. Returns the headers for its response. Do not poll again
     /// after that.
     ///

@@ -51,7 +51,7 @@ impl Point {
         Self::of_total(self.total(limit).saturating_add(other.total(limit)), limit)
     }
 
-    /// The difference of two levels, zero if the other one is later.
+    /// The difference of two levels. It is zero if the other level is later.
     pub fn minus(self, limit: &Limit, other: Self) -> Self {
         Self::of_total(self.total(limit).saturating_sub(other.total(limit)), limit)
     }

@@ -42,8 +42,7 @@ pub fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Outcome 
     }
     let banned = value.banned.filter(|_| encoded.ban.is_some());
 
-    let marks = |value: &Value| limits(value).map(|(limit, state)| state.mark(limit, now)).collect::<Vec<_>>();
-    let served = marks(&value);
+    let served = value.marks(now);
     let request = (encoded.requests, encoded.cost);
     let fits = limits(&value).map(|(limit, state)| state.fits(limit, now, request, encoded.patience));
     let granted = fits.min().filter(|_| banned.is_none()).unwrap_or(0);
@@ -74,7 +73,7 @@ pub fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Outcome 
         next,
         stamp: value.stamp,
         limits: is_older.then(|| value.limits.clone()),
-        marks: [served, lent, marks(&value)],
+        marks: [served, lent, value.marks(now)],
         banned_since: banned.map_or(0, |banned| banned.since),
         reserved: 0,
     };

@@ -25,6 +25,9 @@ pub struct Absent<'a> {
     pub programs: &'a [(u32, u32)],
     /// The sum of [`part`] multiplied by the microseconds for which each program was cut off, since the last reservation.
     pub elapsed: u128,
+    /// No share of these programs began before this time. Zero if that is unknown. A share begins without credit, so a
+    /// short absence needs a small reserve.
+    pub since: u64,
 }
 
 /// The part of a limit that is the share of one of so many sharers.
@@ -71,6 +74,10 @@ impl Reserved {
         let moved = u64::try_from(elapsed / WHOLE).unwrap_or(u64::MAX).min(passed);
         self.rest = elapsed % WHOLE;
         self.units.resize(value.limits.len(), (0, 0));
+        // Shares can have saved at most their part of the supply since they began. A share of a log begins half a period
+        // later, so the first period in which it admits requests begins after that time.
+        let age = now.saturating_sub(absent.since);
+        let saved = u64::try_from((parts * u128::from(age)).div_ceil(WHOLE)).unwrap_or(u64::MAX);
         for ((limit, state), units) in value.limits.iter().zip(&mut value.states).zip(&mut self.units) {
             let units_of =
                 |&(programs, sharers): &(u32, u32)| u64::from(programs).saturating_mul(share(limit, sharers.max(1)));
@@ -82,10 +89,14 @@ impl Reserved {
             }
             state.advance(limit, now);
             match state {
-                State::Bucket(level) => *level = (*level).max(saved_level(limit, part, now)),
+                State::Bucket(level) => {
+                    let most = Point::at(now.saturating_add(saved));
+                    *level = (*level).max(saved_level(limit, part, now).min(most));
+                }
+                State::Log(_) if age < limit.period / 2 => {}
                 State::Log(_) => reserve_log(limit, state, units, part.min(limit.requests), now),
                 State::Window { .. } | State::Counter { .. } => {
-                    reserve_window(limit, state, units, part.min(limit.requests), now);
+                    reserve_window(limit, state, units, (part.min(limit.requests), absent.since), now);
                 }
             }
         }
@@ -143,16 +154,16 @@ fn saved_level(limit: &Limit, part: u64, now: u64) -> Point {
     Point::at(now).after(limit, part.min(limit.at_once().saturating_sub(1)))
 }
 
-/// Reserves `part` units of the current window.
-fn reserve_window(limit: &Limit, state: &mut State, units: &mut (u64, u64), part: u64, now: u64) {
+/// Reserves `part` units of the current window, for shares that began at `since` or later.
+fn reserve_window(limit: &Limit, state: &mut State, units: &mut (u64, u64), (part, since): (u64, u64), now: u64) {
     let start = start_of(limit, now);
     let (before, charged) = *units;
     let charged = if before == start { charged } else { 0 };
     match state {
         State::Window { count, .. } => *count = (*count + part).saturating_sub(charged),
         State::Counter { current, previous, .. } => {
-            // The shares could use the previous window, too, although no question came then.
-            if before < start && before + limit.period != start {
+            // Agents could also use their shares in the previous window, even if no question arrived in it.
+            if since < start && before < start && before + limit.period != start {
                 *previous += part;
             }
             *current = (*current + part).saturating_sub(charged);
@@ -225,7 +236,7 @@ mod tests {
     fn cut_off(reserved: &mut Reserved, value: &mut Value, (programs, sharers, elapsed): (u32, u32, u64), now: u64) {
         let all = [(programs, sharers)];
         let programs = if programs == 0 { &[][..] } else { &all };
-        reserved.update(value, Absent { programs, elapsed: u128::from(elapsed) * part(sharers) }, now);
+        reserved.update(value, Absent { programs, elapsed: u128::from(elapsed) * part(sharers), since: 0 }, now);
     }
 
     /// The largest number of units that the definition of the strategy allows to be exceeded, or zero.
@@ -258,7 +269,7 @@ mod tests {
     fn counter_and_shares_together_stay_within_the_limit() {
         for strategy in Strategy::ALL.into_iter().filter(|strategy| *strategy != Strategy::LeakyBucket) {
             let mut from_hand = 0;
-            for seed in 0..40 {
+            for seed in 0..120 {
                 let mut random = Random::new(seed);
                 let sharers = 2_u32 << random.below(3);
                 let requests = u64::from(sharers) * (1 + random.below(4) as u64);
@@ -272,7 +283,7 @@ mod tests {
                 };
                 let mut now = START + random.below(1_000_000) as u64;
                 let (mut value, mut reserved) = (Value::new(1, whole.raw(), now), Reserved::default());
-                let (mut shares, mut elapsed, mut times) = (Vec::new(), 0, Vec::new());
+                let (mut shares, mut elapsed, mut since, mut times) = (Vec::new(), 0, 0, Vec::new());
                 // The seats that programs took in advance, and those of late answers.
                 let mut hand: Vec<Seats> = Vec::new();
                 for _ in 0..150 {
@@ -283,10 +294,16 @@ mod tests {
                     match random.below(10) {
                         // The counter notices that a program is cut off before its share begins. Meanwhile, requests
                         // go that were granted with patience.
-                        0 if shares.len() + 1 < sharers as usize => shares.push(used_up(&part, now + LONGEST_WAIT)),
+                        0 if shares.len() + 1 < sharers as usize => {
+                            since = if shares.is_empty() { now } else { since };
+                            let is_log = strategy == Strategy::SlidingWindowLog;
+                            shares.push(used_up(&part, now + if is_log { PERIOD / 2 } else { LONGEST_WAIT }));
+                        }
                         1..=4 => {
-                            cut_off(&mut reserved, &mut value, (small(shares.len()), sharers, elapsed), now);
-                            elapsed = 0;
+                            let programs = [(small(shares.len()), sharers)];
+                            let programs = if shares.is_empty() { &[][..] } else { &programs };
+                            let elapsed = u128::from(std::mem::take(&mut elapsed)) * super::part(sharers);
+                            reserved.update(&mut value, Absent { programs, elapsed, since }, now);
                             let [guard, lookahead, patience] =
                                 [200, 200, 500].map(|most| Duration::from_millis(random.below(most) as u64));
                             let patience = if random.below(2) == 0 { patience } else { Duration::ZERO };
@@ -397,6 +414,30 @@ mod tests {
         assert!((LOOKAHEAD / 2..=LOOKAHEAD).contains(&latest), "{latest}");
     }
 
+    /// One of four programs is cut off for three seconds. In this time, its share makes less than one unit.
+    #[test]
+    fn a_short_absence_reserves_little_of_a_long_limit() {
+        const DAY: u64 = 86_400 * PERIOD;
+        for strategy in Strategy::ALL.into_iter().filter(|strategy| *strategy != Strategy::LeakyBucket) {
+            let whole = terms(strategy, 300, DAY, 300);
+            let now = START - START % DAY + DAY / 2;
+            let mut value = Value::new(1, whole.raw(), now - DAY);
+            assert_eq!(granted(&mut value, &whole, 40, now), 40);
+            let mut reserved = Reserved::default();
+            let since = now + 3 * PERIOD;
+            let absent = |programs, elapsed, since| Absent { programs, elapsed, since };
+            reserved.update(&mut value, absent(&[], 0, since), since);
+            let back = since + 3 * PERIOD;
+            reserved.update(&mut value, absent(&[(1, 4)], u128::from(3 * PERIOD) * part(4), since), back);
+            let while_absent = granted(&mut value.clone(), &whole, 300, back);
+            reserved.update(&mut value, absent(&[], 0, back), back);
+            let left = granted(&mut value, &whole, 300, back);
+            let is_window = matches!(strategy, Strategy::FixedWindow | Strategy::SlidingWindowCounter);
+            assert!(while_absent >= if is_window { 185 } else { 259 }, "{strategy:?}: {while_absent}");
+            assert!(left >= 259, "{strategy:?}: {left} of 260");
+        }
+    }
+
     #[test]
     fn a_reserve_ends_when_a_program_is_back() {
         let whole = terms(Strategy::FixedWindow, 40, PERIOD, 40);
@@ -415,14 +456,14 @@ mod tests {
         for (programs, free) in
             [(&[(1, 4)][..], 30), (&[(1, 2), (2, 8)], 10), (&[(3, 8)], 25), (&[(1, 1)], 0), (&[], 40)]
         {
-            reserved.update(&mut value, Absent { programs, elapsed: 0 }, START);
+            reserved.update(&mut value, Absent { programs, elapsed: 0, since: 0 }, START);
             assert_eq!(granted(&mut value.clone(), &whole, 99, START), free, "{programs:?}");
         }
         let bucket = terms(Strategy::TokenBucket, 1_000, PERIOD, 1_000);
         let (mut value, mut reserved) = (used_up(&bucket, START), Reserved::default());
-        reserved.update(&mut value, Absent { programs: &[(1, 2), (1, 4)], elapsed: 0 }, START);
+        reserved.update(&mut value, Absent { programs: &[(1, 2), (1, 4)], elapsed: 0, since: 0 }, START);
         let elapsed = u128::from(PERIOD) * (part(2) + part(4));
-        reserved.update(&mut value, Absent { programs: &[(1, 2), (1, 4)], elapsed }, START + PERIOD);
+        reserved.update(&mut value, Absent { programs: &[(1, 2), (1, 4)], elapsed, since: 0 }, START + PERIOD);
         // Of 1,000 units, the shares can have used 750.
         assert_eq!(value.full_at(), START + PERIOD + 750_000);
     }

@@ -24,8 +24,8 @@ pub struct Take<'a> {
     pub requests: u32,
     /// The cost of each request in units, at least one.
     pub cost: u32,
-    /// The longest time that a request can wait for its slot in a bucket. Windows and logs have no slots: there, the
-    /// caller asks again at [`Next::At`].
+    /// The longest time that a request can wait for its slot in a bucket. Windows and logs have no slots: the
+    /// caller asks about them again at [`Next::At`].
     pub patience: Duration,
     /// The number of seats to take for later requests. The store gives them only if it has granted all requests.
     pub prefetch: u32,

@@ -42,7 +42,7 @@ impl Value {
         Self { stamp, birth: now, limits: limits.to_vec(), states, banned: None }
     }
 
-    /// Raises the value to what it is if all limits were used up at this time.
+    /// Raises the value as if all limits had been used up at this time.
     pub fn use_up(&mut self, at: u64) {
         for (limit, state) in self.limits.iter().zip(&mut self.states) {
             let mut used = State::new(limit, at);
@@ -71,6 +71,11 @@ impl Value {
         for ((limit, state), seen) in self.limits.iter().zip(&mut self.states).zip(seen) {
             state.raise_latest(limit, *seen);
         }
+    }
+
+    /// The level of each limit at this time.
+    pub fn marks(&self, now: u64) -> Vec<Mark> {
+        self.limits.iter().zip(&self.states).map(|(limit, state)| state.mark(limit, now)).collect()
     }
 
     /// Makes the value what it is if all units were charged later. `now` is after this delay.

@@ -1,5 +1,8 @@
 //! One type for all kinds of stores.
 
+#[cfg(test)]
+pub(crate) mod faulty;
+
 use std::{sync::Arc, time::Duration};
 
 use weir_seats::{Key, Memory, Reply, StoreError, Take};
@@ -17,6 +20,9 @@ pub enum Backend {
     Operator(Arc<OperatorStore>),
     /// The memory of this process.
     Memory(Arc<Memory>),
+    /// The memory of this process, with faults.
+    #[cfg(test)]
+    Faulty(faulty::Faulty),
 }
 
 impl Backend {
@@ -33,12 +39,30 @@ impl Backend {
             Self::Memcached(store) => store.take(key, question, clock, deadline).await,
             Self::Operator(store) => store.take(key, question, deadline).await,
             Self::Memory(store) => store.take(key, question, clock),
+            #[cfg(test)]
+            Self::Faulty(store) => store.take(key, question, clock, deadline).await,
         }
     }
 
     /// The operator, if it is this store.
     pub(crate) fn operator(&self) -> Option<&Arc<OperatorStore>> {
         if let Self::Operator(store) = self { Some(store) } else { None }
+    }
+
+    /// Returns true if both stores have the same configuration, with the same secrets. Only Redis has secrets.
+    pub(crate) fn is_configured_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Redis(this), Self::Redis(other)) => this.is_configured_like(other),
+            _ => true,
+        }
+    }
+
+    /// Returns true if the connection is open, as far as this is known.
+    pub(crate) fn is_connected(&self) -> bool {
+        match self {
+            Self::Redis(store) => store.is_connected(),
+            _ => true,
+        }
     }
 
     /// Returns true if the store takes unused seats back.

@@ -1,10 +1,14 @@
-//! A circuit breaker for a store. After three missed answers in a row, it allows only one probe at a time. The time and
-//! the jitter are arguments.
+//! A circuit breaker for a store. After three missed answers in a row, of which the last is at least 200 ms after the
+//! first, it allows only one probe at a time. The time and the jitter are arguments.
 
 use std::time::Duration;
 
 /// The number of missed answers in a row after which the store is lost.
 const MISSES: u32 = 3;
+
+/// The time since the first missed answer after which the store can be lost. A store can pause for some milliseconds,
+/// in which many questions miss their deadlines.
+const GRACE: Duration = Duration::from_millis(200);
 
 /// The first pause before a probe. Each probe that fails doubles it.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -23,15 +27,16 @@ const PROBE: Duration = Duration::from_secs(1);
 /// use std::time::Duration;
 /// use weir_store::Breaker;
 ///
-/// let (mut breaker, now) = (Breaker::default(), Duration::from_secs(9));
-/// for _ in 0..3 {
+/// let (mut breaker, first) = (Breaker::default(), Duration::from_secs(9));
+/// let last = first + Duration::from_millis(200);
+/// for now in [first, first, last] {
 ///     assert!(breaker.allows(now));
 ///     breaker.missed(now, 0);
 /// }
-/// assert!(!breaker.allows(now));
-/// assert_eq!(breaker.lost_since(), Some(now));
+/// assert!(!breaker.allows(last));
+/// assert_eq!(breaker.lost_since(), Some(first));
 ///
-/// let later = now + Duration::from_secs(1);
+/// let later = last + Duration::from_secs(1);
 /// assert!(breaker.allows(later)); // the probe
 /// assert!(!breaker.allows(later)); // one at a time
 /// breaker.answered();
@@ -81,10 +86,10 @@ impl Breaker {
     /// Records that the store has not answered in time. `jitter` is a random number, so that pods do not probe at the
     /// same moment.
     pub fn missed(&mut self, now: Duration, jitter: u32) {
-        self.since.get_or_insert(now);
+        let since = *self.since.get_or_insert(now);
         let pause = match self.state {
-            Condition::Closed { misses } if misses + 1 < MISSES => {
-                self.state = Condition::Closed { misses: misses + 1 };
+            Condition::Closed { misses } if misses < MISSES - 1 || now < since + GRACE => {
+                self.state = Condition::Closed { misses: misses.saturating_add(1) };
                 return;
             }
             Condition::Closed { .. } => SHORTEST,
@@ -95,11 +100,6 @@ impl Breaker {
         // The jitter selects a time between half of the pause and the whole pause.
         let share = 0.5 + f64::from(jitter) / f64::from(u32::MAX) / 2.0;
         self.state = Condition::Open { pause, until: now + pause.mul_f64(share) };
-    }
-
-    /// The time of the first missed answer since the last answer.
-    pub(crate) fn missed_since(&self) -> Option<Duration> {
-        self.since
     }
 
     /// The time since which the store has not answered. None if it is not lost.
@@ -132,14 +132,32 @@ mod tests {
         }
     }
 
+    /// A pause of a store that is shorter than 200 ms is no loss, however many questions it delays.
+    #[test]
+    fn many_misses_at_once_are_no_loss() {
+        let mut breaker = Breaker::default();
+        for now in 1_000..1_200 {
+            breaker.missed(millis(now), 0);
+        }
+        assert_eq!(breaker.lost_since(), None);
+        breaker.missed(millis(1_200), 0);
+        assert_eq!(breaker.lost_since(), Some(millis(1_000)));
+    }
+
+    /// Loses a store at this time.
+    fn lost_at(now: Duration, jitter: u32) -> Breaker {
+        let mut breaker = Breaker::default();
+        for ago in [GRACE, GRACE, Duration::ZERO] {
+            breaker.missed(now.saturating_sub(ago), jitter);
+        }
+        breaker
+    }
+
     #[test]
     fn a_lost_store_gets_one_probe_at_a_time_ever_more_rarely() {
-        let mut breaker = Breaker::default();
-        for _ in 0..3 {
-            breaker.missed(millis(50), u32::MAX);
-        }
+        let mut breaker = lost_at(millis(250), u32::MAX);
         let mut probes = Vec::new();
-        for now in 50..40_000 {
+        for now in 250..40_000 {
             // Ten callers ask in every millisecond. Each probe fails after 20 ms.
             let allowed = (0..10).filter(|_| breaker.allows(millis(now))).count();
             assert!(allowed <= 1);
@@ -153,7 +171,7 @@ mod tests {
             }
         }
         let gaps: Vec<_> = probes.windows(2).map(|pair| pair[1] - pair[0] - 20).collect();
-        assert_eq!(probes[0], 150);
+        assert_eq!(probes[0], 350);
         assert_eq!(gaps[..6], [200, 400, 800, 1_600, 3_200, 5_000]);
         assert!(gaps[6..].iter().all(|&gap| gap == 5_000), "{gaps:?}");
         assert_eq!(breaker.lost_since(), Some(millis(50)));
@@ -161,24 +179,18 @@ mod tests {
 
     #[test]
     fn a_cancelled_probe_is_followed_by_another() {
-        let mut breaker = Breaker::default();
-        for _ in 0..3 {
-            breaker.missed(millis(0), 0);
-        }
-        assert!(breaker.allows(millis(100)));
-        assert!(!breaker.allows(millis(1_099)));
-        assert!(breaker.allows(millis(1_100)));
+        let mut breaker = lost_at(millis(200), 0);
+        assert!(breaker.allows(millis(300)));
+        assert!(!breaker.allows(millis(1_299)));
+        assert!(breaker.allows(millis(1_300)));
     }
 
     #[test]
     fn pods_probe_at_different_moments() {
         let mut random = Random::new(1);
         let until = |jitter| {
-            let mut breaker = Breaker::default();
-            for _ in 0..3 {
-                breaker.missed(millis(0), jitter);
-            }
-            (0..).find(|&now| breaker.allows(Duration::from_micros(now))).expect("a probe")
+            let mut breaker = lost_at(GRACE, jitter);
+            (0..).find(|&after| breaker.allows(GRACE + Duration::from_micros(after))).expect("a probe")
         };
         let moments: Vec<u64> =
             (0..200).map(|_| until(u32::try_from(random.below(1 << 32)).expect("32 bits"))).collect();

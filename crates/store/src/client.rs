@@ -3,6 +3,9 @@
 //! While the client exists, a background task probes a store that is lost or idle. A probe of a lost store opens a new
 //! connection. Requests never probe, so a request never waits for a lost store.
 
+mod condition;
+mod refusal;
+mod secrets;
 mod stats;
 
 use std::{
@@ -20,7 +23,8 @@ use weir_core::{Quota, Strategy};
 use weir_seats::{BanQuestion, Key, Level, Reply, StoreClock, StoreError, StoreTerms, StoreTime, Take};
 use weir_wire::{LevelsSent, Question};
 
-use crate::{backend::Backend, breaker::Breaker, deadline::Deadline, lock::lock, operator::OperatorStore};
+use self::condition::Condition;
+use crate::{backend::Backend, lock::lock, operator::OperatorStore};
 
 pub(crate) use self::stats::Stats;
 pub use self::stats::StoreStats;
@@ -48,11 +52,16 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(
 /// arrives after the deadline.
 const LATE: u32 = 4;
 
+/// The longest wait of a request for an answer, if the rule would refuse it at the deadline. Stores pause for some
+/// milliseconds, for example while they fork, and a late answer is better than a refusal.
+const LONGEST_WAIT: Duration = Duration::from_millis(250);
+
 /// The parts that a program provides to a store client.
 pub struct StoreParts {
     /// The store's name in metrics and statuses.
     pub name: String,
-    /// Opens the store. The client calls it again after the store was lost, so that it reads changed passwords.
+    /// Opens the store. The client calls it again after the store was lost, and before a question fails because the store
+    /// refuses it or its connection, so that it reads changed passwords.
     pub open: Box<dyn Fn() -> Result<Backend, String> + Send + Sync>,
     /// Returns Unix time that is monotonic: it ignores later changes of the system's clock.
     pub clock: Box<dyn Fn() -> Duration + Send + Sync>,
@@ -115,37 +124,10 @@ impl KnownKey {
     }
 }
 
-#[derive(Debug, Default)]
-struct Condition {
-    breaker: Breaker,
-    deadline: Deadline,
-    /// The number of answers that `deadline` has measured.
-    answers: u32,
-    /// The average duration of a question.
-    round: Option<Duration>,
-    error: Option<String>,
-    /// The time since which the store answers.
-    reached_since: Option<Duration>,
-    begun: Duration,
-    asked: Option<Duration>,
-    /// The number of times that the store was lost.
-    losses: u64,
-    /// The time of the last missed answer.
-    missed_at: Duration,
-}
-
-impl Condition {
-    fn answered(&mut self, now: Duration) {
-        self.breaker.answered();
-        self.error = None;
-        self.reached_since.get_or_insert(now);
-    }
-}
-
 /// The condition of a store: whether it answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreCondition {
-    /// True if the store answers.
+    /// True if the store answers, and does not refuse all questions of a rule.
     pub reached: bool,
     /// The time of the last change of `reached`, as Unix time.
     pub since: Duration,
@@ -172,7 +154,7 @@ impl StoreClient {
     pub fn start(parts: StoreParts) -> Arc<Self> {
         let (runtime, seed) = (parts.runtime.clone(), parts.seed);
         let now = (parts.clock)();
-        // An error is reported by the first question, which opens the store again.
+        // The first question opens the store again, and reports the error.
         let backend = (parts.open)().ok().map(Arc::new);
         let operator = backend.as_deref().and_then(Backend::operator).cloned();
         let client = Arc::new(Self {
@@ -207,7 +189,11 @@ impl StoreClient {
             return StoreCondition { reached: false, since, error: Some(error.to_owned()) };
         }
         let condition = lock(&self.condition);
+        let refusal = condition.refusals.lasting(self.now());
         match (condition.breaker.lost_since(), condition.reached_since) {
+            (None, _) if let Some(refusal) = refusal => {
+                StoreCondition { reached: false, since: refusal.since, error: Some(refusal.to_string()) }
+            }
             (None, since) => StoreCondition { reached: true, since: since.unwrap_or(condition.begun), error: None },
             (Some(since), _) => StoreCondition { reached: false, since, error: condition.error.clone() },
         }
@@ -275,6 +261,11 @@ impl StoreClient {
         if condition.answers >= ENOUGH { condition.deadline.within(FIRST).max(least) } else { FIRST }
     }
 
+    /// The longest time that a request waits for an answer, if the rule would refuse it at the deadline.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        self.deadline().max(LONGEST_WAIT)
+    }
+
     /// The average duration of a question, zero before the first answer.
     pub(crate) fn round(&self) -> Duration {
         lock(&self.condition).round.unwrap_or_default()
@@ -299,14 +290,75 @@ impl StoreClient {
 
     /// Asks the store, and measures how long the answer takes. It waits longer than the deadline.
     pub(crate) async fn ask(&self, key: &Key, question: &Take<'_>) -> Result<Answered, StoreError> {
-        let begun = self.now();
-        let answered = self.ask_within(key, question, self.deadline() * LATE).await?;
+        let most = (self.deadline() * LATE).max(LONGEST_WAIT);
+        let answer = self.ask_repeatedly(key, question, most).await;
+        // The operator refuses single questions, and counts others.
+        if !self.asks_operator() {
+            let line = lock(&self.condition).learn_refusal(key, answer.as_ref().err(), self.now());
+            if let Some(line) = line {
+                tracing::warn!(store = self.name(), "{line}");
+            }
+        }
+        let (answered, begun) = answer?;
         self.learn(answered.at.saturating_sub(begun));
         Ok(answered)
     }
 
-    async fn ask_within(&self, key: &Key, question: &Take<'_>, most: Duration) -> Result<Answered, StoreError> {
-        let backend = self.backend().map_err(StoreError::Lost).inspect_err(|error| self.failed(error))?;
+    /// Forgets that the store refuses the questions of a rule: the rule changes or ends.
+    pub(crate) fn forget_refusal(&self, counters: &str) {
+        lock(&self.condition).end_refusal(counters, self.now());
+    }
+
+    /// Asks the store, and asks again if the connection ends or if the store has new secrets. Also returns the beginning
+    /// of the last attempt.
+    async fn ask_repeatedly(
+        &self,
+        key: &Key,
+        question: &Take<'_>,
+        most: Duration,
+    ) -> Result<(Answered, Duration), StoreError> {
+        let mut begun = self.now();
+        let end = begun + most;
+        let mut used = self.backend_or_failure()?;
+        let mut answer = self.ask_within(&used, key, question, most).await;
+        if matches!(answer, Err(StoreError::Lost(_))) && self.repeats(question) {
+            begun = self.now();
+            used = self.backend_or_failure()?;
+            answer = self.ask_within(&used, key, question, end.saturating_sub(begun)).await;
+        }
+        // A new connection fails if the old password is no longer valid, or if another authority signs the certificate.
+        if matches!(answer, Err(StoreError::Lost(_) | StoreError::Refused(_)))
+            && self.repeats(question)
+            && let Some(renewed) = self.renewed(&used)
+        {
+            begun = self.now();
+            answer = self.ask_within(&renewed, key, question, end.saturating_sub(begun)).await;
+            if answer.is_ok() {
+                self.replace(&used, renewed);
+            }
+        }
+        answer.map(|answered| (answered, begun))
+    }
+
+    fn backend_or_failure(&self) -> Result<Arc<Backend>, StoreError> {
+        self.backend().map_err(StoreError::Lost).inspect_err(|error| self.failed(error))
+    }
+
+    /// Returns true if a question is asked again after its connection was lost: a connection can end although the store
+    /// is there. The store has possibly charged the question. Charging it twice never admits too many requests, but
+    /// units must not be given back twice.
+    fn repeats(&self, question: &Take<'_>) -> bool {
+        let gives_back = question.credit > 0 || question.returned.is_some();
+        !gives_back && !self.asks_operator() && self.lost().is_none()
+    }
+
+    async fn ask_within(
+        &self,
+        backend: &Backend,
+        key: &Key,
+        question: &Take<'_>,
+        most: Duration,
+    ) -> Result<Answered, StoreError> {
         let sent = self.now();
         lock(&self.condition).asked = Some(sent);
         self.stats.count_trip();
@@ -316,6 +368,13 @@ impl StoreClient {
         lock(&self.time).learn(reply.time, sent, at);
         self.answered(at);
         Ok(Answered { reply, at })
+    }
+
+    /// Acts as if an answer with this time of the store arrived.
+    #[cfg(test)]
+    pub(crate) fn learn_time(&self, time: u64) {
+        let now = self.now();
+        lock(&self.time).learn(time, now, now);
     }
 
     /// Records the duration of a question. Probes are not recorded, because a probe can include the time to connect.
@@ -328,7 +387,10 @@ impl StoreClient {
     }
 
     fn answered(&self, now: Duration) {
-        lock(&self.condition).answered(now);
+        let logs = lock(&self.condition).answered(now);
+        if logs {
+            tracing::info!(store = self.name(), "the store answers again");
+        }
     }
 
     /// Records that the deadline passed without an answer. The answer can still arrive later.
@@ -354,11 +416,14 @@ impl StoreClient {
         condition.missed_at = now;
         condition.breaker.missed(now, jitter);
         condition.error = Some(error.to_string());
-        if !was_lost && condition.breaker.lost_since().is_some() {
-            condition.losses += 1;
-            condition.reached_since = None;
-            // Latencies from before the loss do not apply to the time after it.
-            (condition.deadline, condition.answers) = (Deadline::default(), 0);
+        if let Some(since) = condition.breaker.lost_since().filter(|_| !was_lost) {
+            condition.lost(since);
+        }
+        // The log of the channel says whether the operator is there.
+        let logs = !self.asks_operator() && condition.logs_loss(now);
+        drop(condition);
+        if logs {
+            tracing::warn!(store = self.name(), %error, "the store is lost");
         }
     }
 
@@ -372,13 +437,18 @@ impl StoreClient {
         Ok(new)
     }
 
-    /// The time at which this program can begin to use its share of the limits, while the store is lost.
-    pub(crate) fn share_begins(&self, now: Duration) -> Duration {
-        let (begun, lost) = {
-            let condition = lock(&self.condition);
-            (condition.begun, condition.breaker.missed_since().unwrap_or(now))
-        };
-        self.operator.as_ref().map_or(now, |operator| operator.share_begins(begun, lost, now))
+    /// Returns when a new share of the limits begins, since when a share can continue, and whether the store is lost. While the
+    /// store is lost, a share begins with this loss, also for keys whose first request arrives later. Since then, the
+    /// store has given nothing to this program. A share continues over losses that follow each other closely.
+    pub(crate) fn share_begins(&self, now: Duration) -> (Duration, Duration, bool) {
+        let condition = lock(&self.condition);
+        let (begun, lost) = (condition.begun, condition.breaker.lost_since());
+        let times = lost.map_or((now, now, false), |since| (since, condition.shares_since, true));
+        drop(condition);
+        self.operator.as_ref().map_or(times, |operator| {
+            let (begins, is_lost) = operator.share_begins(begun, now);
+            (begins, begins, is_lost || lost.is_some())
+        })
     }
 
     /// Returns questions that report the levels that this program knows to a new operator, at most `most`. The questions
@@ -419,15 +489,17 @@ impl StoreClient {
         *lock(&self.backend) = None;
     }
 
-    /// Sends a question that changes nothing.
+    /// Sends a question that charges a unit to a counter that nothing else uses, because a store can be full or
+    /// read-only: it answers, but it cannot count. The counter is random, because one server of several can be lost.
     async fn probe(&self, reconnects: bool) {
         if reconnects {
             *lock(&self.backend) = None;
         }
         let quota = Quota::new(Strategy::FixedWindow, 1, Duration::from_secs(1), None);
         let terms = quota.ok().and_then(|quota| StoreTerms::new(0, &[(0, quota)]).ok());
-        let (Some(terms), Ok(key)) = (terms, Key::new("weir.probe", 0)) else { return };
-        let _ = self.ask_within(&key, &Take { requests: 0, ..Take::new(&terms) }, PROBE).await;
+        let (hash, owed) = if self.asks_operator() { (0, 0) } else { (self.random().into(), 1) };
+        let (Some(terms), Ok(key)) = (terms, Key::new("weir.probe", hash)) else { return };
+        let _ = self.ask_repeatedly(&key, &Take { requests: 0, owed, ..Take::new(&terms) }, PROBE).await;
     }
 
     /// Returns whether to probe now, and whether that needs a new connection.

@@ -5,7 +5,7 @@ use std::{
     future::Future,
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -20,6 +20,8 @@ const TOO_LATE: u32 = 3;
 pub(crate) struct Link<C> {
     state: watch::Sender<State<C>>,
     late: AtomicU32,
+    /// True while a task opens a connection that replaces the open one.
+    is_replacing: AtomicBool,
 }
 
 #[derive(Clone, Debug)]
@@ -32,7 +34,7 @@ enum State<C> {
 
 impl<C> Default for Link<C> {
     fn default() -> Self {
-        Self { state: watch::Sender::new(State::Idle), late: AtomicU32::new(0) }
+        Self { state: watch::Sender::new(State::Idle), late: AtomicU32::new(0), is_replacing: AtomicBool::new(false) }
     }
 }
 
@@ -72,6 +74,11 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
         }
     }
 
+    /// Returns true if the connection is open.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(*self.state.borrow(), State::Open(_))
+    }
+
     /// Drops the connection, so that the next question opens a new one.
     pub(crate) fn disconnect(&self) {
         self.state.send_if_modified(|state| {
@@ -83,18 +90,40 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
         });
     }
 
-    /// Waits for the answer, at most until the deadline. After the deadline, it returns [`StoreError::Late`].
+    /// Opens another connection, and then drops the old one. Until then, questions use the old one.
+    pub(crate) fn replace(self: &Arc<Self>, opening: impl Future<Output = Result<C, StoreError>> + Send + 'static) {
+        if self.is_replacing.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let link = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Ok(connection) = opening.await {
+                link.state.send_if_modified(|state| {
+                    let is_open = matches!(state, State::Open(_));
+                    if is_open {
+                        *state = State::Open(connection);
+                    }
+                    is_open
+                });
+            }
+            link.is_replacing.store(false, Ordering::Relaxed);
+        });
+    }
+
+    /// Waits for the answer, at most until the deadline. After the deadline, it returns [`StoreError::Late`]. If too many
+    /// answers in a row are late, it calls `renew`, which must replace the connection.
     pub(crate) async fn by<T>(
         &self,
         deadline: Duration,
         answer: impl Future<Output = Result<T, StoreError>>,
+        renew: impl FnOnce(),
     ) -> Result<T, StoreError> {
         let answer = timeout(deadline, answer).await;
         if answer.is_ok() {
             self.late.store(0, Ordering::Relaxed);
         } else if self.late.fetch_add(1, Ordering::Relaxed) + 1 >= TOO_LATE {
             self.late.store(0, Ordering::Relaxed);
-            self.disconnect();
+            renew();
         }
         answer.unwrap_or(Err(StoreError::Late))
     }

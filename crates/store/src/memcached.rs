@@ -6,8 +6,8 @@
 //!
 //! - A rule with one fixed window and without a ban has a counter for each window. The command `ma` adds the requested
 //!   units and returns the sum, in one trip. Seats are never given back, because the counter can have expired
-//!   meanwhile. Refused units stay counted in their window, so raising the limit, or a credit, has less effect in a
-//!   window that was full.
+//!   meanwhile. Refused units stay counted in their window. So in a window that was full, a higher limit or a credit
+//!   has less effect.
 //! - Every other rule has the same value as in Redis. The command `mg` reads it, the model decides, and `ms` writes it
 //!   if it has not changed. If it has changed, the question starts again.
 
@@ -97,14 +97,15 @@ impl MemcachedStore {
             return Err(StoreError::Unsupported(reason));
         }
         let server = self.server(key);
-        let answer = server.link.by(deadline, async {
+        let answer = async {
             match encoded.limits[..] {
                 [limit] if limit.strategy == Strategy::FixedWindow && encoded.ban.is_none() => {
                     server.add(key, &encoded, &limit, clock()).await
                 }
                 _ => server.swap(key, &encoded, &clock).await,
             }
-        });
+        };
+        let answer = server.link.by(deadline, answer, || server.link.disconnect());
         answer.await?.reply(&encoded).ok_or(StoreError::Garbled)
     }
 

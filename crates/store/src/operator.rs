@@ -1,12 +1,15 @@
-//! The operator as a store: it counts the rules of scope Fleet. The program's channel to the operator carries the
-//! questions, so this store has no connection of its own.
+//! The operator as a store: it counts the rules of scope Fleet. The questions use the program's channel to the
+//! operator, so this store has no connection of its own.
 //!
-//! While the program does not reach the operator, it enforces its share of each limit, and the operator keeps that share
-//! free. So a program must not begin its share before the operator has noticed that the program is cut off:
+//! While the program does not reach the operator, it enforces its share of each limit, and the operator keeps that
+//! share free. So a program must not begin its share before the operator has noticed that the program is cut off. The
+//! share begins:
 //!
-//! - The operator closed the channel or has ended: immediately.
-//! - The channel is silent, or failed: after the longest time in which the operator notices it.
-//! - There was no channel yet: after the time in which an operator connects to a new pod.
+//! - immediately, if the operator closed the channel or has ended,
+//! - after the longest time in which the operator notices the failure, if the channel failed,
+//! - after the same time in which the program sent nothing, if the channel is open and the operator does not answer.
+//!   Otherwise the operator could receive messages of a program that receives no answers, and count it as present.
+//! - after the time in which an operator connects to a new pod, if there was no channel yet.
 //!
 //! A new channel begins as *joining*: the operator collects the levels that programs know, and the share continues. When
 //! the operator says that it counts, the share ends, and the program asks.
@@ -38,10 +41,13 @@ const FIRST_CHANNEL: Duration = Duration::from_secs(20);
 /// `PRESENCE` in `operator/src/link/machine.rs`.
 const SILENCE: Duration = Duration::from_secs(6);
 
+/// The time without an answer to a question after which a program prepares its share.
+const UNANSWERED: Duration = Duration::from_secs(1);
+
 /// The pause before a question that came too early is asked again.
 const NOT_YET: Duration = Duration::from_millis(10);
 
-/// The operator, as a program with a channel reaches it.
+/// The operator, as a store of a program that has a channel to it.
 pub struct OperatorStore {
     state: Mutex<State>,
     /// True once the operator has counted for the program.
@@ -62,8 +68,11 @@ struct State {
     away_since: Duration,
     /// The time of the last message that shows that the operator counts.
     last_counted_at: Duration,
-    /// The time of the last answers, which show that the operator received a message of this program.
-    last_answered_at: Duration,
+    /// The time of the first question since the last answers. None if there was none.
+    unanswered_since: Option<Duration>,
+    /// The time since which the program sends nothing on an open channel, until its share begins. None while the
+    /// operator answers.
+    quiet_since: Option<Duration>,
     /// The interval of statuses that the operator requested.
     status_interval: Duration,
     /// The time from which the share can be used, if the program does not reach the operator. None before the operator
@@ -77,8 +86,8 @@ enum Contact {
     None,
     /// There is a channel, and the operator does not count yet.
     Joining(mpsc::Sender<Question>),
-    /// The program asks the operator, since this time.
-    Asking(mpsc::Sender<Question>, Duration),
+    /// The program asks the operator.
+    Asking(mpsc::Sender<Question>),
 }
 
 /// One channel to the operator. Dropping it ends the use of the channel.
@@ -114,8 +123,8 @@ impl OperatorStore {
         OperatorChannel { store: Arc::clone(self), number: state.channels, questions, is_closed_by_operator: false }
     }
 
-    /// The number of times that the operator began to count, which ended the earlier shares. Also returns true if
-    /// shares can be in use now, because the operator does not count for this program.
+    /// Returns how many times the operator began to count (each time, the earlier shares ended), and whether shares can
+    /// be in use now, because the operator does not count for this program.
     pub(crate) fn shares(&self) -> (u64, bool) {
         let state = lock(&self.state);
         (state.releases, state.contact.away().is_some())
@@ -142,16 +151,21 @@ impl OperatorStore {
         let _ = timeout(share_begins.saturating_sub((self.clock)()), counts).await;
     }
 
-    /// The time at which a program can begin to use its share of a limit. `started` is the start of the program, and
-    /// `lost` is the time of the first missed answer.
-    pub(crate) fn share_begins(&self, started: Duration, lost: Duration, now: Duration) -> Duration {
-        let state = lock(&self.state);
+    /// The time at which a program that started at `started` can begin to use its share of a limit, and whether the
+    /// operator is lost for it.
+    pub(crate) fn share_begins(&self, started: Duration, now: Duration) -> (Duration, bool) {
+        let mut state = lock(&self.state);
         let begins = match (&state.contact, state.share_from) {
-            (Contact::Asking(_, since), _) => lost.max(*since).max(state.last_answered_at) + state.silence(),
+            (Contact::Asking(..), _) => {
+                if state.unanswered_since.is_some_and(|since| since + UNANSWERED <= now) {
+                    state.quiet_since.get_or_insert(now);
+                }
+                state.quiet_since.unwrap_or(now) + state.silence()
+            }
             (_, Some(share_from)) => share_from,
             (_, None) => started + FIRST_CHANNEL,
         };
-        begins.max(now)
+        (begins.max(now), state.quiet_since.is_some() || state.contact.away().is_some())
     }
 
     pub(crate) async fn take(&self, key: &Key, question: &Take<'_>, deadline: Duration) -> Result<Reply, StoreError> {
@@ -181,15 +195,20 @@ impl OperatorStore {
 
     fn send(&self, key: &Key, encoded: &EncodedTake) -> Result<(u64, oneshot::Receiver<Outcome>), StoreError> {
         let mut state = lock(&self.state);
-        let Contact::Asking(questions, _) = &state.contact else {
+        let now = (self.clock)();
+        let Contact::Asking(questions) = &state.contact else {
             return Err(StoreError::Lost(state.contact.away().unwrap_or_default().to_owned()));
         };
+        if state.is_quiet(now) {
+            return Err(StoreError::Lost("the operator does not answer".to_owned()));
+        }
         let id = state.last_id + 1;
         if questions.try_send(encoded.message(id, key)).is_err() {
             return Err(StoreError::Lost("too many questions wait for the operator".to_owned()));
         }
         let (sender, receiver) = oneshot::channel();
         state.last_id = id;
+        state.unanswered_since.get_or_insert(now);
         state.waiting.insert(id, sender);
         Ok((id, receiver))
     }
@@ -198,9 +217,7 @@ impl OperatorStore {
 impl Contact {
     fn away(&self) -> Option<&'static str> {
         match self {
-            Self::None => Some(
-                "the operator has no channel to this agent: it must reach the control port, over TLS with certificates",
-            ),
+            Self::None => Some("the operator has no channel to this agent: it must reach the control port"),
             Self::Joining(_) => Some("the operator does not count yet"),
             Self::Asking(..) => None,
         }
@@ -213,12 +230,19 @@ impl State {
         self.status_interval + SILENCE
     }
 
+    /// Returns true while the program must not send anything, so that the operator notices its absence.
+    fn is_quiet(&self, now: Duration) -> bool {
+        self.quiet_since.is_some_and(|since| now < since + self.silence())
+    }
+
     /// Ends the use of the current channel.
     fn leave(&mut self, is_closed_by_operator: bool, now: Duration) {
         if let Contact::Asking(..) = std::mem::take(&mut self.contact) {
-            self.share_from = Some(if is_closed_by_operator { now } else { now + self.silence() });
+            let last_sent = self.quiet_since.unwrap_or(now);
+            self.share_from = Some(if is_closed_by_operator { now } else { last_sent + self.silence() });
             self.away_since = now;
         }
+        (self.unanswered_since, self.quiet_since) = (None, None);
         self.waiting.clear();
     }
 }
@@ -228,15 +252,15 @@ impl OperatorChannel {
     /// The operator sends another one after it has missed this program for some time. Returns true if the program must
     /// report what its shares used, and false if a later channel has replaced this one.
     pub fn begin_asking(&self) -> bool {
-        let now = (self.store.clock)();
         let mut state = lock(&self.store.state);
         if state.channels != self.number {
             return false;
         }
-        let (Contact::Joining(questions) | Contact::Asking(questions, _)) = std::mem::take(&mut state.contact) else {
+        let (Contact::Joining(questions) | Contact::Asking(questions)) = std::mem::take(&mut state.contact) else {
             return false;
         };
-        state.contact = Contact::Asking(questions, now);
+        state.contact = Contact::Asking(questions);
+        (state.unanswered_since, state.quiet_since) = (None, None);
         state.releases += 1;
         self.store.has_counted.send_replace(true);
         true
@@ -250,6 +274,8 @@ impl OperatorChannel {
             // A later channel has replaced this one.
             std::future::pending::<()>().await;
         }
+        // The questions were possibly asked before the program prepared its share.
+        self.message_sent();
         batch
     }
 
@@ -260,7 +286,7 @@ impl OperatorChannel {
         if state.channels != self.number {
             return;
         }
-        state.last_answered_at = now;
+        (state.unanswered_since, state.quiet_since) = (None, None);
         // An operator that does not count yet answers `NotYet`.
         if answers.is_empty() || answers.iter().any(|answer| answer.outcome != Outcome::NotYet) {
             state.last_counted_at = now;
@@ -269,6 +295,21 @@ impl OperatorChannel {
             if let Some(waits) = state.waiting.remove(&answer.id) {
                 let _ = waits.send(answer.outcome);
             }
+        }
+    }
+
+    /// Returns true if the program must not send its status now, because it prepares its share.
+    pub fn is_quiet(&self) -> bool {
+        let state = lock(&self.store.state);
+        state.channels == self.number && state.is_quiet((self.store.clock)())
+    }
+
+    /// Records a message other than a status. If the program prepares its share, the share begins later.
+    pub fn message_sent(&self) {
+        let now = (self.store.clock)();
+        let mut state = lock(&self.store.state);
+        if state.channels == self.number && state.is_quiet(now) {
+            state.quiet_since = Some(now);
         }
     }
 

@@ -57,6 +57,14 @@ impl RedisStore {
         Ok(Self { connect, link: Arc::default(), script: Script::new(script::SOURCE) })
     }
 
+    pub(crate) fn is_connected(&self) -> bool {
+        self.link.is_open()
+    }
+
+    pub(crate) fn is_configured_like(&self, other: &Self) -> bool {
+        self.connect.config() == other.connect.config()
+    }
+
     /// Asks the store, which decides at an instant of its own clock. A caller can cancel the question, but then the
     /// charged seats are lost.
     ///
@@ -68,16 +76,20 @@ impl RedisStore {
     /// [`StoreError`]; [`StoreError::Late`] after `deadline`.
     pub async fn take(&self, key: &Key, question: &Take<'_>, deadline: Duration) -> Result<Reply, StoreError> {
         let encoded = question.encode().ok_or(StoreError::Cost)?;
-        self.link.by(deadline, self.ask(key, encoded)).await
+        // The late answers are possibly those of one master of a cluster. The others must not wait for a new connection.
+        let renew = || if self.connect.is_cluster() { self.link.replace(self.open()) } else { self.link.disconnect() };
+        self.link.by(deadline, self.ask(key, encoded), renew).await
+    }
+
+    fn open(&self) -> impl Future<Output = Result<Connection, StoreError>> + Send + 'static {
+        let connect = Arc::clone(&self.connect);
+        async move { connect.connect().await.map_err(|error| failure(&error)) }
     }
 
     async fn ask(&self, key: &Key, mut encoded: EncodedTake) -> Result<Reply, StoreError> {
-        let connect = || {
-            let connect = Arc::clone(&self.connect);
-            async move { connect.connect().await.map_err(|error| failure(&error)) }
-        };
-        let connection = self.link.connection(connect).await?;
-        if let Connection::Cluster(_) = connection {
+        let connection = self.link.connection(|| self.open()).await?;
+        let is_cluster = matches!(connection, Connection::Cluster(_));
+        if is_cluster {
             encoded.returned = None;
         }
         let raw = match connection {
@@ -85,7 +97,8 @@ impl RedisStore {
             Connection::Cluster(connection) => self.evaluate(connection, key, &encoded).await,
         };
         let raw = raw.map_err(|error| {
-            if is_of_other_server(&error) {
+            // The client of a cluster connects to single nodes again, and keeps its connections to the others.
+            if !is_cluster && is_of_other_server(&error) {
                 self.link.disconnect();
             }
             failure(&error)

@@ -10,6 +10,7 @@ mod demand;
 mod drive;
 mod hand;
 mod local;
+mod queue;
 mod rule;
 mod sweep;
 mod table;
@@ -28,8 +29,9 @@ use tokio::sync::oneshot;
 use weir_seats::{Left, Seats, StoreTime, terms::MOST_UNITS};
 
 use self::{
-    answer::Decision,
+    answer::Place,
     hand::{Found, Hand},
+    queue::Queues,
     rule::reach,
     table::{Entry, Forgotten, Local, Refused, Table, Waiter},
 };
@@ -47,18 +49,26 @@ const MOST_WAITING: usize = 65_536;
 /// is closed then.
 const SOON: Duration = Duration::from_secs(1);
 
+/// The number of questions in a row without an answer after which a key is cut off from its store.
+const MISSES: u32 = 3;
+
 /// The limiter of a shared rule in one program.
 #[derive(Debug)]
 pub struct SharedLimiter {
     client: Arc<StoreClient>,
     rule: RwLock<Arc<SharedRule>>,
     table: Table,
+    queues: Queues,
+    requests: AtomicU64,
     waiting: AtomicUsize,
     overflowed: AtomicU64,
     evicted: AtomicU64,
     /// The time at which all keys that were evicted are at full credit again. The next operator does not learn their
     /// levels from this program.
     evicted_full_at: AtomicU64,
+    /// The time at which a key with a share was last evicted, in microseconds of the program's clock. What the share had
+    /// admitted is forgotten, so a share that begins again has no credit from before.
+    shares_evicted_at: AtomicU64,
     swept: AtomicUsize,
     me: Weak<Self>,
     /// Serializes changes of the rule.
@@ -83,12 +93,28 @@ pub struct SharedKeys {
 pub struct Known {
     /// The seats that this program holds.
     pub seats: u32,
-    /// The remaining units, computed from the last answer of the store.
+    /// The remaining units, computed from the last answer of the store. While the store is lost, those of this program's
+    /// share.
     pub left: Option<Left>,
-    /// The time until the store can admit this cost. None if it is not known to refuse it.
+    /// The time until the store, or this program's share, can admit this cost. None if it is not known to refuse it.
     pub refused_for: Option<Duration>,
-    /// True if the store is lost.
+    /// True if the cost is more than the limits, or this program's share of them, ever admit.
+    pub never: bool,
+    /// True if the store is lost, or does not answer about this key.
     pub is_lost: bool,
+}
+
+impl Known {
+    /// Returns true if the store, or this program's share, is known to refuse this cost.
+    pub fn is_refused(&self) -> bool {
+        self.never || self.refused_for.is_some()
+    }
+}
+
+impl Drop for SharedLimiter {
+    fn drop(&mut self) {
+        self.forget_refusal();
+    }
 }
 
 impl SharedLimiter {
@@ -99,10 +125,13 @@ impl SharedLimiter {
             client,
             rule: RwLock::new(Arc::new(rule)),
             table,
+            queues: Queues::default(),
+            requests: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             overflowed: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
             evicted_full_at: AtomicU64::new(0),
+            shares_evicted_at: AtomicU64::new(0),
             swept: AtomicUsize::new(0),
             me: Weak::clone(me),
             changes: Mutex::default(),
@@ -124,6 +153,9 @@ impl SharedLimiter {
             return;
         }
         *self.rule.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rule);
+        // The next requests get slots of the new limits.
+        self.end_free_slots();
+        self.forget_refusal();
         let share_time = self.share_time(self.client.now());
         for index in 0..self.table.shards() {
             for entry in self.table.shard(index).values_mut() {
@@ -138,6 +170,12 @@ impl SharedLimiter {
                 }
             }
         }
+    }
+
+    /// Forgets that the store refuses the questions of this rule. A program calls this function when the rule is no
+    /// longer in force, if it keeps the limiter.
+    pub fn forget_refusal(&self) {
+        self.client.forget_refusal(&self.rule().counters);
     }
 
     /// The store.
@@ -155,11 +193,14 @@ impl SharedLimiter {
     }
 
     /// Decides on a request without waiting, if possible. `set` is the index of the key's limits in the rule.
-    /// `patience` is the longest time that the request can wait.
+    /// `patience` is the longest time that the request can wait. A cost of 0 charges nothing and is never refused.
     pub fn claim(&self, hash: u128, set: usize, cost: u32, patience: Duration) -> Claim {
         let (rule, now) = (self.rule(), self.client.now());
         if cost > MOST_UNITS || rule.set(set).never_admits(cost) {
             return Claim::Denied(Denied::new(None, None));
+        }
+        if cost == 0 {
+            return Claim::Granted(self.grant(hash, set, None, None));
         }
         let lost = self.client.lost();
         let time = self.client.time(now);
@@ -190,6 +231,9 @@ impl SharedLimiter {
         (now, time, lost): (Duration, Option<StoreTime>, Option<u64>),
     ) -> Claim {
         let terms = &rule.set(entry.set).terms;
+        let place = Place { hash, set: entry.set, stamp: terms.stamp(), cost };
+        // A rule with a ban asks the store about each request.
+        let has_slot = || !patience.is_zero() && rule.ban.is_none() && self.has_slot(place, now + patience);
         if let Some(rest) = time.and_then(|time| entry.recent_ban_rest(rule, time, now)) {
             return Claim::Denied(Denied::banned(rest));
         }
@@ -202,7 +246,7 @@ impl SharedLimiter {
                     let left = entry.left(rule, time.latest);
                     return Claim::Granted(self.grant(hash, entry.set, Some(seats), left));
                 }
-                Found::Later(due) if lost.is_none() && due > time.latest + micros(patience) => {
+                Found::Later(due) if lost.is_none() && due > time.latest + micros(patience) && !has_slot() => {
                     entry.demand.count(now, cost);
                     let retry_after = Some(Duration::from_micros(due - time.earliest));
                     return Claim::Denied(Denied::new(retry_after, entry.left(rule, time.latest)));
@@ -210,14 +254,14 @@ impl SharedLimiter {
                 Found::Later(_) | Found::Nothing => {}
             }
         }
-        if let Some(loss) = lost {
+        if let Some(loss) = lost.or_else(|| self.cut_off(entry, now)) {
             return match self.without_store(entry, rule, (hash, cost), (now, loss)) {
                 Ok(grant) => Claim::Granted(grant),
                 Err(denied) => Claim::Denied(denied),
             };
         }
         match (entry.refused, time) {
-            (Some(refused), Some(time)) if refused.applies_to(cost, patience, time) => {
+            (Some(refused), Some(time)) if refused.applies_to(cost, patience, time) && !has_slot() => {
                 entry.demand.count(now, cost);
                 let retry_after = Some(Duration::from_micros(refused.until.saturating_sub(time.earliest)));
                 Claim::Denied(Denied::new(retry_after, entry.left(rule, time.latest)))
@@ -231,8 +275,15 @@ impl SharedLimiter {
         let (rule, now) = (self.rule(), self.client.now());
         let (sender, receiver) = oneshot::channel();
         let limiter = self.me.upgrade().expect("the caller has a handle");
-        let waits = Waits { limiter, receiver, slot: None };
+        let place = Place { hash, set, stamp: rule.set(set).terms.stamp(), cost };
         let mut shard = self.table.shard_of(hash);
+        // The lock is held, so requests of a key get their numbers in the order in which they join a queue.
+        let id = self.requests.fetch_add(1, Relaxed);
+        let waits = Waits { limiter, receiver, place, id };
+        if cost == 0 {
+            let _ = sender.send(Ok(self.grant(hash, set, None, None)));
+            return waits;
+        }
         let is_full = self.waiting.load(Relaxed) >= MOST_WAITING;
         let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys).filter(|_| !is_full) else {
             drop(shard);
@@ -242,12 +293,18 @@ impl SharedLimiter {
         };
         entry.begin(set, now);
         entry.demand.count(now, cost);
-        self.waiting.fetch_add(1, Relaxed);
-        entry.waiting.push_back(Waiter { cost, latest: now + patience, is_patient: !patience.is_zero(), sender });
-        let begins = !std::mem::replace(&mut entry.asks, true);
-        if let Some(sleeps) = entry.sleeps.take() {
-            sleeps.notify_one();
-        }
+        let waiter = Waiter { id, place, latest: now + patience, is_patient: !patience.is_zero(), sender };
+        // A free slot does not go to this request while the store decides on earlier ones.
+        let can_join = !entry.asks && self.client.lost().is_none() && rule.ban.is_none();
+        let asks = if can_join { self.join(waiter).err() } else { Some(waiter) };
+        let begins = asks.is_some_and(|waiter| {
+            self.waiting.fetch_add(1, Relaxed);
+            entry.waiting.push_back(waiter);
+            if let Some(sleeps) = entry.sleeps.take() {
+                sleeps.notify_one();
+            }
+            !std::mem::replace(&mut entry.asks, true)
+        });
         drop(shard);
         if begins {
             self.drive(hash);
@@ -295,15 +352,22 @@ impl SharedLimiter {
     /// Returns what this program knows about a key, without a side effect.
     pub fn known(&self, hash: u128, set: usize, cost: u32) -> Known {
         let (rule, now) = (self.rule(), self.client.now());
-        let is_lost = self.client.lost().is_some();
-        let time = self.client.time(now);
+        let never = cost > MOST_UNITS || rule.set(set).never_admits(cost);
+        let (lost, time) = (self.client.lost(), self.client.time(now));
         let shard = self.table.shard_of(hash);
-        let Some((entry, time)) = shard.get(&hash).filter(|entry| entry.set == set).zip(time) else {
-            return Known { is_lost, ..Known::default() };
+        let entry = shard.get(&hash).filter(|entry| entry.set == set).map(|entry| &**entry);
+        if let Some(loss) = lost.or_else(|| self.cut_off(entry?, now)) {
+            let known = self.known_without_store(entry, &rule, (set, cost), (now, loss));
+            let never = known.never || never;
+            return Known { never, refused_for: known.refused_for.filter(|_| !never), ..known };
+        }
+        let Some((entry, time)) = entry.zip(time) else {
+            return Known { never, ..Known::default() };
         };
-        let refused = entry.refused.filter(|refused| refused.applies_to(cost, Duration::ZERO, time));
+        let refused = entry.refused.filter(|refused| !never && refused.applies_to(cost, Duration::ZERO, time));
         let refused_for = refused.map(|refused| Duration::from_micros(refused.until.saturating_sub(time.earliest)));
-        Known { seats: entry.hand.units(), left: entry.left(&rule, time.latest), refused_for, is_lost }
+        let left = entry.left(&rule, time.latest);
+        Known { seats: entry.hand.units(), left, refused_for, never, is_lost: false }
     }
 
     /// The statistics of the table of keys.
@@ -335,6 +399,13 @@ impl SharedLimiter {
         wanted > 0 && entry.hand.units() <= wanted / 2
     }
 
+    /// Returns the number of the next loss if the store does not answer about this key, although it answers about others:
+    /// one server of several is away. Then the key has its share, and the store is asked about it once per second.
+    fn cut_off(&self, entry: &Entry, now: Duration) -> Option<u64> {
+        let is_cut_off = entry.misses >= MISSES && now < entry.retry_at && !self.client.asks_operator();
+        is_cut_off.then(|| self.client.loss())
+    }
+
     /// The number of seats that the program should hold for the key.
     fn wanted(&self, entry: &Entry, rule: &SharedRule) -> u32 {
         if rule.ban.is_some() {
@@ -358,8 +429,10 @@ impl SharedLimiter {
     fn put_back(&self, hash: u128, set: usize, seats: Seats) {
         let rule = self.rule();
         let terms = &rule.set(set).terms;
+        // A share can begin while the operator is lost, and it does not count these seats.
+        let is_cut_off = self.client.asks_operator() && self.client.lost().is_some();
         let mut shard = self.table.shard_of(hash);
-        let dropped = match shard.get_mut(&hash) {
+        let dropped = match shard.get_mut(&hash).filter(|_| !is_cut_off) {
             Some(entry) => entry.hand.add(terms, seats),
             None => seats.left(),
         };
@@ -369,13 +442,7 @@ impl SharedLimiter {
 
     /// The time at which a key is at full credit again, as far as this program knows.
     fn full_at(&self, entry: &Entry) -> u64 {
-        let rule = self.rule();
-        let terms = &rule.set(entry.set).terms;
-        let of_other_terms = || {
-            let longest = terms.raw().iter().map(|limit| limit.period).max().unwrap_or(0);
-            self.client.time(self.client.now()).map_or(0, |time| time.latest.saturating_add(2 * longest))
-        };
-        let level = entry.level.as_ref().map_or(0, |level| level.full_at(terms).unwrap_or_else(of_other_terms));
+        let level = entry.level_full_at().unwrap_or(0);
         let share = entry.local.as_ref().filter(|local| local.admitted > 0).map_or(0, |local| local.value.full_at());
         level.max(share)
     }
@@ -386,6 +453,9 @@ impl SharedLimiter {
         self.evicted.fetch_add(1, Relaxed);
         if self.client.asks_operator() {
             self.evicted_full_at.fetch_max(self.full_at(&entry), Relaxed);
+        }
+        if entry.local.as_ref().is_some_and(|local| local.admitted > 0) {
+            self.shares_evicted_at.fetch_max(micros(self.client.now()), Relaxed);
         }
         for seats in entry.hand.drain() {
             self.give_back(hash, entry.set, seats);
@@ -402,6 +472,17 @@ impl Entry {
             self.end_share(0);
             (self.set, self.refused, self.hand) = (set, None, Hand::default());
         }
+    }
+
+    /// The time from which the level is at full credit. None without a level.
+    fn level_full_at(&self) -> Option<u64> {
+        self.level.as_ref()?.full_at(self.level_terms.as_ref()?)
+    }
+
+    /// Returns true if the key is at full credit at this time of the store, as far as the level shows it. None without a
+    /// level.
+    fn is_full(&self, time: u64) -> Option<bool> {
+        Some(self.level_full_at()? <= time)
     }
 
     fn left(&self, rule: &SharedRule, time: u64) -> Option<Left> {

@@ -78,7 +78,7 @@ pub trait Answer<Pass, Refusal, Response> {
 ///
 /// This crate has two implementations. With [`Answers`], a refusal is a response, and the service's error is the inner
 /// service's. With [`Errors`], a refusal is a [`LimitError`]. The constructor of a layer chooses one: `new` takes an
-/// [`Answer`], and `with_errors` uses [`Errors`].
+/// [`Answer`], `with_errors` uses [`Errors`], and `with_outcome` takes your own.
 ///
 /// ```
 /// use weir_tower::{Errors, LimitError, Outcome};
@@ -134,12 +134,15 @@ pub trait Outcome<Pass, Refusal, Inner, InnerError> {
 /// use weir_tower::{Answers, HttpAnswer, LatencyLayer};
 ///
 /// fn of_http<A>(admit: A) -> LatencyLayer<A, Answers<HttpAnswer>> {
-///     LatencyLayer::new(admit, HttpAnswer)
+///     LatencyLayer::with_outcome(admit, Answers(HttpAnswer)) // as LatencyLayer::new(admit, HttpAnswer)
 /// }
 /// # let _ = of_http(());
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Answers<N>(pub(crate) N);
+pub struct Answers<N>(
+    /// The [`Answer`] that makes the responses.
+    pub N,
+);
 
 impl<N, Pass, Refusal, Response, InnerError> Outcome<Pass, Refusal, Response, InnerError> for Answers<N>
 where

@@ -37,12 +37,22 @@
 //! | [`RateLimitLayer`] | is not accepted: the service is not ready | callers that can be slowed down, such as a client of a third party's API |
 //! | [`DeadlineLayer`] | (this layer limits the time of a request, waits included) | requests that must not hang |
 //!
-//! No layer spawns a task. All layers are `Clone`, and clones share their limits, so they need no `Buffer`. Waiting
-//! requests are in the limit's own FIFO queue, and are charged when they are admitted: a cancelled request leaves the
-//! queue, and the requests behind it move forward. The documentation of each layer explains when the layer is ready and
-//! what a waiting request holds.
+//! No layer spawns a task. All layers are `Clone`, and clones share their limits, so they need no `Buffer`. A service is
+//! `Clone` if its inner service is, which a [`ThroughputLayer`] requires: a waiting request takes the inner service that
+//! is ready, and a clone takes its place. Around any other service, put a `Buffer` inside of this layer.
 //!
-//! A request that waits needs a tokio runtime with timers; [`LatencyLayer`] needs no runtime.
+//! # Waits
+//!
+//! Waiting requests are in the limit's own queue, and are charged when they are admitted: a cancelled request leaves the
+//! queue, and the requests behind it move forward. First come, first served, as long as each request is polled within
+//! 2 ms of its turn. A later one is overtaken, so that it does not hold up the others. It keeps its position, and is
+//! first again when it is polled. The documentation of each layer explains when the layer is ready and what a waiting
+//! request holds.
+//!
+//! A request that waits needs a tokio runtime with timers; [`LatencyLayer`] needs no runtime. Tokio's timers round waits
+//! up to whole milliseconds. A limit that cannot make up for this, such as a leaky bucket or a [burst](weir_core::Quota)
+//! of one, waits with a finer timer in the last 2 ms. The first such wait of a process starts one thread,
+//! `futures-timer`. With [`MonotonicClock::of_tokio`], all waits use tokio's timers.
 //!
 //! A layer calls a [`LimiterAdmit`], one limit for all requests; a [`KeyedAdmit`], one limit for each key that a
 //! [`KeyExtractor`] finds; an [`InFlight`](weir_core::InFlight) limit; or your own [`Admit`] or [`Reserve`]. All of
@@ -51,7 +61,8 @@
 //! A refused client gets an [`Answer`]: [`HttpAnswer`] (429 with `Retry-After`, and the `RateLimit` headers if the
 //! limit has a [name](HttpAnswer::named)), [`GrpcAnswer`] (`RESOURCE_EXHAUSTED`, with the time to retry), or your own.
 //! The layer's errors are then the errors of the inner service, as axum requires. For any other service, use the
-//! `with_errors` constructors: their callers get a [`LimitError`].
+//! `with_errors` constructors: their callers get a [`LimitError`], which converts to tower's `BoxError`, so these
+//! layers fit between tower's own.
 //!
 //! # A limit for each client
 //!
@@ -160,6 +171,7 @@ mod bounded;
 mod clock;
 mod deadline;
 mod exceeded;
+mod inner;
 mod keyed;
 mod latency;
 mod rate_limit;

@@ -14,7 +14,8 @@ use crate::{
 
 /// Charges one [`Limiter`] a cost of one for each request. Clones share the limiter.
 ///
-/// Keep a clone of the limiter to [`retune`](Limiter::retune) it at run time.
+/// Keep a clone of the limiter to [`retune`](Limiter::retune) it at run time. The new quota is reached in one step, after
+/// any number of retunes.
 ///
 /// ```
 /// # use std::time::Duration;

@@ -43,7 +43,7 @@ pub struct ExplainDescriptor {
     pub limit: Option<ExplainDescriptorLimit>,
 }
 
-/// A limit that a descriptor brings.
+/// A limit that a descriptor contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExplainDescriptorLimit {

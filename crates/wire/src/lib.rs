@@ -1,12 +1,12 @@
 //! The messages between Weir's operator and agents.
 //!
 //! A [`Snapshot`] contains all rules that one agent enforces. The operator sends the whole snapshot over the channel
-//! (`weir-channel`), or to `PUT /v1/config` of an agent in plain text. The agent accepts or rejects the whole snapshot.
-//! The agent reports a [`Status`] over the channel and on `GET /v1/status`: the snapshot in force, the time since when
-//! it is in force, and the numbers of requests that its rules decided on.
+//! (`weir-channel`), and other programs send it to `PUT /v1/config`. The agent accepts or rejects the whole snapshot.
+//! The agent reports a [`Status`] over the channel and on `GET /v1/status`: the snapshot in force, the time at which it
+//! came into force, and the numbers of requests that its rules decided on.
 //!
-//! Before that, an agent proves the identity of its pod: it sends an [`IdentityRequest`] to the operator and receives
-//! the certificate that its control port presents.
+//! Before its first snapshot, an agent proves the identity of its pod: it sends an [`IdentityRequest`] to the operator
+//! and receives the certificate that its control port presents.
 //!
 //! The types are plain data with a JSON form that people can write by hand: camelCase names, periods in milliseconds. A
 //! snapshot with an unknown field is rejected, because an agent must never accept a field that it cannot enforce. The

@@ -104,8 +104,8 @@ pub struct Rule {
     /// Other limits for some keys. Allowed only with a `key`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<Override>,
-    /// Present: a descriptor can bring its own limit in place of the rule's limit. Allowed only in a policy with a domain,
-    /// in a rule with one limit.
+    /// Present: a descriptor can contain a limit that replaces the rule's limit. Allowed only in a policy with a
+    /// domain, in a rule with one limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_override: Option<LimitOverride>,
     /// Present: the rule limits how many requests are in flight. Only with [`Action::Limit`] and [`Per::Request`].
@@ -317,7 +317,7 @@ pub enum KeyPart {
     #[serde(rename = "method")]
     Method {},
     /// A claim of a JSON Web Token. Requests without this claim share one key. The token is verified only if the agent
-    /// has a JWKS file. Then only claims of a valid token count.
+    /// has a JWKS. Then only claims of a valid token count.
     #[serde(rename = "jwtClaim")]
     JwtClaim {
         /// The header with the token, with or without `Bearer ` before the token.

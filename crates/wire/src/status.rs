@@ -56,7 +56,8 @@ pub struct SnapshotInForce {
 pub struct StoreStatus {
     /// The [`crate::Store::name`].
     pub name: String,
-    /// Whether the store answers. `true` if the agent has not called the store yet.
+    /// Whether the store answers, and does not refuse all questions of a rule. `true` if the agent has not called the
+    /// store yet.
     pub reached: bool,
     /// The time since when `reached` has this value, in milliseconds of Unix time by the agent's clock.
     pub since_unix_millis: u64,

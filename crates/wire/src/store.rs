@@ -15,8 +15,8 @@ pub struct Store {
     /// The kind of the store, and its addresses.
     pub backend: StoreBackend,
     /// The name of a directory below the agent's `--store-secrets` directory, with the files `username`, `password`,
-    /// `sentinel-username`, `sentinel-password` and `ca.crt`. Each of these files is optional. If absent, the store needs
-    /// no secret.
+    /// `sentinel-username`, `sentinel-password` and `ca.crt`. Each of these files is optional, except
+    /// `ca.crt` of a store with `hasAuthorities`. If absent, the store needs no secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<String>,
 }
@@ -38,6 +38,10 @@ pub enum StoreBackend {
         /// Whether the agent connects with TLS.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         tls: bool,
+        /// Whether the agent trusts only the authorities in the file `ca.crt` of [`Store::secrets`]. If `false` or absent,
+        /// it trusts the authorities in that file if the file exists, and otherwise the public authorities.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        has_authorities: bool,
     },
     /// Memcached.
     Memcached {

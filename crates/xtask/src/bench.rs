@@ -3,13 +3,12 @@
 mod fleet;
 pub(crate) mod peers;
 
-use std::{path::Path, process::ExitCode, time::Duration};
+use std::{path::Path, process::ExitCode};
 
-use anyhow::Context as _;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use crate::{children::Child, python, workspace::Workspace};
+use crate::{children::finish, python, workspace::Workspace};
 
 /// The seed whose peers are packages of npm.
 const NODE: &str = "003";
@@ -140,20 +139,4 @@ fn alone(program: &Path) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--net", "sh", "-c", r#"ip link set lo up && exec "$0" "$@""#]).arg(program);
     command
-}
-
-/// Runs a program, and returns its exit code. On an interrupt, the program is stopped.
-pub(crate) async fn finish(
-    name: &str,
-    command: &mut Command,
-    interrupt: &CancellationToken,
-) -> anyhow::Result<Option<i32>> {
-    let mut child = Child::spawn(name, command)?;
-    tokio::select! {
-        status = child.wait() => Ok(status.with_context(|| format!("run {name}"))?.code()),
-        () = interrupt.cancelled() => {
-            child.stop(Duration::from_secs(2)).await;
-            Ok(None)
-        }
-    }
 }

@@ -93,6 +93,22 @@ impl Drop for Child {
     }
 }
 
+/// Runs a program, and returns its exit code. On an interrupt, the program is stopped.
+pub(crate) async fn finish(
+    name: &str,
+    command: &mut Command,
+    interrupt: &CancellationToken,
+) -> anyhow::Result<Option<i32>> {
+    let mut child = Child::spawn(name, command)?;
+    tokio::select! {
+        status = child.wait() => Ok(status.with_context(|| format!("run {name}"))?.code()),
+        () = interrupt.cancelled() => {
+            child.stop(Duration::from_secs(2)).await;
+            Ok(None)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncBufReadExt as _, BufReader};

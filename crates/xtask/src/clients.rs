@@ -10,14 +10,14 @@
 //!
 //! One case of h2spec is expected to fail: `test_h2spec.py` names the case and the reason.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
-use anyhow::Context as _;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    bench::{finish, peers},
+    bench::peers,
+    children::finish,
     debian, python,
     workspace::{Workspace, debug_build},
 };
@@ -26,9 +26,6 @@ use crate::{
 pub(crate) struct ClientsArgs {
     /// Run only these, such as `test_grpc` or `test_curl.Curl.test_trailers`
     tests: Vec<String>,
-    /// Use this agent, such as a release build; the default is a debug build
-    #[arg(long, value_name = "PATH")]
-    agent: Option<PathBuf>,
 }
 
 /// Programs that are required, but not installed, because users can have other versions of them.
@@ -51,17 +48,11 @@ pub(crate) async fn run(
     let Some(path) = peers::ensure(peers::Of::Proxy, interrupt).await? else { return Ok(ExitCode::from(2)) };
     let folder = workspace.root().join("limiter-agent/clients");
     let python = python::environment("clients", &folder.join("requirements.txt"), interrupt).await?;
-    let agent = match &args.agent {
-        Some(given) => given.canonicalize().with_context(|| format!("--agent {}", given.display()))?,
-        None => {
-            let mut build = Command::new(env!("CARGO"));
-            build.current_dir(workspace.root()).args(debug_build(&["weir-agent"]));
-            if finish("cargo build", &mut build, interrupt).await? != Some(0) {
-                return Ok(ExitCode::FAILURE);
-            }
-            workspace.target().join("debug/weir-agent")
-        }
-    };
+    let mut build = Command::new(env!("CARGO"));
+    build.current_dir(workspace.root()).args(debug_build(&["weir-agent"]));
+    if finish("cargo build", &mut build, interrupt).await? != Some(0) {
+        return Ok(ExitCode::FAILURE);
+    }
     let mut tests = Command::new(python);
     tests.current_dir(&folder).args(["-B", "-m", "unittest"]);
     if args.tests.is_empty() {
@@ -70,7 +61,7 @@ pub(crate) async fn run(
     } else {
         tests.arg("-v").args(&args.tests);
     }
-    tests.env("PATH", path).env("WEIR_AGENT", agent);
+    tests.env("PATH", path).env("WEIR_AGENT", workspace.target().join("debug/weir-agent"));
     let good = finish("the tests of limiter-agent/clients", &mut tests, interrupt).await? == Some(0);
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

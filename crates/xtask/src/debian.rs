@@ -6,7 +6,7 @@ use anyhow::ensure;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use crate::bench::finish;
+use crate::children::finish;
 
 /// A program, its Debian package, and its purpose.
 pub(crate) type Need = (&'static str, &'static str, &'static str);
@@ -25,7 +25,7 @@ pub(crate) async fn ensure(
     if missing.is_empty() {
         return Ok(true);
     }
-    if !(Path::new("/etc/debian_version").exists() && rustix::process::geteuid().is_root()) {
+    if !is_debian_as_root() {
         eprintln!("{command}: these programs are missing (on Debian as root, this command installs them):");
         for (program, package, reason) in missing {
             eprintln!("  {program:<10} {reason}; package {package}");
@@ -49,8 +49,25 @@ pub(crate) async fn ensure(
     Ok(true)
 }
 
+/// Returns true if this is Debian, or made of it, and programs can be installed.
+pub(crate) fn is_debian_as_root() -> bool {
+    Path::new("/etc/debian_version").exists() && rustix::process::geteuid().is_root()
+}
+
 pub(crate) fn is_on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut folders = std::env::split_paths(&path).chain(SYSTEM.map(PathBuf::from));
+    let rust = Path::new(env!("CARGO")).parent().map(PathBuf::from);
+    let mut folders = std::env::split_paths(&path).chain(SYSTEM.map(PathBuf::from)).chain(rust);
     folders.any(|folder| folder.join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_looked_for_where_they_are() {
+        assert!(is_on_path("sh") && is_on_path("cargo"));
+        assert!(!is_on_path("no-such-program-anywhere"));
+    }
 }

@@ -11,6 +11,7 @@ mod policy;
 mod rates;
 mod record;
 mod screen;
+mod style;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -48,9 +49,6 @@ pub(crate) struct DemoArgs {
     /// Print one line of JSON on standard output, and everything else on standard error
     #[arg(long)]
     json: bool,
-    /// Folder of weir-agent, weir-operator and weir-testapp; by default, they are built in release mode
-    #[arg(long, value_name = "DIR")]
-    programs: Option<PathBuf>,
     /// Write the output, line by line with its timing, to this SVG file
     #[arg(long, value_name = "FILE", conflicts_with = "keep")]
     record: Option<PathBuf>,
@@ -80,14 +78,10 @@ pub(crate) async fn run(
         screen.record();
     }
     let mut cast = Cast::new(workspace, "examples/demo")?;
-    let build = args.programs.is_none();
-    if let Some(programs) = args.programs {
-        cast.binaries = programs;
-    }
     let result = tokio::select! {
         biased;
         () = interrupt.cancelled() => Err(anyhow::anyhow!("interrupted")),
-        result = play(&mut cast, &screen, build, args.json) => result,
+        result = play(&mut cast, &screen, args.json) => result,
     };
     if let Err(error) = &result
         && !interrupt.is_cancelled()
@@ -95,7 +89,7 @@ pub(crate) async fn run(
         screen.failed(error, &cast.log_tails());
     }
     if args.keep && result.is_ok() {
-        screen.try_by_hand(&cast);
+        screen.try_by_hand(&cast.agents, &cast.policy);
         tokio::select! {
             () = interrupt.cancelled() => {}
             name = cast.first_to_end() => screen.note(&format!("{name} ended")),
@@ -116,10 +110,8 @@ pub(crate) async fn run(
 }
 
 /// Runs the demo. Returns true if the measurements agree with the policy.
-async fn play(cast: &mut Cast, screen: &Screen, build: bool, json: bool) -> anyhow::Result<bool> {
-    if build {
-        cast.build(screen).await?;
-    }
+async fn play(cast: &mut Cast, screen: &Screen, json: bool) -> anyhow::Result<bool> {
+    cast.build(screen).await?;
     let started = clock::now();
     cast.start(&[]).await?;
     screen.note(&format!(

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 
-use crate::{bench::peers::cache, workspace::Workspace};
+use crate::{cache, workspace::Workspace};
 
 /// The version of cargo-deny. It is fixed, because another version can give another result.
 const VERSION: &str = "0.20.2";
@@ -35,7 +35,7 @@ pub(crate) fn run(workspace: &Workspace, args: &DenyArgs) -> anyhow::Result<Exit
 
 /// Finds or compiles cargo-deny below the user's cache. Returns its path.
 fn program() -> anyhow::Result<PathBuf> {
-    let folder = cache()?.join(format!("cargo-deny-{VERSION}"));
+    let folder = cache::folder()?.join(format!("cargo-deny-{VERSION}"));
     let program = folder.join("bin/cargo-deny");
     if !program.is_file() {
         eprintln!("deny: compiling cargo-deny {VERSION} into {}, which takes a minute or two", folder.display());

@@ -103,76 +103,41 @@ impl Target {
         let lib = |package, test| Some([package, "--lib", test]);
         match self {
             Self::Core => None,
-            Self::Http => {
-                Some(["weir-agent", "--test=agent", "differential::any_connection_behaves_alike_on_both_paths"])
-            }
-            Self::Protocols => {
-                Some(["weir-agent", "--test=agent", "hostile::any_request_is_the_same_in_both_protocols"])
-            }
-            Self::Channel => lib("weir-channel", "frame::fuzz::any_bytes_are_frames_or_refused"),
+            Self::Http => Some(["weir-agent", "--test=agent", "any_connection_behaves_alike_on_both_paths"]),
+            Self::Protocols => Some(["weir-agent", "--test=agent", "any_request_is_the_same_in_both_protocols"]),
+            Self::Channel => lib("weir-channel", "any_bytes_are_frames_or_refused"),
             Self::Statuses => Some(["weir-wire", "--test=fuzz", "any_status_is_refused_or_read_as_it_was_written"]),
             Self::Messages => Some(["weir-wire", "--test=fuzz", "any_message_is_refused_or_read_as_it_was_written"]),
-            Self::Snapshot => lib("weir-client", "apply::fuzz::any_snapshot_is_refused_or_enforced"),
-            Self::Memcached => lib("weir-store", "memcached::codec::fuzz::any_bytes_are_responses_or_refused"),
-            Self::Frames => lib("weir-agent", "proxy::websocket::fuzz::any_frames_are_read_as_others_read_them"),
-            Self::Questions => {
-                lib("weir-agent", "service::fuzz::any_question_is_refused_or_answered_as_the_model_does")
+            Self::Snapshot => lib("weir-client", "any_snapshot_is_refused_or_enforced"),
+            Self::Memcached => lib("weir-store", "any_bytes_are_responses_or_refused"),
+            Self::Frames => lib("weir-agent", "any_frames_are_read_as_others_read_them"),
+            Self::Questions => lib("weir-agent", "any_question_is_refused_or_answered_as_the_model_does"),
+            Self::Authorities => lib("weir-agent", "any_authority_has_one_reading_or_is_refused"),
+            Self::Forwarded => lib("weir-agent", "any_forwarded_field_is_continued_by_the_peer"),
+            Self::Upgrades => lib("weir-agent", "any_upgrade_is_counted_or_passed_on_as_an_app_takes_it"),
+            Self::Controls => {
+                lib("weir-client", "any_query_of_the_control_api_has_the_values_of_its_definition_or_is_refused")
             }
-            Self::Authorities => lib("weir-agent", "proxy::fuzz::any_authority_has_one_reading_or_is_refused"),
-            Self::Forwarded => lib("weir-agent", "proxy::fuzz::any_forwarded_field_is_continued_by_the_peer"),
-            Self::Upgrades => {
-                lib("weir-agent", "proxy::upgrade::fuzz::any_upgrade_is_counted_or_passed_on_as_an_app_takes_it")
-            }
-            Self::Controls => lib(
-                "weir-client",
-                "control::queries_fuzz::any_query_of_the_control_api_has_the_values_of_its_definition_or_is_refused",
-            ),
-            Self::Certificates => {
-                lib("weir-client", "identity::fuzz::any_certificate_is_refused_or_read_as_others_read_it")
-            }
-            Self::Starts => {
-                lib("weir-client", "bootstrap::fuzz::any_start_is_with_the_first_snapshot_that_can_be_enforced")
-            }
-            Self::Paths => lib("weir-enforce", "matching::fuzz::any_path_and_glob_agree_with_the_definition"),
-            Self::Addresses => {
-                lib("weir-enforce", "fuzz::addresses::any_forwarded_for_names_the_client_that_the_definition_names")
-            }
-            Self::Cookies => lib("weir-enforce", "fuzz::cookies::any_cookie_is_the_one_that_the_definition_finds"),
-            Self::Costs => lib("weir-enforce", "fuzz::costs::any_told_cost_is_the_number_of_the_definition"),
-            Self::Explain => {
-                lib("weir-enforce", "fuzz::explain::any_described_request_is_refused_or_explained_as_it_is_decided")
-            }
-            Self::Hosts => lib("weir-enforce", "fuzz::hosts::any_host_and_pattern_agree_with_the_definition"),
-            Self::Jwks => lib("weir-enforce", "fuzz::jwks::any_key_set_is_refused_or_verifies_what_its_keys_signed"),
-            Self::Queries => lib("weir-enforce", "fuzz::queries::any_query_has_the_parameters_that_others_read"),
-            Self::Tokens => lib("weir-enforce", "fuzz::tokens::any_token_has_the_claims_that_were_signed_or_none"),
-            Self::Predicates => {
-                lib("weir-expressions", "predicate::fuzz::any_predicate_is_refused_or_runs_within_its_budget")
-            }
-            Self::Regexes => lib(
-                "weir-expressions",
-                "path_regex::fuzz::any_regex_is_refused_in_one_line_or_matches_by_its_definition",
-            ),
-            Self::Durations => lib("weir-duration", "fuzz::any_duration_is_the_sum_of_its_parts_or_none"),
-            Self::Admissions => lib("weir-operator", "inject::pod::fuzz::any_pod_is_left_alone_or_given_one_agent"),
-            Self::Csrs => lib(
-                "weir-operator",
-                "identity::service::fuzz::any_certificate_request_is_refused_or_is_what_its_key_signed",
-            ),
-            Self::Kept => lib(
-                "weir-operator",
-                "source::status_file::fuzz::any_status_file_is_ignored_or_holds_what_an_operator_wrote",
-            ),
-            Self::Agents => {
-                lib("weir-operator", "source::agents::fuzz::any_agent_is_called_at_the_url_that_was_written_or_refused")
-            }
-            Self::Policies => lib(
-                "weir-operator",
-                "documents::yaml::fuzz::any_text_is_read_within_bounds_and_as_another_library_reads_it",
-            ),
-            Self::Quantities => {
-                lib("weir-operator", "inject::quantity::fuzz::any_quantity_is_the_number_of_its_definition")
-            }
+            Self::Certificates => lib("weir-client", "any_certificate_is_refused_or_read_as_others_read_it"),
+            Self::Starts => lib("weir-client", "any_start_is_with_the_first_snapshot_that_can_be_enforced"),
+            Self::Paths => lib("weir-enforce", "any_path_and_glob_agree_with_the_definition"),
+            Self::Addresses => lib("weir-enforce", "any_forwarded_for_names_the_client_that_the_definition_names"),
+            Self::Cookies => lib("weir-enforce", "any_cookie_is_the_one_that_the_definition_finds"),
+            Self::Costs => lib("weir-enforce", "any_told_cost_is_the_number_of_the_definition"),
+            Self::Explain => lib("weir-enforce", "any_described_request_is_refused_or_explained_as_it_is_decided"),
+            Self::Hosts => lib("weir-enforce", "any_host_and_pattern_agree_with_the_definition"),
+            Self::Jwks => lib("weir-enforce", "any_key_set_is_refused_or_verifies_what_its_keys_signed"),
+            Self::Queries => lib("weir-enforce", "any_query_has_the_parameters_that_others_read"),
+            Self::Tokens => lib("weir-enforce", "any_token_has_the_claims_that_were_signed_or_none"),
+            Self::Predicates => lib("weir-expressions", "any_predicate_is_refused_or_runs_within_its_budget"),
+            Self::Regexes => lib("weir-expressions", "any_regex_is_refused_in_one_line_or_matches_by_its_definition"),
+            Self::Durations => lib("weir-duration", "any_duration_is_the_sum_of_its_parts_or_none"),
+            Self::Admissions => lib("weir-operator", "any_pod_is_left_alone_or_given_one_agent"),
+            Self::Csrs => lib("weir-operator", "any_certificate_request_is_refused_or_is_what_its_key_signed"),
+            Self::Kept => lib("weir-operator", "any_status_file_is_ignored_or_holds_what_an_operator_wrote"),
+            Self::Agents => lib("weir-operator", "any_agent_is_called_at_the_url_that_was_written_or_refused"),
+            Self::Policies => lib("weir-operator", "any_text_is_read_within_bounds_and_as_another_library_reads_it"),
+            Self::Quantities => lib("weir-operator", "any_quantity_is_the_number_of_its_definition"),
         }
     }
 
@@ -200,7 +165,7 @@ pub(crate) fn run(workspace: &Workspace, args: &FuzzArgs) -> anyhow::Result<Exit
     if let Some([package, place, test]) = target.test() {
         // The tests run in a debug build, because debug builds detect overflows, and `cargo test` has built them
         // already.
-        command.args(["test", "--quiet", "-p", package, place, test, "--", "--exact", "--nocapture"]);
+        command.args(["test", "--quiet", "-p", package, place, test, "--", "--nocapture"]);
     } else {
         command.args(["run", "--quiet", "--release", "-p", "weir-core", "--example", "fuzz"]);
     }
@@ -252,7 +217,7 @@ mod tests {
         let harness = targets.clone().filter(|target| !matches!(target, Target::Http | Target::Protocols));
         let named = harness.map(|target| {
             let [_, _, test] = target.test().expect("a test");
-            (target.name(), test.rsplit("::").next().unwrap_or_default().to_owned())
+            (target.name(), test.to_owned())
         });
         assert_eq!(found, named.collect());
         for (target, file) in [
@@ -261,8 +226,7 @@ mod tests {
         ] {
             let [_, _, test] = target.test().expect("a test");
             let text = fs::read_to_string(workspace.root().join(file)).expect(file);
-            let name = test.rsplit("::").next().unwrap_or_default();
-            assert!(text.contains(&format!("async fn {name}()")), "{file} has no {name}");
+            assert!(text.contains(&format!("async fn {test}()")), "{file} has no {test}");
             assert!(
                 text.contains(&format!("cargo xtask fuzz {}", target.name())),
                 "{file} does not contain the command that runs it"

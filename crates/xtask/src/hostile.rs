@@ -7,7 +7,7 @@ use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    bench::finish,
+    children::finish,
     debian::{self, Need, SYSTEM},
     workspace::Workspace,
 };

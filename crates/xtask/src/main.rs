@@ -2,7 +2,9 @@
 //!
 //! Exit codes: 0 success, 1 failure, 2 wrong usage or missing prerequisites.
 
+mod airgap;
 mod bench;
+mod cache;
 mod children;
 mod clients;
 mod clock;
@@ -125,11 +127,11 @@ async fn main() -> ExitCode {
             Command::Soak(args) => soak::run(&workspace, &args, &children::interrupts()?).await,
             Command::Test(args) => test::run(&workspace, args, &children::interrupts()?).await,
             Command::Deny(args) => deny::run(&workspace, &args),
-            Command::Envoy { file } => bench::peers::ENVOY.link(&file, &children::interrupts()?).await,
-            Command::Valkey { file } => bench::peers::VALKEY.link(&file, &children::interrupts()?).await,
+            Command::Envoy { file } => python::ENVOY.link(&file, &children::interrupts()?).await,
+            Command::Valkey { file } => python::VALKEY.link(&file, &children::interrupts()?).await,
             Command::Fuzz(args) => fuzz::run(&workspace, &args),
             Command::Hostile => hostile::run(&workspace, &children::interrupts()?).await,
-            Command::Manual(args) => manual::run(&workspace, args),
+            Command::Manual(args) => manual::run(&workspace, &args),
             Command::Miri(args) => miri::run(&workspace, &args),
             Command::Crds(args) => crds::run(&workspace, &args),
             Command::Dashboards(args) => dashboards::run(&workspace, &args, &children::interrupts()?).await,

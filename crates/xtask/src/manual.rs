@@ -40,18 +40,15 @@ struct Fault {
 
 #[derive(clap::Args)]
 pub(crate) struct ManualArgs {
-    /// Folder of weir-operator and weir-agent; by default, both are built
-    #[arg(long, value_name = "DIR")]
-    programs: Option<PathBuf>,
     /// Only build the site with mdBook into target/manual, and check its links
-    #[arg(long, conflicts_with = "programs")]
+    #[arg(long)]
     book: bool,
     /// Only write the benchmarks' figures into the pages that show them
-    #[arg(long, conflicts_with_all = ["programs", "book"])]
+    #[arg(long, conflicts_with = "book")]
     figures: bool,
 }
 
-pub(crate) fn run(workspace: &Workspace, args: ManualArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(workspace: &Workspace, args: &ManualArgs) -> anyhow::Result<ExitCode> {
     if args.book {
         return site(workspace.root());
     }
@@ -61,7 +58,7 @@ pub(crate) fn run(workspace: &Workspace, args: ManualArgs) -> anyhow::Result<Exi
     if args.figures {
         return Ok(report(&faults, &format!("{figures} figures")));
     }
-    let programs = args.programs.map_or_else(|| build(workspace), Ok)?;
+    let programs = build(workspace)?;
     links(workspace.root(), &pages, &mut faults);
     summary(&pages, &mut faults)?;
     let policies = blocks(&pages, &mut faults);

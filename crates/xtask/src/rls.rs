@@ -9,7 +9,8 @@ use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    bench::{finish, peers},
+    bench::peers,
+    children::finish,
     workspace::{Workspace, debug_build},
 };
 

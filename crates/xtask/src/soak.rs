@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use crate::{bench::finish, workspace::Workspace};
+use crate::{children::finish, workspace::Workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct SoakArgs {

@@ -18,8 +18,6 @@ use tokio_util::sync::CancellationToken;
 use self::{results::Tally, runner::Runner, stages::Stage};
 use crate::{clock, workspace::Workspace};
 
-pub(crate) use self::stages::{airgap, tools};
-
 #[derive(clap::Args)]
 pub(crate) struct TestArgs {
     /// Run everything except the scenarios on a kind cluster

@@ -79,7 +79,7 @@ const WRONG: [Wrong; 10] = [
             "per: 1s}]\n    overrides: [{keys: [[gold]], limits: [{name: per-pod, requests: 500, per: 1s}]}]",
         ),
         field: "spec.rules[0].overrides",
-        fix: "add key to say what requests are counted separately by",
+        fix: "add key, by which requests are counted separately",
     },
     Wrong {
         what: "a field that does not exist",

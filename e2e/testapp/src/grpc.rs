@@ -9,7 +9,7 @@ use tonic_health::{
 };
 use tower_service::Service as _;
 
-use crate::serve::Body;
+use crate::answers::Body;
 
 pub(crate) struct Grpc(HealthServer<HealthService>);
 

@@ -117,14 +117,14 @@ async fn send(start: Instant, schedule: Schedule, plan: Arc<Plan>, tally: Arc<Mu
             continue;
         };
         tally.lock().expect("not poisoned").counts.offered += 1;
-        let (request, variant, tally) = (plan.request(index), plan.variant(index), Arc::clone(&tally));
+        let (request, tally) = (plan.request(index), Arc::clone(&tally));
         in_flight.spawn(async move {
             let result = target.send(slot, request).await;
             let result =
                 result.with_context(|| format!("scheduled {:.2} s after the start", schedule.due(index).as_secs_f64()));
             // The latency is measured from the scheduled time, because a client would also have waited during a late
             // start.
-            tally.lock().expect("not poisoned").record(variant, clock::since(due), result);
+            tally.lock().expect("not poisoned").record(clock::since(due), result);
         });
     }
     while in_flight.join_next().await.is_some() {}

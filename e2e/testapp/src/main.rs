@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use weir_testapp::{LoadArgs, ProbeArgs, ServeArgs, load, probe, serve};
+use weir_testapp::{LoadArgs, ServeArgs, load, serve};
 
 /// A small app to protect, and a load generator.
 #[derive(Parser)]
@@ -15,12 +15,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve: / (hostname), /healthz, /echo, /headers, /bytes/N, /slow?ms=N, /_count; any other path answers 200
+    /// Serve: / (hostname), /healthz, /echo, /bytes/N, /slow?ms=N, /_count; any other path answers 200
     Serve(ServeArgs),
     /// Send at a constant rate, independent of the answers. Exits with 0 if all requests were sent on schedule
     Load(LoadArgs),
-    /// Send an exact number of requests as fast as the answers arrive
-    Probe(ProbeArgs),
 }
 
 #[tokio::main]
@@ -28,7 +26,6 @@ async fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(args) => serve::run(args).await.map(|()| true),
         Command::Load(args) => load::run(args).await,
-        Command::Probe(args) => probe::run(args).await.map(|()| true),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

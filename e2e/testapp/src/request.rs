@@ -1,4 +1,4 @@
-//! The arguments that load and probe share. They are parsed once, into targets and a template of requests.
+//! The arguments that describe the requests of a load. They are parsed once, into targets and a template of requests.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -52,7 +52,7 @@ pub struct RequestArgs {
     pub(crate) json: bool,
 }
 
-/// The targets and the template of requests, which any number of senders can share.
+/// The targets and the template of requests.
 pub(crate) struct Plan {
     targets: Vec<Arc<Target>>,
     method: Method,
@@ -116,17 +116,13 @@ impl Plan {
         &self.targets[usize::try_from(position).expect("a position in a vector")]
     }
 
-    /// The value of the varying header in request number `index`. All targets get one value before the value changes,
-    /// so each target gets every value.
-    pub(crate) fn variant(&self, index: u64) -> Option<u64> {
-        self.vary.as_ref().map(|(_, count)| index / self.targets.len() as u64 % count)
-    }
-
     pub(crate) fn request(&self, index: u64) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = self.method.clone();
         *request.headers_mut() = self.headers.clone();
-        if let (Some((name, _)), Some(variant)) = (&self.vary, self.variant(index)) {
+        if let Some((name, count)) = &self.vary {
+            // All targets get one value before the value changes, so each target gets every value.
+            let variant = index / self.targets.len() as u64 % count;
             let value = HeaderValue::from_str(&format!("k{variant}")).expect("digits are valid in a header");
             request.headers_mut().insert(name.clone(), value);
         }

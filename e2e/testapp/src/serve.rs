@@ -15,8 +15,8 @@ use std::{
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode, header::CONTENT_TYPE};
-use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use http::{Request, Response, StatusCode, header::CONTENT_TYPE};
+use http_body_util::{BodyExt as _, StreamBody};
 use hyper::{
     body::{Frame, Incoming},
     service::service_fn,
@@ -30,19 +30,21 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 
-use crate::{grpc::Grpc, websocket};
+use crate::{
+    answers::{Body, json, text},
+    grpc::Grpc,
+    websocket,
+};
 
 const CHUNK: usize = 64 * 1024;
 const MAX_BYTES: usize = 1 << 30;
 const MAX_DELAY: Duration = Duration::from_secs(60);
 
-pub(crate) type Body = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
-
 /// The settings of the server.
 #[derive(clap::Args)]
 pub struct ServeArgs {
     /// Address to listen on; port 0 selects a free port
-    #[arg(long, default_value = "0.0.0.0:8080", env = "TESTAPP_LISTEN")]
+    #[arg(long, default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
     /// Write the bound address to this file, as {"listen": "…"}
     #[arg(long)]
@@ -130,7 +132,6 @@ impl App {
             "/_count" => json(&serde_json::json!({ "requests": self.requests.load(Ordering::Relaxed) })),
             "/echo" => echo(request),
             "/ws" => websocket::echo(request),
-            "/headers" => json(&headers(request.headers())),
             "/slow" => match delay(request.uri().query()) {
                 Some(delay) => {
                     tokio::time::sleep(delay).await;
@@ -170,30 +171,6 @@ fn delay(query: Option<&str>) -> Option<Duration> {
     let millis = query?.split('&').find_map(|pair| pair.strip_prefix("ms="))?;
     let delay = Duration::from_millis(millis.parse().ok()?);
     (delay <= MAX_DELAY).then_some(delay)
-}
-
-fn headers(headers: &HeaderMap) -> serde_json::Value {
-    let mut seen = serde_json::Map::new();
-    for name in headers.keys() {
-        let values = headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-        seen.insert(name.to_string(), values.collect::<Vec<_>>().into());
-    }
-    seen.into()
-}
-
-pub(crate) fn text(status: StatusCode, body: String) -> Response<Body> {
-    full(status, "text/plain; charset=utf-8", body)
-}
-
-fn json(body: &serde_json::Value) -> Response<Body> {
-    full(StatusCode::OK, "application/json", format!("{body}\n"))
-}
-
-fn full(status: StatusCode, content_type: &'static str, body: String) -> Response<Body> {
-    let mut response = Response::new(Full::from(body).map_err(|never| match never {}).boxed_unsync());
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static(content_type));
-    response
 }
 
 #[cfg(test)]

@@ -6,9 +6,6 @@ use serde_json::{Value, json};
 
 use crate::target::Answer;
 
-/// The maximum number of header values for which the summary lists counts by value.
-const MAX_VARIANTS_LISTED: u64 = 1000;
-
 /// The maximum number of causes of unanswered requests that the summary lists.
 const MAX_CAUSES_LISTED: usize = 32;
 
@@ -55,7 +52,6 @@ pub(crate) struct Tally {
     pub(crate) counts: Counts,
     pub(crate) unsent: u64,
     by_status: BTreeMap<u16, u64>,
-    by_variant: BTreeMap<u64, (u64, u64)>,
     limited_without_retry_after: u64,
     retry_after: Option<(u64, u64)>,
     latency_allowed: Vec<Duration>,
@@ -66,7 +62,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn record(&mut self, variant: Option<u64>, latency: Duration, result: anyhow::Result<Answer>) {
+    pub(crate) fn record(&mut self, latency: Duration, result: anyhow::Result<Answer>) {
         let answer = match result {
             Ok(answer) => answer,
             Err(error) => {
@@ -87,11 +83,6 @@ impl Tally {
         };
         self.counts.allowed += allowed;
         self.counts.limited += limited;
-        if let Some(variant) = variant.filter(|variant| *variant < MAX_VARIANTS_LISTED) {
-            let counts = self.by_variant.entry(variant).or_default();
-            counts.0 += allowed;
-            counts.1 += limited;
-        }
         if allowed == 1 {
             self.latency_allowed.push(latency);
         }
@@ -127,16 +118,6 @@ impl Tally {
                 "limited": percentiles(&mut self.latency_limited),
             },
         });
-        if !self.by_variant.is_empty() {
-            summary["by_value"] = self
-                .by_variant
-                .iter()
-                .map(|(variant, (allowed, limited))| {
-                    (format!("k{variant}"), json!({ "allowed": allowed, "limited": limited }))
-                })
-                .collect::<serde_json::Map<_, _>>()
-                .into();
-        }
         if let Some(error) = &self.first_error {
             summary["first_error"] = json!(error);
             summary["by_cause"] = json!(self.by_cause);
@@ -187,20 +168,19 @@ mod tests {
         let mut tally = Tally::default();
         let ms = Duration::from_millis;
         tally.counts.offered = 7;
-        tally.record(Some(0), ms(1), answer(200, None));
-        tally.record(Some(1), ms(3), answer(204, None));
-        tally.record(Some(1), ms(5), answer(429, Some(2)));
-        tally.record(Some(1), ms(5), answer(429, Some(9)));
-        tally.record(Some(0), ms(5), answer(429, None));
-        tally.record(None, ms(5), answer(503, None));
-        tally.record(None, ms(5), Err(anyhow::anyhow!("connection refused")));
+        tally.record(ms(1), answer(200, None));
+        tally.record(ms(3), answer(204, None));
+        tally.record(ms(5), answer(429, Some(2)));
+        tally.record(ms(5), answer(429, Some(9)));
+        tally.record(ms(5), answer(429, None));
+        tally.record(ms(5), answer(503, None));
+        tally.record(ms(5), Err(anyhow::anyhow!("connection refused")));
         let summary = tally.summary(ms(1500));
         assert_eq!(
             summary,
             json!({
                 "summary": true, "seconds": 1.5, "offered": 7, "unsent": 0, "allowed": 2, "limited": 3, "errors": 1,
                 "by_status": {"200": 1, "204": 1, "429": 3, "503": 1},
-                "by_value": {"k0": {"allowed": 1, "limited": 1}, "k1": {"allowed": 1, "limited": 2}},
                 "limited_without_retry_after": 1, "retry_after_min": 2, "retry_after_max": 9,
                 "latency_ms": {"allowed": {"p50": 1.0, "p99": 3.0}, "limited": {"p50": 5.0, "p99": 5.0}},
                 "first_error": "connection refused", "by_cause": {"connection refused": 1},

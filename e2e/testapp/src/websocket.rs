@@ -10,7 +10,7 @@ use tokio_tungstenite::{
     tungstenite::{handshake::server::create_response, protocol::Role},
 };
 
-use crate::serve::{Body, text};
+use crate::answers::{Body, text};
 
 /// Accepts the upgrade, and then echoes messages until the client closes the connection.
 pub(crate) fn echo(mut request: Request<Incoming>) -> Response<Body> {

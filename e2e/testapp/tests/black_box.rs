@@ -54,18 +54,22 @@ fn lines(output: &Output) -> Vec<Value> {
 }
 
 #[test]
-fn what_the_load_counts_is_what_reached_the_server() {
+fn what_the_load_counts_is_what_reached_the_server_however_it_connects() {
     let server = Server::start();
-    let output =
-        testapp(&["load", "--url", &server.url, "--rate", "200", "--duration", "1", "--report-every", "250", "--json"]);
-    assert!(output.status.success(), "the schedule was not kept: {output:?}");
-    let lines = lines(&output);
-    let (summary, intervals) = lines.split_last().expect("a summary");
-    assert_eq!((&summary["offered"], &summary["allowed"], &summary["unsent"]), (&200.into(), &200.into(), &0.into()));
-    assert_eq!(summary["by_status"], serde_json::json!({ "200": 200 }));
-    let sum = |name: &str| intervals.iter().map(|line| line[name].as_u64().expect("a count")).sum::<u64>();
-    assert_eq!((sum("offered"), sum("allowed"), sum("limited"), sum("errors")), (200, 200, 0, 0));
-    assert_eq!(server.count(), 200);
+    for (extra, total) in [(None, 100), (Some("--no-keepalive"), 200), (Some("--http2=2"), 300)] {
+        let mut args = vec!["load", "--url", &server.url, "--rate", "100", "--duration", "1", "--json"];
+        args.extend(["--report-every", "250"].into_iter().chain(extra));
+        let output = testapp(&args);
+        assert!(output.status.success(), "the schedule was not kept: {output:?}");
+        let lines = lines(&output);
+        let (summary, intervals) = lines.split_last().expect("a summary");
+        let counts = ["offered", "allowed", "unsent", "errors"].map(|name| summary[name].as_u64().expect("a count"));
+        assert_eq!(counts, [100, 100, 0, 0]);
+        assert_eq!(summary["by_status"], serde_json::json!({ "200": 100 }));
+        let sum = |name: &str| intervals.iter().map(|line| line[name].as_u64().expect("a count")).sum::<u64>();
+        assert_eq!((sum("offered"), sum("allowed"), sum("limited"), sum("errors")), (100, 100, 0, 0));
+        assert_eq!(server.count(), total);
+    }
 }
 
 #[test]
@@ -81,24 +85,14 @@ fn a_load_that_cannot_be_sent_says_so_and_fails() {
 }
 
 #[test]
-fn a_probe_sends_exactly_what_it_was_told_however_it_connects() {
-    let server = Server::start();
-    for (extra, total) in [(None, 500), (Some("--no-keepalive"), 1000), (Some("--http2=2"), 1500)] {
-        let mut args = vec!["probe", "--url", &server.url, "--count", "500", "--concurrency", "7", "--json"];
-        args.extend(extra);
-        let summary = lines(&testapp(&args)).pop().expect("a summary");
-        assert_eq!((&summary["allowed"], &summary["errors"]), (&500.into(), &0.into()));
-        assert_eq!(server.count(), total);
-    }
-}
-
-#[test]
 fn a_server_that_is_not_there_is_an_error_and_no_answer() {
     // The socket is bound, but does not listen. So no other process can take the port, and connections are refused.
     let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
     socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
     let url = format!("http://{}", socket.local_addr().expect("bound"));
-    let summary = lines(&testapp(&["probe", "--url", &url, "--count", "3", "--json"])).pop().expect("a summary");
+    let summary = lines(&testapp(&["load", "--url", &url, "--rate", "10", "--duration", "0.3", "--json"]))
+        .pop()
+        .expect("a summary");
     assert_eq!((&summary["errors"], &summary["allowed"], &summary["limited"]), (&3.into(), &0.into(), &0.into()));
     assert!(summary["first_error"].as_str().expect("the summary contains an error").contains("connect"), "{summary}");
 }

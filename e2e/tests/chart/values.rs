@@ -81,14 +81,14 @@ fn folders(value: &Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-struct Chart {
-    path: String,
+pub(crate) struct Chart {
+    pub(crate) path: String,
     /// Arguments of helm, and the chart rendered with them.
-    bases: Vec<(Vec<String>, String)>,
+    pub(crate) bases: Vec<(Vec<String>, String)>,
 }
 
 impl Chart {
-    fn read(name: &str) -> Result<Self> {
+    pub(crate) fn read(name: &str) -> Result<Self> {
         let path = chart(name)?;
         let mut bases = Vec::new();
         for file in values(&path)? {
@@ -103,6 +103,13 @@ impl Chart {
 
     fn defaults(&self) -> Result<Value> {
         Ok(serde_yaml::from_str(&fs::read_to_string(Path::new(&self.path).join("values.yaml"))?)?)
+    }
+
+    /// Returns the default of every value that contains no other values, by path.
+    pub(crate) fn all(&self) -> Result<BTreeMap<String, Value>> {
+        let mut all = BTreeMap::new();
+        leaves(&self.defaults()?, "", &mut all);
+        Ok(all)
     }
 
     /// Returns true if a value has an effect with one of the bases.
@@ -124,10 +131,15 @@ impl Chart {
 }
 
 /// Renders a chart. The inner error is the error of helm.
-fn template(chart: &str, args: &[String]) -> Result<std::result::Result<String, String>> {
+pub(crate) fn template(chart: &str, args: &[String]) -> Result<std::result::Result<String, String>> {
+    template_as("weir", chart, args)
+}
+
+/// Renders a chart as a release with this name.
+pub(crate) fn template_as(release: &str, chart: &str, args: &[String]) -> Result<std::result::Result<String, String>> {
     let folder = std::env::var_os("WEIR_KUBE_BIN").context("WEIR_KUBE_BIN is not set")?;
     let mut helm = Command::new(Path::new(&folder).join("helm"));
-    let output = helm.args(["template", "weir", chart, "--namespace", NAMESPACE]).args(args).output()?;
+    let output = helm.args(["template", release, chart, "--namespace", NAMESPACE]).args(args).output()?;
     let text = |bytes| String::from_utf8(bytes).context("the output of helm is not UTF-8");
     Ok(if output.status.success() { Ok(text(output.stdout)?) } else { Err(text(output.stderr)?) })
 }
@@ -136,8 +148,7 @@ fn template(chart: &str, args: &[String]) -> Result<std::result::Result<String, 
 fn every_value_has_an_effect() -> Result<()> {
     for name in ["weir-crds", "weir"] {
         let chart = Chart::read(name)?;
-        let mut all = BTreeMap::new();
-        leaves(&chart.defaults()?, "", &mut all);
+        let all = chart.all()?;
         ensure!(!all.is_empty(), "{name} has no values");
         let mut idle = Vec::new();
         for (path, default) in &all {
@@ -362,6 +373,81 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
         (&[certificate, "injection.certManager.enabled=true"], "remove one of them"),
         (&["injection.certificate.caBundle=-----BEGIN CERTIFICATE-----"], "name that Secret, or remove the bundle"),
         (&["hostNetwork=true", "hostUsers=false"], "hostUsers false is not valid with hostNetwork"),
+        (&["dnsPolicy=None"], "dnsPolicy None: set dnsConfig.nameservers"),
+        (
+            &["strategy.rollingUpdate.maxSurge=0%"],
+            "strategy.rollingUpdate.maxSurge 0% and maxUnavailable 0 allow no update: raise one of them",
+        ),
+        (&["podDisruptionBudget.maxUnavailable=0"], "podDisruptionBudget.maxUnavailable 0 blocks every drain"),
+        (
+            &["podDisruptionBudget.minAvailable=2"],
+            "podDisruptionBudget.minAvailable 2 blocks every drain of a node with 2 replicas: set less",
+        ),
+        (&["podDisruptionBudget.minAvailable=51%"], "podDisruptionBudget.minAvailable 51% blocks every drain"),
+        (
+            &[
+                "rateLimitService.enabled=true",
+                "rateLimitService.podDisruptionBudget.minAvailable=100%",
+                "rateLimitService.replicas=null",
+            ],
+            "rateLimitService.podDisruptionBudget.minAvailable 100% blocks every drain of a node: set less",
+        ),
+        (
+            &["rateLimitService.enabled=true", "rateLimitService.podDisruptionBudget.maxUnavailable=0%"],
+            "rateLimitService.podDisruptionBudget.maxUnavailable 0% blocks every drain",
+        ),
+        (
+            &["networkPolicy.enabled=true", "networkPolicy.apiServer.cidrs={10.0.0.0/33}"],
+            "networkPolicy.apiServer.cidrs: 10.0.0.0/33 is not a range",
+        ),
+        (
+            &["networkPolicy.enabled=true", "networkPolicy.apiServer.cidrs={10.0.0.256/32}"],
+            "10.0.0.256/32 is not a range of addresses",
+        ),
+        (
+            &[
+                "rateLimitService.enabled=true",
+                "rateLimitService.networkPolicy.enabled=true",
+                "rateLimitService.networkPolicy.egress[0].to[0].ipBlock.cidr=fd00::/129",
+            ],
+            "rateLimitService.networkPolicy.egress.to.ipBlock: fd00::/129 is not a range of addresses",
+        ),
+        (
+            &["networkPolicy.enabled=true", "networkPolicy.apiServer.cidrs={192.168.77.130/17}"],
+            "networkPolicy.apiServer.cidrs: 192.168.77.130/17 has bits after its prefix: write 192.168.0.0/17, or 192.168.77.130/32",
+        ),
+        (
+            &["networkPolicy.enabled=true", "networkPolicy.metricsFrom[0].ipBlock.cidr=0.0.0.1/0"],
+            "networkPolicy.metricsFrom.ipBlock: 0.0.0.1/0 has bits after its prefix: write 0.0.0.0/0",
+        ),
+        (
+            &["volumes[0].name=identity-authority", "identity.authority.existingSecret=a"],
+            "volumes contains the name identity-authority, which the chart itself uses: choose another name",
+        ),
+        (
+            &["volumes[0].name=webhook-certificate", "injection.certManager.enabled=true"],
+            "volumes contains the name webhook-certificate, which the chart itself uses",
+        ),
+        (&["volumes[0].name=a", "volumes[1].name=a"], "volumes contains the name a, which another entry uses"),
+        (
+            &["extraContainers[0].name=operator"],
+            "extraContainers contains the name operator, which the chart itself uses",
+        ),
+        (&["extraContainers[0].name=agent-image"], "extraContainers contains the name agent-image"),
+        (
+            &["identity.existingSecret=a", "injection.existingSecret=a"],
+            "identity.existingSecret and injection.existingSecret are both a, so agents and the webhook would share one CA",
+        ),
+        (
+            &[
+                "rateLimitService.enabled=true",
+                "rateLimitService.stores[0].name=a",
+                "rateLimitService.stores[0].caSecret=b",
+                "rateLimitService.stores[1].name=a",
+                "rateLimitService.stores[1].caSecret=c",
+            ],
+            "rateLimitService.stores contains a twice: remove one of the entries",
+        ),
         (&["injection.port=8490"], "injection.port and telemetry.port are both 8490"),
         (&["identity.port=8491"], "identity.port and injection.port are both 8491"),
         (&["injection.enabled=false", "telemetry.port=8492"], "identity.port and telemetry.port are both 8492"),
@@ -429,6 +515,28 @@ fn values_at_their_bounds_are_accepted() -> Result<()> {
         &["rateLimitService.drainSeconds=99999", "rateLimitService.enabled=true"],
         &["lease.renewal=2.666666667", "lease.duration=9"],
         &["strategy.type=Recreate", "strategy.rollingUpdate=null"],
+        &["strategy.type=Recreate", "strategy.rollingUpdate.maxSurge=0"],
+        &["strategy.rollingUpdate.maxSurge=0", "strategy.rollingUpdate.maxUnavailable=null"],
+        &["dnsPolicy=None", "dnsConfig.nameservers={10.0.0.10}"],
+        &["replicas=3", "podDisruptionBudget.minAvailable=66%"],
+        &["replicas=1", "podDisruptionBudget.maxUnavailable=0"],
+        &["podDisruptionBudget.enabled=false", "podDisruptionBudget.maxUnavailable=0"],
+        &["rateLimitService.replicas=null", "rateLimitService.podDisruptionBudget.minAvailable=100"],
+        &[
+            "networkPolicy.enabled=true",
+            "networkPolicy.apiServer.cidrs={255.255.255.255/32,0.0.0.0/0,::/0,fd00::1/128}",
+        ],
+        &["networkPolicy.enabled=false", "networkPolicy.apiServer.cidrs={10.0.0.0/33}"],
+        &["rateLimitService.podDisruptionBudget.maxUnavailable=0"],
+        &["livenessProbe.periodSeconds=0"],
+        &["livenessProbe.successThreshold=0", "readinessProbe.successThreshold=2"],
+        &["networkPolicy.enabled=true", "networkPolicy.apiServer.cidrs={10.0.0.0/8,192.168.77.130/31,128.0.0.0/1}"],
+        &["volumes[0].name=identity-authority", "volumes[1].name=operator"],
+        &["extraContainers[0].name=agent-image", "injection.enabled=false"],
+        &["identity.existingSecret=a", "injection.existingSecret=a", "injection.enabled=false"],
+        &["images.registry=a.b:5000/c-d/e", "injection.redirect.image=a.b:5000/c@sha256:12"],
+        &["commonLabels.example\\.com/a=X_1.y", "podLabels.a="],
+        &["services.ipFamilyPolicy=PreferDualStack", "services.ipFamilies={IPv6,IPv4}"],
     ] {
         render(&chart("weir")?, settings).with_context(|| format!("{settings:?}"))?;
     }

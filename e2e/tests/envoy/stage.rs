@@ -20,7 +20,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -243,8 +243,7 @@ impl Service {
 
     /// Asks the service to end, and waits for it.
     pub(crate) async fn end(mut self) -> Result<ExitStatus> {
-        let id = self.program.0.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        kill_process(id.context("the service has ended")?, Signal::TERM)?;
+        self.program.signal(Signal::TERM)?;
         Ok(timeout(PATIENCE, self.program.0.wait()).await.context("the service does not end")??)
     }
 }

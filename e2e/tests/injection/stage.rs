@@ -3,7 +3,6 @@
 use std::{
     net::TcpListener,
     path::{Path, PathBuf},
-    time::Instant,
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
@@ -14,13 +13,14 @@ use kube::{
 };
 use serde::Deserialize as _;
 use serde_json::{Value, json};
-use tokio::{process::Command, time::sleep};
+use tokio::process::Command;
 use weir_api::{RateLimitPolicy, RateLimitPolicyStatus};
 use weir_testbed::{ControlPlane, OPERATOR_NAMESPACE};
 
 use super::{
-    BETWEEN_LOOKS, PATIENCE, agent, bootstrap,
+    agent, bootstrap,
     programs::{Program, build_programs, program},
+    waiting::{found, until},
 };
 
 /// A control plane with the objects of the chart.
@@ -201,17 +201,14 @@ impl Stage {
     /// Waits until the webhook injects an agent. It uses dry runs, so no pod is created.
     pub(crate) async fn until_injecting(&self, namespace: &str) -> Result<()> {
         let asked = json!({"labels": {"app": "web", "weir.dev/inject": "enabled"}});
-        let start = Instant::now();
-        loop {
+        found(async || {
             // With `Fail`, a webhook that is not ready is an error.
             let answered = self.dry_pod(namespace, &asked).await;
-            let Err(problem) = answered.and_then(|pod| bootstrap(agent(&pod)?)) else { return Ok(()) };
-            ensure!(
-                start.elapsed() < PATIENCE,
-                "waited for the webhook to inject an agent with the policies: {problem:#}"
-            );
-            sleep(BETWEEN_LOOKS).await;
-        }
+            let injected = answered.and_then(|pod| bootstrap(agent(&pod)?)).map(drop);
+            Ok(injected
+                .map_err(|problem| format!("waited for the webhook to inject an agent with the policies: {problem:#}")))
+        })
+        .await
     }
 
     pub(crate) async fn until_status(
@@ -221,17 +218,7 @@ impl Stage {
         wanted: impl Fn(&RateLimitPolicyStatus) -> bool,
     ) -> Result<()> {
         let policies: Api<RateLimitPolicy> = self.api(namespace);
-        self.until("the status", async || Ok(policies.get(name).await?.status.is_some_and(|status| wanted(&status))))
-            .await
-    }
-
-    pub(crate) async fn until(&self, what: &str, wanted: impl AsyncFn() -> Result<bool>) -> Result<()> {
-        let start = Instant::now();
-        while !wanted().await? {
-            ensure!(start.elapsed() < PATIENCE, "waited for {what}");
-            sleep(BETWEEN_LOOKS).await;
-        }
-        Ok(())
+        until("the status", async || Ok(policies.get(name).await?.status.is_some_and(|status| wanted(&status)))).await
     }
 
     /// Reads the Secret of the webhook, without the apiserver's metadata about writes.

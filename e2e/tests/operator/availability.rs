@@ -5,10 +5,8 @@
 
 use std::process::Stdio;
 
-use http_body_util::Full;
-use hyper::body::Bytes;
 use k8s_openapi::api::coordination::v1::Lease;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use super::*;
 
@@ -43,7 +41,7 @@ async fn a_standby_takes_over_from_a_leader_that_is_killed_and_from_one_that_is_
     ensure!(!third.leads().await?, "two operators lead");
     let stopped = Instant::now();
     let mut second = second;
-    second.signal(Signal::TERM)?;
+    second.program.signal(Signal::TERM)?;
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(70)]}})).await?;
     agent.until("the patch", |snapshot| requests(&Some(snapshot.clone())) == Some(70)).await?;
     let took = stopped.elapsed();
@@ -71,21 +69,21 @@ async fn a_leader_that_was_paused_and_wakes_up_writes_nothing() -> Result<()> {
     ensure!(old.leads().await?, "the first does not lead");
     let by_old = relay.sequences();
 
-    old.signal(Signal::STOP)?;
+    old.program.signal(Signal::STOP)?;
     // The paused operator receives this change when it resumes.
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
     new.until_leader(true).await?;
     stage.until("the new leader's status", |s| s.observed_generation == Some(2) && count(s) == "1/1").await?;
-    relay.polled(2).await?;
+    relay.told(2).await?;
     let rest = (stage.version().await?, stage.status_writes().await?, relay.sequences());
     let by_new = &rest.2[by_old.len()..];
     ensure!(!by_new.is_empty() && !by_old.is_empty(), "{by_old:?} {by_new:?}");
     let (last, first) = (by_old.iter().max().copied(), by_new.iter().min().copied());
     ensure!(first > last, "the new leader's sequences {by_new:?} are not above the old one's {by_old:?}");
 
-    old.signal(Signal::CONT)?;
+    old.program.signal(Signal::CONT)?;
     old.until_leader(false).await?;
-    relay.polled(10).await?;
+    relay.told(10).await?;
     let after = (stage.version().await?, stage.status_writes().await?, relay.sequences());
     ensure!(rest == after, "the old leader has written: {rest:?} became {after:?}");
     ensure!(new.leads().await?, "the new leader no longer leads");
@@ -158,19 +156,8 @@ impl Operator {
         Ok(Self { program: Program::start(command)?, telemetry })
     }
 
-    pub(super) fn signal(&self, signal: Signal) -> Result<()> {
-        let id = self.program.0.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        Ok(kill_process(id.context("the operator has ended")?, signal)?)
-    }
-
     async fn get(&self, path: &str) -> Result<(http::StatusCode, String)> {
-        let stream = TokioIo::new(TcpStream::connect(&self.telemetry).await?);
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
-        tokio::spawn(connection);
-        let request = http::Request::get(path).header(http::header::HOST, &self.telemetry);
-        let response = sender.send_request(request.body(Full::new(Bytes::new()))?).await?;
-        let status = response.status();
-        Ok((status, String::from_utf8(response.into_body().collect().await?.to_bytes().to_vec())?))
+        request(http::Method::GET, &self.telemetry, path).await
     }
 
     pub(super) async fn answers(&self, path: &str) -> Result<bool> {
@@ -192,12 +179,8 @@ impl Operator {
 
     /// Waits until a series with this label is not zero.
     pub(super) async fn until_metric(&self, name: &str, label: &str) -> Result<()> {
-        let start = Instant::now();
-        while self.metric(&format!("{name}{{{label}}}")).await? == 0 {
-            ensure!(start.elapsed() < PATIENCE, "waited for {name} with {label}");
-            sleep(BETWEEN_LOOKS).await;
-        }
-        Ok(())
+        let series = format!("{name}{{{label}}}");
+        until(&series, async || Ok(self.metric(&series).await? > 0)).await
     }
 
     /// The results of failed pushes.
@@ -208,20 +191,11 @@ impl Operator {
     }
 
     pub(super) async fn until_leader(&self, wanted: bool) -> Result<()> {
-        let start = Instant::now();
-        while self.leads().await.ok() != Some(wanted) {
-            ensure!(start.elapsed() < PATIENCE, "waited for an operator whose leadership is {wanted}");
-            sleep(BETWEEN_LOOKS).await;
-        }
-        Ok(())
+        let what = format!("an operator whose leadership is {wanted}");
+        until(&what, async || Ok(self.leads().await.ok() == Some(wanted))).await
     }
 
     pub(super) async fn until_ready(&self) -> Result<()> {
-        let start = Instant::now();
-        while !self.answers("/readyz").await.unwrap_or(false) {
-            ensure!(start.elapsed() < PATIENCE, "waited for an operator to be ready");
-            sleep(BETWEEN_LOOKS).await;
-        }
-        Ok(())
+        until("an operator to be ready", async || Ok(self.answers("/readyz").await.unwrap_or(false))).await
     }
 }

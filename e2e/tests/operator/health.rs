@@ -77,19 +77,13 @@ impl Stage {
 
     pub(crate) async fn until_health_of(&self, name: &str, state: &str, kstatus: &str, argocd: &str) -> Result<()> {
         let example = example(state)?;
-        let start = Instant::now();
-        let policy = loop {
+        let policy = found(async || {
             let policy: Value = serde_json::to_value(self.api::<RateLimitPolicy>().get(name).await?)?;
-            if conditions(&policy) == conditions(&example) {
-                break policy;
-            }
-            ensure!(
-                start.elapsed() < PATIENCE,
-                "waited for state {state} of {name}, the status is {:#}",
-                policy["status"]
-            );
-            sleep(BETWEEN_LOOKS).await;
-        };
+            let is_so = conditions(&policy) == conditions(&example);
+            let message = || format!("waited for state {state} of {name}, the status is {:#}", policy["status"]);
+            Ok(if is_so { Ok(policy) } else { Err(message()) })
+        })
+        .await?;
         for object in [&policy, &example] {
             let Verdicts { kstatus: flux, argocd: argo } = rate_health(object).await?;
             ensure!((&*flux.status, &*argo.status) == (kstatus, argocd), "{flux:?} and {argo:?} for {object:#}");

@@ -6,7 +6,7 @@ use k8s_openapi::api::{
     authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
     core::v1::{Secret, ServiceAccount},
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use weir_testbed::OPERATOR_NAMESPACE;
 
@@ -57,12 +57,7 @@ async fn an_agent_counts_that_proves_which_pod_it_is() -> Result<()> {
     let before = identity.authorities().await?;
     let emptied = Patch::Merge(json!({"data": {"ca.crt": "", "ca.key": ""}}));
     secrets.patch(SECRET, &PatchParams::default(), &emptied).await?;
-    let start = Instant::now();
-    while identity.authorities().await.ok().as_ref() != Some(&before) {
-        ensure!(start.elapsed() < PATIENCE, "the authorities are lost");
-        sleep(BETWEEN_LOOKS).await;
-    }
-    Ok(())
+    until("the lost authorities", async || Ok(identity.authorities().await.ok().as_ref() == Some(&before))).await
 }
 
 /// Agents send their status periodically, so the operator detects a silent agent. An operator that was paused does not
@@ -74,26 +69,24 @@ async fn who_falls_silent_is_found_and_who_was_not_listened_to_is_not_blamed() -
     stage.until("2/2", |status| count(status) == "2/2").await?;
 
     // The pause is longer than the allowed silence of an agent, and shorter than the Lease's duration.
-    operator.signal(Signal::STOP)?;
+    operator.program.signal(Signal::STOP)?;
     sleep(Duration::from_millis(4_500)).await;
-    operator.signal(Signal::CONT)?;
+    operator.program.signal(Signal::CONT)?;
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
     stage.until("the change", |s| s.observed_generation == Some(2) && count(s) == "2/2").await?;
     let events = stage.api::<Event>().list(&ListParams::default()).await?.items;
     let blamed: Vec<_> = events.iter().filter(|event| event.reason.as_deref() == Some("Drifted")).collect();
     ensure!(blamed.is_empty(), "{blamed:#?}");
 
-    let agent =
-        Pid::from_raw(first.program.0.id().context("the agent has ended")?.try_into()?).context("not a process ID")?;
     let silent = Instant::now();
-    kill_process(agent, Signal::STOP)?;
+    first.program.signal(Signal::STOP)?;
     let status = stage.until("silence", |status| count(status) == "1/2").await?;
     println!("an agent that hangs: reported after {:?}", silent.elapsed());
     ensure!(silent.elapsed() < PROMPTLY, "took {:?}", silent.elapsed());
     ensure!(tells(&status, "a", "no answer within"), "{status:#?}");
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(70)]}})).await?;
     second.until("the change", |snapshot| requests(&Some(snapshot.clone())) == Some(70)).await?;
-    kill_process(agent, Signal::CONT)?;
+    first.program.signal(Signal::CONT)?;
     stage.until("2/2", |s| s.observed_generation == Some(3) && count(s) == "2/2").await?;
     ensure!(requests(&first.in_force().await?) == Some(70), "an agent that does not enforce was counted");
     Ok(())
@@ -144,7 +137,7 @@ async fn a_token_that_says_nothing_about_the_pod_gives_no_certificate() -> Resul
         identity.object(&stage, name).await?;
         let agent = identity.agent(&stage, name, &token).await?;
         identity.listens(&stage, name, agent.port()?).await?;
-        stage.until(name, |status| tells(status, name, "it hangs up when it is asked for its certificate")).await?;
+        stage.until(name, |status| tells(status, name, "it closes the connection during the TLS handshake")).await?;
         operator.until_metric("weir_operator_identities_total", answer).await?;
         stage.api::<Pod>().delete(name, &DeleteParams::default().grace_period(0)).await?;
     }
@@ -204,11 +197,7 @@ fn tells(status: &RateLimitPolicyStatus, pod: &str, words: &str) -> bool {
 }
 
 async fn put_plain(control: &str) -> Result<http::StatusCode> {
-    let stream = TcpStream::connect(control).await?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let request = http::Request::put("/v1/config").header(http::header::HOST, control).body(Empty::<&[u8]>::new())?;
-    Ok(timeout(PATIENCE, sender.send_request(request)).await??.status())
+    Ok(request(http::Method::PUT, control, "/v1/config").await?.0)
 }
 
 /// The chart's objects for the identity service, and the agents' settings.

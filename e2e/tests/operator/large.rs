@@ -29,8 +29,7 @@ async fn of_policies_beyond_a_snapshot_the_oldest_hold_and_the_others_say_why_no
     let addresses = stage.files.path().join("late");
     let late = Agent::with(&addresses, &["--wait-for-config"]).await?;
     stage.pod_object("late", late.port()?).await?;
-    let start = Instant::now();
-    let (accepted, refused) = loop {
+    let (accepted, refused) = found(async || {
         let found = policies.list(&ListParams::default()).await?.items;
         let named = |so: fn(&RateLimitPolicyStatus) -> bool| -> BTreeSet<String> {
             let those = found.iter().filter(|it| it.status.as_ref().is_some_and(so));
@@ -39,12 +38,11 @@ async fn of_policies_beyond_a_snapshot_the_oldest_hold_and_the_others_say_why_no
         let holds = named(|it| count(it) == "2/2" && enforced(it) == ("True", "Enforced"));
         let too_large = named(|it| enforced(it) == ("False", "SnapshotTooLarge"));
         if holds.len() + too_large.len() == POLICIES && !holds.is_empty() {
-            break (holds, too_large);
+            return Ok(Ok((holds, too_large)));
         }
-        let (holds, too_large) = (holds.len(), too_large.len());
-        ensure!(start.elapsed() < PATIENCE, "{holds} fit and {too_large} are too large, of {POLICIES}");
-        sleep(BETWEEN_LOOKS).await;
-    };
+        Ok(Err(format!("{} fit and {} are too large, of {POLICIES}", holds.len(), too_large.len())))
+    })
+    .await?;
     // The policies can have the same age in seconds, so the operator orders them by name.
     let oldest: BTreeSet<String> = names.iter().take(accepted.len()).cloned().collect();
     ensure!(accepted == oldest && !refused.is_empty(), "{accepted:?} are accepted, {refused:?} are not");

@@ -29,7 +29,7 @@ async fn of_two_hundred_policies_on_the_same_pods_all_hold_and_a_change_costs_wh
     // test tries several times.
     let mut cheapest = (u64::MAX, u64::MAX);
     for attempt in 0..10 {
-        relay.polled(3).await?;
+        relay.told(3).await?;
         let before = (stage.versions().await?, stage.status_writes().await?, operator.pushed().await?);
         let changed = name(17);
         let limit = 5000 + attempt;
@@ -41,7 +41,7 @@ async fn of_two_hundred_policies_on_the_same_pods_all_hold_and_a_change_costs_wh
             agent.until("the change", has).await?;
         }
         stage.until_all("2/2").await?;
-        relay.polled(3).await?;
+        relay.told(3).await?;
         let after = (stage.versions().await?, stage.status_writes().await?, operator.pushed().await?);
         let others = |versions: &BTreeMap<String, String>| {
             let mut versions = versions.clone();
@@ -71,20 +71,17 @@ impl Stage {
     /// Waits until all policies have this condition with the status `True` for their current generation.
     async fn until_all(&self, wanted: &str) -> Result<()> {
         let policies: Api<RateLimitPolicy> = self.api();
-        let start = Instant::now();
-        loop {
+        found(async || {
             let found = policies.list(&ListParams::default()).await?.items;
             let is_so = |policy: &&RateLimitPolicy| {
                 let status = policy.status.as_ref();
                 status.is_some_and(|it| count(it) == wanted && it.observed_generation == policy.metadata.generation)
             };
             let so = found.iter().filter(is_so).count();
-            if so == POLICIES as usize {
-                return Ok(());
-            }
-            ensure!(start.elapsed() < PATIENCE, "waited for {wanted}, which {so} of {} policies have", found.len());
-            sleep(BETWEEN_LOOKS).await;
-        }
+            let message = || format!("waited for {wanted}, which {so} of {} policies have", found.len());
+            Ok((so == POLICIES as usize).then_some(()).ok_or_else(message))
+        })
+        .await
     }
 
     /// Reads the resource version of each policy.

@@ -1,4 +1,4 @@
-//! A proxy between operators and an agent. It counts polls, and records the sequences of snapshots. It can switch to
+//! A proxy between operators and an agent. It counts statuses, and records the sequences of snapshots. It can switch to
 //! another agent, change the wire version of snapshots, and withhold snapshots from the agent.
 
 use std::sync::{
@@ -7,6 +7,10 @@ use std::sync::{
 };
 
 use super::*;
+
+/// The place of the tag in a frame of the channel, and the tags of a status and of an unchanged one.
+const TAG: usize = 4;
+const STATUSES: [u8; 2] = [16, 17];
 
 const OURS: &[u8] = b"{\"wireVersion\":1,";
 const NEXT: &[u8] = b"{\"wireVersion\":2,";
@@ -18,10 +22,10 @@ pub(super) struct Relay {
     traffic: Arc<Traffic>,
 }
 
-/// The records of what operators have sent, and the settings for forwarding it.
+/// The records of what operators and the agent have sent, and the settings for forwarding it.
 #[derive(Default)]
 struct Traffic {
-    polls: watch::Sender<u64>,
+    statuses: watch::Sender<u64>,
     sequences: Mutex<Vec<u64>>,
     newer: AtomicBool,
     withholds: AtomicBool,
@@ -63,24 +67,19 @@ impl Relay {
         self.traffic.sequences.lock().expect("no thread panics with the lock").clone()
     }
 
-    /// Waits until the agent's status was polled this many more times.
-    pub(super) async fn polled(&self, times: u64) -> Result<()> {
-        let mut polls = self.traffic.polls.subscribe();
-        let wanted = *polls.borrow_and_update() + times;
-        timeout(PATIENCE, polls.wait_for(|count| *count >= wanted))
-            .await
-            .context("the agent's status is not polled")??;
+    /// Waits until the agent has sent its status this many more times.
+    pub(super) async fn told(&self, times: u64) -> Result<()> {
+        let mut statuses = self.traffic.statuses.subscribe();
+        let wanted = *statuses.borrow_and_update() + times;
+        timeout(PATIENCE, statuses.wait_for(|count| *count >= wanted)).await.context("the agent sends no status")??;
         Ok(())
     }
 }
 
 impl Traffic {
-    /// Records a message of an operator before it is forwarded. A poll is small and arrives in one piece. The first
-    /// bytes of a snapshot also arrive in one piece. Returns true for a snapshot.
+    /// Records a message of an operator before it is forwarded. The first bytes of a snapshot arrive in one piece. Returns
+    /// true for a snapshot.
     fn note(&self, piece: &mut [u8]) -> Result<bool> {
-        if piece.starts_with(b"GET /v1/status ") {
-            self.polls.send_modify(|count| *count += 1);
-        }
         let text = String::from_utf8_lossy(piece);
         let snapshot = text.split_once("\"sequence\":");
         if let Some((_, rest)) = snapshot {
@@ -117,9 +116,23 @@ async fn pass(operator: TcpStream, mut target: watch::Receiver<String>, traffic:
             }
         }
     };
+    let statuses = async {
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            let piece = match from_agent.read(&mut buffer).await? {
+                0 => return anyhow::Ok(()),
+                length => &buffer[..length],
+            };
+            // The agent writes each message at once, so its first bytes are the head of a frame.
+            if piece.get(TAG).is_some_and(|tag| STATUSES.contains(tag)) {
+                traffic.statuses.send_modify(|count| *count += 1);
+            }
+            to_operator.write_all(piece).await?;
+        }
+    };
     tokio::select! {
         done = requests => done,
-        done = tokio::io::copy(&mut from_agent, &mut to_operator) => { done?; Ok(()) }
+        done = statuses => done,
         _ = target.changed() => Ok(()),
     }
 }

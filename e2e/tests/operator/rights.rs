@@ -45,7 +45,7 @@ async fn the_rights_of_the_chart_are_enough_and_each_is_needed() -> Result<()> {
     stage.create_store("limits").await?;
     stage.until_store("limits", "Unused").await?;
     goes_with_the_release(&stage).await?;
-    operator.signal(Signal::TERM)?;
+    operator.program.signal(Signal::TERM)?;
     timeout(PATIENCE, operator.program.0.wait()).await.context("the operator does not end")??;
 
     let (mut used, mut refused) = (BTreeSet::new(), Vec::new());
@@ -83,14 +83,12 @@ async fn goes_with_the_release(stage: &Stage) -> Result<()> {
     ensure!(json!(first.labels) == labels, "{:?}", first.labels);
     deployments.delete(ACCOUNT, &DeleteParams::background()).await?;
     leases.delete(ACCOUNT, &DeleteParams::default()).await?;
-    let start = Instant::now();
-    let again = loop {
-        match leases.get_opt(ACCOUNT).await? {
-            Some(lease) if lease.metadata.uid != first.uid => break lease.metadata,
-            _ => ensure!(start.elapsed() < PATIENCE, "the leader does not create the Lease again"),
-        }
-        sleep(BETWEEN_LOOKS).await;
-    };
+    let again = found(async || {
+        let lease = leases.get_opt(ACCOUNT).await?.map(|lease| lease.metadata);
+        let again = lease.filter(|lease| lease.uid != first.uid);
+        Ok(again.ok_or_else(|| "the leader does not create the Lease again".to_owned()))
+    })
+    .await?;
     ensure!(json!(again.owner_references) == owner, "{:?}", again.owner_references);
     ensure!(json!(again.labels) == labels, "{:?}", again.labels);
     Ok(())

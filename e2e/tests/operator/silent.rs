@@ -1,6 +1,6 @@
 //! Tests agents that do not answer although their machines do.
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use super::*;
 
@@ -41,14 +41,14 @@ async fn acknowledgements_count_while_another_pod_is_given_up() -> Result<()> {
     stage.create_policy("checkout", &selector(), 50).await?;
     stage.until("3/3", |status| count(status) == "3/3").await?;
 
-    silent.signal(Signal::STOP)?;
+    silent.program.signal(Signal::STOP)?;
     for (generation, limit) in [(2, 60), (3, 70)] {
         stage.change(generation, limit, DriftReason::Unreachable).await?;
         for agent in &others {
             ensure!(requests(&agent.in_force().await?) == Some(limit.into()), "a pod without this limit was counted");
         }
     }
-    silent.signal(Signal::CONT)?;
+    silent.program.signal(Signal::CONT)?;
     stage.until("3/3 of the last change", |it| count(it) == "3/3" && it.observed_generation == Some(3)).await?;
     Ok(())
 }
@@ -67,12 +67,5 @@ impl Stage {
         self.until("2/3 without c", is_told).await?;
         ensure!(before.elapsed() < PROMPTLY, "took {:?}", before.elapsed());
         Ok(())
-    }
-}
-
-impl Agent {
-    fn signal(&self, signal: Signal) -> Result<()> {
-        let id = self.program.0.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        Ok(kill_process(id.context("the agent has ended")?, signal)?)
     }
 }

@@ -112,15 +112,12 @@ impl Gate {
         self.refused.lock().expect("no thread panics with the lock").clear();
         self.answer.send_replace(answer);
         async move {
-            let start = Instant::now();
-            loop {
+            found(async || {
                 let refused = self.refused.lock().expect("no thread panics with the lock").clone();
-                if enough(&refused) {
-                    return Ok(refused);
-                }
-                ensure!(start.elapsed() < PATIENCE, "the operator gave up: it sent only {refused:#?}");
-                sleep(BETWEEN_LOOKS).await;
-            }
+                let gave_up = || format!("the operator gave up: it sent only {refused:#?}");
+                Ok(if enough(&refused) { Ok(refused) } else { Err(gave_up()) })
+            })
+            .await
         }
     }
 

@@ -3,6 +3,7 @@
 use std::{path::PathBuf, process::Stdio};
 
 use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     process::{Child, Command},
     sync::OnceCell,
@@ -17,8 +18,15 @@ impl Program {
         Ok(Self(child.with_context(|| format!("start {:?}", command.as_std().get_program()))?))
     }
 
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        let id = self.0.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        Ok(kill_process(id.context("the program has ended")?, signal)?)
+    }
+
     pub(crate) async fn kill(mut self) -> Result<()> {
-        Ok(self.0.kill().await?)
+        self.signal(Signal::KILL)?;
+        self.0.wait().await?;
+        Ok(())
     }
 }
 

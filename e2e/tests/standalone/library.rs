@@ -55,12 +55,8 @@ impl Shop {
 
     /// Waits until the metric has this value.
     async fn until_metric(&self, series: &str, wanted: u64) -> Result<()> {
-        let start = Instant::now();
-        while metric(&self.listen, series).await.ok() != Some(wanted) {
-            ensure!(start.elapsed() < PATIENCE, "waited for {series} {wanted}");
-            sleep(BETWEEN_LOOKS).await;
-        }
-        Ok(())
+        let is_so = async || Ok(metric(&self.listen, series).await.ok() == Some(wanted));
+        until(&format!("{series} {wanted}"), is_so).await
     }
 }
 
@@ -145,7 +141,7 @@ async fn a_program_with_the_library_is_limited_over_plain_http_on_loopback() -> 
     stage.until("the refusal", is_told).await?;
     ensure!(shop.passes(2).await? == 0, "the last good limit is not in force");
 
-    send_signal(&shop.program, Signal::TERM)?;
+    shop.program.signal(Signal::TERM)?;
     ensure!(timeout(PATIENCE, shop.program.0.wait()).await??.success(), "the shop ended with an error");
     operator.program.kill().await
 }

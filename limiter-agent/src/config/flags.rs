@@ -82,7 +82,14 @@ pub struct CommonFlags {
     pub log_format: LogFormat,
 
     /// What to log: error, warn, info, debug or trace, or a level per module, as in info,weir_client::control=debug.
-    #[arg(long, env = "WEIR_LOG_LEVEL", value_name = "LEVEL", default_value = "info", help_heading = "Logs")]
+    #[arg(
+        long,
+        env = "WEIR_LOG_LEVEL",
+        value_name = "LEVEL",
+        default_value = "info",
+        value_parser = crate::logs::level,
+        help_heading = "Logs"
+    )]
     pub log_level: Targets,
 }
 

@@ -15,6 +15,7 @@ use std::{
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::Notify;
+use weir_enforce::InQueue;
 
 use super::{open::Open, taking::ReadProgress, traffic::Protocol};
 
@@ -41,6 +42,8 @@ pub(super) struct Activity {
     over: AtomicBool,
     /// `writes` plus one, from the time when the client closed its side during a request; 0 if it has not done so.
     closed_after: AtomicU64,
+    /// Whether the request in progress waits in a queue. Over HTTP/1, there is at most one such request.
+    pub(super) in_queue: InQueue,
     /// Notified when the client should reconnect elsewhere.
     elsewhere: Notify,
 }
@@ -48,7 +51,7 @@ pub(super) struct Activity {
 impl Activity {
     pub(super) fn new(open: &Arc<Open>, protocol: Protocol) -> Arc<Self> {
         let (requests, asked, open_bodies, reads, reads_answered, writes) = Default::default();
-        let (blocked, over, closed_after, elsewhere) = Default::default();
+        let (blocked, over, closed_after, in_queue, elsewhere) = Default::default();
         let open = Arc::clone(open);
         Arc::new(Self {
             open,
@@ -62,6 +65,7 @@ impl Activity {
             blocked,
             over,
             closed_after,
+            in_queue,
             elsewhere,
         })
     }
@@ -140,6 +144,12 @@ impl Activity {
     /// client has disconnected.
     pub(super) fn may_be_disconnected(&self) -> bool {
         self.closed_after.load(Relaxed) == self.writes.load(Relaxed) + 1
+    }
+
+    /// Returns true if the client closed its side while its request waits in a queue. The app has received nothing of
+    /// the request, and the client counts as disconnected.
+    pub(super) fn has_left_queue(&self) -> bool {
+        self.in_queue.get() && self.closed_after.load(Relaxed) > 0
     }
 
     /// The number of writes so far, if the client accepts no more data; `None` otherwise.

@@ -9,8 +9,9 @@
 //!
 //! An HTTP/1 client that closes its sending side may still wait for its response, or may have disconnected. The agent
 //! cannot distinguish these cases, so it still sends the response. The client counts as disconnected if there is
-//! nothing to write for a few seconds, or if it answers a write with a reset. If a client resets the connection, the
-//! agent detects this immediately.
+//! nothing to write for a few seconds, or if it answers a write with a reset. While its request waits in a queue, the
+//! client counts as disconnected immediately. If a client resets the connection, the agent detects this immediately, or
+//! within a [`TICK`] if the client had sent its next request.
 
 use std::{convert::Infallible, future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
@@ -41,13 +42,14 @@ use super::{
     http1_path::{End, HandOver, Http1Path},
     idle::{Next, next},
     open::{HALF_CLOSED_TIMEOUT, Open},
+    partial_head::{self, Rest},
     request_body::RequestBody,
     socket::{Goodbye, Socket},
     stall::Watching,
     strict::{Strict, is_h2c},
     traffic::Protocol,
 };
-use crate::clock;
+use crate::{clock, resets::max_pending_resets};
 
 /// The idle time after which a connection releases its buffers, and the interval between checks for a stall.
 const TICK: Duration = Duration::from_secs(1);
@@ -85,12 +87,20 @@ where
             Next::Http2 => return Box::pin(http2(stream, service, open)).await,
             Next::End => return leave(stream, open).await,
         }
+        if !before.is_empty() && !open.work() {
+            return;
+        }
         let end = match &short {
             Some(short) => short.serve(stream, before, used).await,
             None => End::HandOver(HandOver { stream, before, used, served: false }),
         };
         let end = match end {
             End::HandOver(HandOver { stream, before, used, served }) => {
+                let (stream, before) = match Box::pin(partial_head::rest(stream, before, open)).await {
+                    Rest::Arrived(stream, before) => (stream, before),
+                    Rest::Leave(stream) => return leave(stream, open).await,
+                    Rest::Closed => return,
+                };
                 if short.is_some() {
                     through_hyper.requests = requests_through_hyper(through_hyper.requests, served);
                 }
@@ -165,6 +175,7 @@ where
         // hyper has written the whole response if it waits, the last write was complete, and no request is in progress.
         let ended = poll_fn(|cx| match connection.poll_unpin(cx) {
             Poll::Ready(ended) => Poll::Ready(Some(ended)),
+            Poll::Pending if activity.has_left_queue() => Poll::Ready(Some(Ok(()))),
             Poll::Pending if !draining && activity.requests().1 >= requests && activity.is_idle() => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         });
@@ -175,12 +186,12 @@ where
                     tracing::debug!(%error, "client connection ended");
                     break;
                 }
-                None => return handed_over(connection.into_parts()),
+                None => return handed_over(connection.into_parts(), true),
             },
             () = up.cancelled(), if !draining => {
                 if activity.is_between_requests() {
                     // Part of the next request may be in the buffer.
-                    return handed_over(connection.into_parts());
+                    return handed_over(connection.into_parts(), true);
                 }
                 draining = true;
                 std::pin::Pin::new(&mut *connection).graceful_shutdown();
@@ -190,14 +201,16 @@ where
                     return End::Closed;
                 }
                 if activity.is_between_requests() {
-                    return handed_over(connection.into_parts());
+                    return handed_over(connection.into_parts(), true);
                 }
                 draining = true;
                 std::pin::Pin::new(&mut *connection).graceful_shutdown();
             }
             () = &mut tick => {
-                if !draining && activity.is_idle() {
-                    return handed_over(connection.into_parts());
+                // Part of the next head can have arrived. While its rest arrives, hyper's state would only take memory.
+                if !draining && activity.is_between_requests() {
+                    let used = used || activity.requests().1 > 0;
+                    return handed_over(connection.into_parts(), used);
                 }
                 if stall.is_over(activity.stuck_after(), settings.stall_timeout) {
                     tracing::debug!("the client does not read its response");
@@ -218,11 +231,12 @@ where
 }
 
 /// Returns the connection for another path. `parts` is `None` after an upgrade.
-fn handed_over<S>(parts: Option<http1::Parts<TokioIo<Socket>, S>>) -> End {
+fn handed_over<S>(parts: Option<http1::Parts<TokioIo<Socket>, S>>, used: bool) -> End {
     match parts {
         Some(parts) => {
-            let (stream, before) = (parts.io.into_inner().into_stream(), parts.read_buf);
-            End::HandOver(HandOver { stream, before, used: true, served: true })
+            let (stream, unread) = parts.io.into_inner().into_parts();
+            let before = if unread.is_empty() { parts.read_buf } else { [parts.read_buf, unread].concat().into() };
+            End::HandOver(HandOver { stream, before, used, served: true })
         }
         None => End::Closed,
     }
@@ -241,6 +255,7 @@ where
     let connection = http2::Builder::new(Watching::new(settings.stall_timeout, &activity))
         .timer(TokioTimer::new())
         .max_concurrent_streams(settings.max_streams.get())
+        .max_pending_accept_reset_streams(max_pending_resets(settings.max_streams.get()))
         .max_header_list_size(settings.max_header_bytes)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -324,7 +339,7 @@ where
     F: Future<Output = Result<Response<Body>, Infallible>> + 'static,
 {
     let (service, activity, open) = (service.clone(), Arc::clone(activity), Arc::clone(open));
-    service_fn(move |request: Request<Incoming>| {
+    service_fn(move |mut request: Request<Incoming>| {
         let answering = Answering::new(&activity);
         let proxy = &open.proxy;
         proxy.traffic.request(protocol);
@@ -332,12 +347,17 @@ where
         let tunnel = request.headers().get_all(UPGRADE).iter().any(|value| !is_h2c(value.as_bytes()));
         let repeatable = request.method().is_idempotent() && request.body().is_end_stream();
         let used = used || activity.requests().1 > 1;
+        if protocol == Protocol::Http1 {
+            activity.in_queue.clear();
+            request.extensions_mut().insert(activity.in_queue.clone());
+        }
         let (activity, open) = (Arc::clone(&activity), Arc::clone(&open));
         let answer =
             service(RequestBody::of(request, &activity, proxy.settings.stall_timeout, protocol == Protocol::Http1));
         // An async block would store the future of the answer twice.
         answer.map(move |answer| {
             let Ok(mut response) = answer;
+            activity.in_queue.clear();
             let proxy = &open.proxy;
             if let Some(app_gone) = response.extensions_mut().remove::<AppDown>() {
                 activity.send_away();

@@ -4,6 +4,8 @@ use std::{io, net::SocketAddr, time::Duration};
 
 use tokio::{net::TcpStream, time::timeout};
 
+use crate::descriptors::{is_exhausted, is_short_for_app};
+
 /// The time limit for connecting to the app.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -12,6 +14,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) enum ConnectError {
     #[error("cannot connect to the app at {0}: {1}")]
     Refused(SocketAddr, io::Error),
+    #[error("the agent has no free file descriptor for a connection to the app at {0}")]
+    NoDescriptor(SocketAddr),
     #[error("the app at {0} did not accept a connection within {CONNECT_TIMEOUT:?}")]
     TimedOut(SocketAddr),
     #[error("cannot speak HTTP with the app at {0}: {1}")]
@@ -21,11 +25,13 @@ pub(super) enum ConnectError {
 /// One connection attempt.
 pub(super) async fn connect(address: SocketAddr) -> Result<TcpStream, ConnectError> {
     match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+        Ok(Ok(stream)) if is_short_for_app(&stream) => Err(ConnectError::NoDescriptor(address)),
         Ok(Ok(stream)) => {
             // If this call fails, only the delay of Nagle's algorithm remains.
             let _ = stream.set_nodelay(true);
             Ok(stream)
         }
+        Ok(Err(error)) if is_exhausted(&error) => Err(ConnectError::NoDescriptor(address)),
         Ok(Err(error)) => Err(ConnectError::Refused(address, error)),
         Err(_elapsed) => Err(ConnectError::TimedOut(address)),
     }

@@ -6,7 +6,7 @@ use http::{HeaderValue, Response, StatusCode, Version, header};
 
 use super::{
     address::AppAddress, connect::ConnectError, failure_counts::FailureCounts, garbled::InvalidResponse,
-    request_body::BodyError, response_body::ResponseBody, vetting::InvalidRequest,
+    request_body::BodyError, response_body::ResponseBody, streams::http2_error, vetting::InvalidRequest,
 };
 
 /// The extension of a response that was sent because the app refuses connections.
@@ -31,6 +31,10 @@ pub(super) enum Failure {
     Protocol(hyper::Error),
     #[error("the app's answer is not HTTP/1.1: {0}")]
     InvalidResponse(#[from] InvalidResponse),
+    #[error("the app's answer is not HTTP/2: {0}")]
+    Http2(h2::Reason),
+    #[error("the app reset the stream before it answered: {0}")]
+    Reset(h2::Reason),
     #[error("CONNECT is not supported: this is a reverse proxy")]
     ConnectMethod,
     #[error(transparent)]
@@ -58,7 +62,11 @@ impl Failure {
         } else if error.is_parse() {
             Self::Protocol(error)
         } else {
-            Self::Closed
+            match http2_error(&error).and_then(|error| Some((error, error.reason()?))) {
+                Some((error, reason)) if error.is_library() => Self::Http2(reason),
+                Some((error, reason)) if error.is_reset() && error.is_remote() => Self::Reset(reason),
+                _ => Self::Closed,
+            }
         }
     }
 
@@ -88,6 +96,8 @@ impl Failure {
             | Self::Stopped
             | Self::Protocol(_)
             | Self::InvalidResponse(_)
+            | Self::Http2(_)
+            | Self::Reset(_)
             | Self::UnaskedUpgrade => StatusCode::BAD_GATEWAY,
             Self::ConnectMethod => StatusCode::NOT_IMPLEMENTED,
             Self::InvalidRequest(_) | Self::ClientBody(_) => StatusCode::BAD_REQUEST,
@@ -101,9 +111,10 @@ impl Failure {
             Self::Connect(ConnectError::Refused(..)) => Some(0),
             Self::Connect(ConnectError::TimedOut(_)) => Some(1),
             Self::Connect(ConnectError::Handshake(..)) => Some(2),
-            Self::Closed | Self::Stopped => Some(3),
-            Self::Protocol(_) | Self::InvalidResponse(_) | Self::UnaskedUpgrade => Some(4),
+            Self::Closed | Self::Stopped | Self::Reset(_) => Some(3),
+            Self::Protocol(_) | Self::InvalidResponse(_) | Self::Http2(_) | Self::UnaskedUpgrade => Some(4),
             Self::Unanswered(_) => Some(5),
+            Self::Connect(ConnectError::NoDescriptor(_)) => Some(6),
             Self::ConnectMethod | Self::InvalidRequest(_) | Self::ClientBody(_) | Self::ClientStalled(_) => None,
         }
     }
@@ -148,8 +159,11 @@ mod tests {
         for (failure, status) in [
             (Failure::Connect(ConnectError::Refused(address, io::ErrorKind::ConnectionRefused.into())), 502),
             (Failure::Connect(ConnectError::TimedOut(address)), 504),
+            (Failure::Connect(ConnectError::NoDescriptor(address)), 502),
             (Failure::Closed, 502),
             (Failure::Stopped, 502),
+            (Failure::Reset(h2::Reason::CANCEL), 502),
+            (Failure::Http2(h2::Reason::PROTOCOL_ERROR), 502),
             (Failure::ConnectMethod, 501),
             (Failure::UnaskedUpgrade, 502),
             (Failure::InvalidResponse(InvalidResponse::Status), 502),

@@ -18,7 +18,7 @@ use super::{
     request_body::ForwardedBody,
     response_body::ResponseBody,
     state::Proxy,
-    streams::is_unprocessed,
+    streams::{is_cut_off, is_unprocessed},
     upgrade::{self, Tunnels},
     upstream_connection::UpstreamConnection,
     vetting,
@@ -102,6 +102,7 @@ impl Forwarder {
             upgrade.ask(request.headers_mut());
         }
 
+        let to_head = request.method() == Method::HEAD;
         let sent = self.proxy.clock.now();
         let exchange = async {
             match protocol {
@@ -120,6 +121,9 @@ impl Forwarder {
         }
         if !headers::is_plainly_coded(response.headers()) {
             return Err(InvalidResponse::Coding.into());
+        }
+        if to_head && headers::contradicts_itself(response.headers()) {
+            return Err(InvalidResponse::Length.into());
         }
         headers::to_client(response.headers_mut());
         *response.version_mut() = Version::HTTP_11;
@@ -163,9 +167,9 @@ impl Forwarder {
                 Ok(response) => return Ok((response, UpstreamConnection::Http2(stream))),
                 Err(failed) => failed,
             };
-            let may_repeat =
-                |spare: &Outgoing| is_unprocessed(failed.error()) || (!stream.fresh && spare.method().is_idempotent());
-            let spare = spare.filter(may_repeat);
+            let error = failed.error();
+            let cut_off = !stream.fresh && is_cut_off(error);
+            let spare = spare.filter(|spare| is_unprocessed(error) || (cut_off && spare.method().is_idempotent()));
             request = again(failed, spare)?;
         }
         let stream = self.app.streams.open().await?;

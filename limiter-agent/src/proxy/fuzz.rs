@@ -1,5 +1,5 @@
-//! Compares how the proxy reads the host of a request, and how it writes the fields with the client's address, with the
-//! `http` crate and with the definitions of RFC 7239 and RFC 9110.
+//! Compares two functions of the proxy with other definitions. The `http` crate checks how the proxy reads the host of
+//! a request. RFC 7239 and RFC 9110 define how the proxy writes the fields with the client's address.
 
 use std::net::IpAddr;
 

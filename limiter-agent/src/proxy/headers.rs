@@ -2,9 +2,10 @@
 //!
 //! Hop-by-hop fields (RFC 9110 section 7.6.1) are removed in both directions. The app gets the client's address from
 //! `X-Forwarded-For`, to which the agent appends the peer, and from `X-Forwarded-Proto` and `-Host`, which the agent
-//! sets if they are absent. The agent appends to `Forwarded` (RFC 7239) if the request has it, but does not add it: an
-//! app that reads it would prefer it over the load balancer's values in the other fields. The agent does not add `Via`:
-//! some apps do not compress responses for proxies that send it, and requests cannot loop through the agent.
+//! sets if they are absent. If the request has `Forwarded` (RFC 7239), the agent appends to it. The agent never adds
+//! `Forwarded`, because an app that reads this field would prefer it over the load balancer's values in the other
+//! fields. The agent does not add `Via`: some apps do not compress responses for proxies that send `Via`, and requests
+//! cannot loop through the agent.
 //!
 //! Rules use the headers before any of these changes.
 
@@ -169,6 +170,12 @@ pub(super) fn one_length<'b>(values: impl Iterator<Item = &'b [u8]>) -> Result<O
         }
     }
     Ok(length)
+}
+
+/// Whether a response to HEAD has several lengths that differ. No body shows which one is right.
+pub(super) fn contradicts_itself(headers: &HeaderMap) -> bool {
+    let lengths = || headers.get_all(header::CONTENT_LENGTH).iter().map(HeaderValue::as_bytes);
+    !headers.contains_key(header::TRANSFER_ENCODING) && lengths().count() > 1 && one_length(lengths()).is_err()
 }
 
 fn number(digits: &[u8]) -> Option<u64> {

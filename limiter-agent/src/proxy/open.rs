@@ -39,6 +39,13 @@ impl Open {
         }
     }
 
+    /// Marks the connection as one that sends the head of a request slowly. Such connections are evicted first.
+    pub(super) fn begin_slowly(&self, now: Time) {
+        if let Some(slot) = &self.slot {
+            slot.rest(Rank::Silent, now);
+        }
+    }
+
     /// Marks the connection as busy. Returns false if it was evicted and must close immediately. An evicted connection
     /// that is allowed to close gracefully answers the request first.
     pub(super) fn work(&self) -> bool {

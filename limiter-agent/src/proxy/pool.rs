@@ -116,7 +116,10 @@ impl Pool {
             }
             // The connection is closed, or was returned a moment ago and has not finished its last request. One busy
             // connection may become ready soon. After a second one in a row, looking further is useless.
-            if !sender.is_closed() && busy.replace(sender).is_some() {
+            if !sender.is_closed()
+                && let Some(first) = busy.replace(sender)
+            {
+                idle.stack.push(first);
                 break;
             }
         }

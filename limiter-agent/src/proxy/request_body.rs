@@ -29,9 +29,9 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A client's request body.
 ///
-/// If a request is answered before its body was read (a refusal), closing the connection with unread bytes would make
-/// the kernel reset it, and the client might never receive the response. So a bounded part of the rest is read and
-/// discarded.
+/// A request can be answered before its body was read, for example by a refusal. If the agent then closed the
+/// connection, the kernel would reset it because of the unread bytes, and the client might never receive the response.
+/// So the agent reads and discards a bounded part of the rest.
 ///
 /// A client that waits for `100 Continue` is an exception: it can send its next request instead of the body.
 #[derive(Debug)]

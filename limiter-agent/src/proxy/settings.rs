@@ -37,7 +37,7 @@ pub struct Settings {
 
     /// How many client connections to serve at the same time. At this number, the agent closes the connection that has
     /// been idle for the longest time to accept a new one. While every connection has a request in flight, new ones
-    /// wait in the kernel's queue.
+    /// wait in the kernel's queue. If the limit on open files allows fewer connections, the agent logs their number.
     #[arg(long, env = "WEIR_MAX_CONNECTIONS", value_name = "N", default_value = "16384")]
     pub(crate) max_connections: NonZeroU32,
 

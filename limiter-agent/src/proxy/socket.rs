@@ -10,8 +10,9 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
+use futures::FutureExt;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
     net::TcpStream,
     time::{Instant, Sleep, sleep},
 };
@@ -20,10 +21,10 @@ use super::{activity::Activity, open::Open, strict::Strict};
 use crate::clock;
 
 /// The byte that hyper reads in place of the end of an invalid line, and the bytes after it. The byte is invalid in
-/// every head and chunk size, so hyper responds with 400. The other bytes complete the head, so that hyper responds
-/// immediately.
+/// every head and chunk size, and the line feed after it in every chunk extension, so hyper responds with 400. The other
+/// bytes complete the head, so that hyper responds immediately.
 const WRONG: u8 = 0;
-const END: &[u8] = b"\r\n\r\n";
+const END: &[u8] = b"\n\r\n\r\n";
 
 #[derive(Debug)]
 pub(super) struct Socket {
@@ -97,6 +98,12 @@ impl Socket {
         self.stream
     }
 
+    /// Returns the stream, and the earlier bytes that hyper has not read.
+    pub(super) fn into_parts(self) -> (TcpStream, Bytes) {
+        let before = if self.stopped { Bytes::new() } else { self.before };
+        (self.stream, before)
+    }
+
     /// Whether the client closed its side, or a limit of the [`Goodbye`] was reached.
     pub(super) fn ended(&self) -> bool {
         self.ended
@@ -107,6 +114,22 @@ impl Socket {
     fn is_busy(&self) -> bool {
         let Some(strict) = &self.strict else { return false };
         strict.is_whole() && self.activity.is_busy()
+    }
+
+    /// Detects whether the client has left while hyper does not read: hyper keeps the start of the next request, and
+    /// does not read on before its response. Fails after a reset.
+    fn look(&self) -> io::Result<()> {
+        if self.strict.is_none() || !self.activity.is_busy() {
+            return Ok(());
+        }
+        match self.stream.ready(Interest::READABLE | Interest::WRITABLE).now_or_never() {
+            Some(Ok(ready)) if ready.is_write_closed() => Err(io::ErrorKind::ConnectionReset.into()),
+            Some(Ok(ready)) if ready.is_read_closed() && self.is_busy() => {
+                self.activity.half_closed();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn note(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -130,6 +153,10 @@ impl AsyncRead for Socket {
             let count = buf.remaining().min(self.before.len());
             buf.put_slice(&self.before[..count]);
             self.before.advance(count);
+            if self.before.is_empty() {
+                // An empty value would keep the memory of the bytes.
+                self.before = Bytes::new();
+            }
         }
         if buf.filled().len() > already {
             self.activity.read();
@@ -174,6 +201,8 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // hyper calls this function whenever the connection is polled.
+        self.look()?;
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 

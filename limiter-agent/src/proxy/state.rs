@@ -1,6 +1,9 @@
 //! The state of the proxy that the workers and the rest of the agent share.
 
-use std::sync::{Arc, atomic::AtomicU64};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, AtomicUsize},
+};
 
 use tokio_util::sync::CancellationToken;
 use weir_client::agent::{ConnectionSlots, Leaving};
@@ -24,6 +27,8 @@ pub(crate) struct Proxy {
     pub(crate) traffic: Arc<Traffic>,
     /// One slot for each client connection that can be served at the same time.
     pub(crate) slots: Arc<ConnectionSlots>,
+    /// The bytes of all incomplete heads (see `partial_head`).
+    pub(crate) partial_heads: AtomicUsize,
     /// While leaving, each response is the last one on its connection.
     pub(crate) leaving: Arc<Leaving>,
     /// Cancelled to stop accepting connections and finish requests in flight.

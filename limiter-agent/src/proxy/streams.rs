@@ -4,7 +4,9 @@
 //! of a connection, the next stream still makes progress.
 
 use std::{
+    error::Error,
     future::poll_fn,
+    iter,
     pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -163,15 +165,21 @@ impl Drop for Stream {
 /// Whether the app reported that it did not process the request (RFC 9113 section 8.7). Then a request with any method
 /// can be retried.
 pub(super) fn is_unprocessed(error: &hyper::Error) -> bool {
-    let mut source = std::error::Error::source(error);
-    while let Some(error) = source {
-        if let Some(error) = error.downcast_ref::<h2::Error>() {
-            let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-            // A stream that can finish after a GOAWAY does not get this error.
-            let leaving = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
-            return error.is_remote() && (refused || leaving);
-        }
-        source = error.source();
-    }
-    false
+    http2_error(error).is_some_and(|error| {
+        let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+        // A stream that can finish after a GOAWAY does not get this error.
+        let leaving = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
+        error.is_remote() && (refused || leaving)
+    })
+}
+
+/// Whether the connection ended before a response. A reset of the stream and an invalid response do not count, because
+/// the app answered.
+pub(super) fn is_cut_off(error: &hyper::Error) -> bool {
+    http2_error(error).is_none_or(|error| error.is_go_away() && error.is_remote())
+}
+
+/// The error of HTTP/2 behind `error`; `None` for an error of the socket.
+pub(super) fn http2_error(error: &hyper::Error) -> Option<&h2::Error> {
+    iter::successors(error.source(), |&error| error.source()).find_map(|error| error.downcast_ref())
 }

@@ -2,21 +2,35 @@
 //! could end at a different byte.
 //!
 //! This check parses the messages of a connection only as far as needed to find where each begins and ends. It stops at
-//! the first line that violates RFC 9112: a line that ends in LF alone, a folded field, a second length, a length
-//! together with `Transfer-Encoding` (section 6.1 allows to accept it; hyper would use the coding), any coding except
-//! `chunked`, a chunk size followed by anything except extensions. hyper checks everything else. This module must never
-//! let a byte pass after the line at which it stopped, and never change a byte before it.
+//! the first line that violates RFC 9112:
+//!
+//! - a line that ends in LF alone, or a folded field,
+//! - a second length, or a length together with `Transfer-Encoding` (section 6.1 allows a server to accept both; hyper
+//!   would use the coding),
+//! - any coding except `chunked`, or a chunk size followed by anything except extensions.
+//!
+//! hyper checks everything else. This module must never let a byte pass after the line at which it stopped, and never
+//! change a byte before it.
 
 /// The longest line that is stored. hyper's own limits are lower.
 const MAX_LINE: usize = 1024 * 1024 + 64;
+
+/// The number of bytes at the beginning of a line that show whether it is one of [`Field`]. The longest name and its
+/// colon are shorter.
+const PREFIX: usize = 20;
+
+/// The largest length of a body that hyper accepts. It answers larger lengths with 431, as if the head were too large.
+const MOST_LENGTH: u64 = u64::MAX - 2;
 
 /// Follows the requests of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Strict {
     state: State,
-    /// The beginning of a line that arrived in pieces.
+    /// The beginning of a line that arrived in pieces. If the rest of the line does not matter, its last byte follows.
     partial: Vec<u8>,
     head: Head,
+    /// The first head was complete.
+    past_first_head: bool,
     /// No request follows this one, independently of the app's response.
     last: bool,
 }
@@ -66,7 +80,7 @@ impl Strict {
                         if self.partial.len() + bytes.len() - at > MAX_LINE {
                             return Some(bytes.len() - 1);
                         }
-                        self.partial.extend_from_slice(&bytes[at..]);
+                        self.keep(&bytes[at..]);
                         return None;
                     };
                     if !self.line(&bytes[at..at + length]) {
@@ -77,6 +91,34 @@ impl Strict {
             }
         }
         None
+    }
+
+    /// Keeps a piece of a line. A second copy of a long line would double the memory of a connection.
+    fn keep(&mut self, piece: &[u8]) {
+        let missing = PREFIX.saturating_sub(self.partial.len()).min(piece.len());
+        let (beginning, rest) = piece.split_at(missing);
+        self.partial.extend_from_slice(beginning);
+        let Some(last) = rest.last() else { return };
+        let matters = match self.state {
+            State::Head | State::Trailer => Field::of(&self.partial).is_some(),
+            _ => true,
+        };
+        if matters {
+            self.partial.extend_from_slice(rest);
+        } else {
+            self.partial.truncate(PREFIX);
+            self.partial.push(*last);
+        }
+    }
+
+    /// Whether the first head is incomplete. Empty lines can precede it.
+    pub(super) fn is_in_first_head(&self) -> bool {
+        !self.past_first_head
+    }
+
+    /// The number of bytes that this value keeps.
+    pub(super) fn kept(&self) -> usize {
+        self.partial.capacity()
     }
 
     /// Whether all requests so far are complete.
@@ -110,6 +152,7 @@ impl Strict {
             State::Head if line.is_empty() => {
                 // Empty lines before a request are allowed (RFC 9112 section 2.2).
                 if self.head.begun {
+                    self.past_first_head = true;
                     let head = std::mem::take(&mut self.head);
                     self.last = head.upgrade;
                     self.state = head.body().unwrap_or_else(|| self.behind_message());
@@ -156,7 +199,7 @@ impl Head {
         let first = self.length.is_none() && !self.chunked;
         match field {
             Field::ContentLength => {
-                self.length = digits(value, 10);
+                self.length = digits(value, 10).filter(|length| *length <= MOST_LENGTH);
                 first && self.length.is_some()
             }
             Field::TransferEncoding => {
@@ -242,6 +285,21 @@ mod tests {
     }
 
     #[test]
+    fn only_lines_whose_values_matter_are_kept() {
+        let long = "a".repeat(60_000);
+        for (line, most) in [(format!("x: {long}"), 64), (long.clone(), 64), (format!("upgrade: {long}"), 200_000)] {
+            let mut strict = Strict::default();
+            for piece in format!("GET /{long} HTTP/1.1\r\n{line}").as_bytes().chunks(1000) {
+                assert_eq!(strict.check(piece), None);
+                assert!(strict.partial.capacity() <= most, "{}", &line[..20]);
+            }
+            assert!(strict.is_in_first_head());
+            assert_eq!(strict.check(b"\r\n\r\nGET"), None);
+            assert!(!strict.is_in_first_head(), "the second head is incomplete");
+        }
+    }
+
+    #[test]
     fn is_whole_tells_complete_requests_from_partial_ones() {
         let get = "GET / HTTP/1.1\r\nhost: a\r\n";
         for whole in [
@@ -296,6 +354,11 @@ mod tests {
                 format!("{get}content-length: 99999999999999999999\r\n\r\n"),
                 Some("content-length: 99999999999999999999\r"),
             ),
+            (
+                format!("{get}content-length: 18446744073709551614\r\n\r\n"),
+                Some("content-length: 18446744073709551614\r"),
+            ),
+            (format!("{get}content-length: 18446744073709551613\r\n\r\n"), None),
             (format!("{get}transfer-encoding: chunked\r\n\r\n0x3\r\nabc\r\n"), Some("0x3\r")),
             (format!("{get}transfer-encoding: chunked\r\n\r\n3 \r\nabc\r\n"), Some("3 \r")),
             (format!("{get}transfer-encoding: chunked\r\n\r\n3\nabc\r\n"), Some("3")),

@@ -4,7 +4,6 @@ use std::{
     io,
     net::{SocketAddr, TcpListener},
     sync::Arc,
-    time::Duration,
 };
 
 use axum::{Router, body::Body};
@@ -28,9 +27,7 @@ use super::{
     state::Proxy,
     upgrade::Tunnels,
 };
-
-/// The pause between attempts to accept while the process has no free file descriptor.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+use crate::descriptors::Shortage;
 
 /// One of several threads that serve the proxy port.
 #[derive(Debug)]
@@ -75,16 +72,21 @@ impl Worker {
         idle_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // An accepted connection that has no slot yet. Further new connections wait in the kernel's queue.
         let mut waiting = None;
+        let shortage = Shortage::default();
         loop {
             tokio::select! {
                 accepted = listener.accept(), if waiting.is_none() => match accepted {
-                    Ok((stream, peer)) => match proxy.slots.try_take(peer.ip(), Rank::Idle, proxy.clock.now()) {
-                        Some(slot) => start(stream, peer, Some(slot)),
-                        None => waiting = Some((stream, peer)),
-                    },
+                    Ok((stream, peer)) => {
+                        let now = proxy.clock.now();
+                        shortage.accepted(&stream, &proxy.slots, now);
+                        match proxy.slots.try_take(peer.ip(), Rank::Idle, now) {
+                            Some(slot) => start(stream, peer, Some(slot)),
+                            None => waiting = Some((stream, peer)),
+                        }
+                    }
                     Err(error) => {
-                        tracing::warn!(%error, "cannot accept a connection");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        let pause = shortage.failed(&error, &proxy.slots, proxy.clock.now());
+                        tokio::time::sleep(pause).await;
                     }
                 },
                 slot = slot_for(&proxy, waiting.as_ref()), if waiting.is_some() => {
@@ -96,6 +98,7 @@ impl Worker {
                     app.close_idle();
                     gates.refresh();
                     short.close_idle();
+                    proxy.slots.grow();
                     if down {
                         up = proxy.upstream.up();
                         down = up.is_cancelled();

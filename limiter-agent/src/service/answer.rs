@@ -17,7 +17,7 @@ const MAX_DESCRIPTORS: usize = 100;
 /// The maximum number of entries of one descriptor.
 const MAX_ENTRIES: usize = 50;
 
-/// The units of limits, with their seconds.
+/// The units of limits in answers, with their seconds.
 const UNITS: [(Unit, u32); 4] = [(Unit::Day, 86_400), (Unit::Hour, 3_600), (Unit::Minute, 60), (Unit::Second, 1)];
 
 /// The reason why a question is invalid: a field, and the fix.
@@ -35,10 +35,6 @@ pub(crate) enum InvalidQuestion {
     TooManyEntries(usize, usize),
     #[error("descriptors[{0}].entries[{1}].key: must not be empty")]
     NoKey(usize, usize),
-    #[error(
-        "descriptors[{0}].limit: must have at least 1 in requestsPerUnit, and the unit SECOND, MINUTE, HOUR or DAY"
-    )]
-    LimitOverride(usize),
 }
 
 /// Decides on a question, and charges the limits.
@@ -77,14 +73,12 @@ fn check(question: &RateLimitRequest) -> Result<(), InvalidQuestion> {
         if let Some(entry) = descriptor.entries.iter().position(|entry| entry.key.is_empty()) {
             return Err(InvalidQuestion::NoKey(index, entry));
         }
-        if descriptor.limit.is_some_and(|limit| limit_of(limit).is_none()) {
-            return Err(InvalidQuestion::LimitOverride(index));
-        }
     }
     Ok(())
 }
 
-/// A descriptor without hits of its own has those of the question, of which 0 means 1.
+/// Returns a descriptor of the engine. A descriptor without hits of its own has the hits of the question, where 0 means
+/// one.
 fn descriptor(descriptor: &RateLimitDescriptor, hits_of_question: u32) -> Descriptor<'_> {
     let entries = descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)).collect();
     let hits = descriptor.hits_addend.unwrap_or_else(|| hits_of_question.max(1).into());
@@ -92,11 +86,19 @@ fn descriptor(descriptor: &RateLimitDescriptor, hits_of_question: u32) -> Descri
     Descriptor { entries, is_unordered: false, hits, is_credit: descriptor.is_negative_hits, limit }
 }
 
-/// `None` if the limit has no requests, or a unit that is longer than a day.
+/// `None` if the unit is unknown: then the rule has its own limit. An error would let the request pass, because proxies
+/// admit requests if the service fails.
 fn limit_of(LimitOverride { requests_per_unit, unit }: LimitOverride) -> Option<DescriptorLimit> {
-    let (_, length) = UNITS.into_iter().find(|(known, _)| i32::from(*known) == unit)?;
-    let period = Duration::from_secs(length.into());
-    (requests_per_unit > 0).then_some(DescriptorLimit { requests: requests_per_unit.into(), period })
+    let seconds = match Unit::try_from(unit).ok()? {
+        Unit::Unknown => return None,
+        Unit::Second => 1,
+        Unit::Minute => 60,
+        Unit::Hour => 3_600,
+        Unit::Day => 86_400,
+        Unit::Month => 30 * 86_400,
+        Unit::Year => 365 * 86_400,
+    };
+    Some(DescriptorLimit { requests: requests_per_unit.into(), period: Duration::from_secs(seconds) })
 }
 
 fn response(answer: DescriptorAnswer) -> RateLimitResponse {

@@ -132,8 +132,8 @@ impl Question {
                     *choices.one(&[None, None, Some(0), Some(1), Some(2), Some(5), Some(7), Some(13), Some(u64::MAX)]);
                 let requests = *choices.one(&[1, 3, 8, 12, 20, u32::MAX]);
                 let limit = (requests, (4, "DAY"));
-                let invalid = *choices.one(&[(0, (4, "DAY")), (3, (0, "UNKNOWN")), (3, (5, "MONTH"))]);
-                let limit = if choices.rarely(20) { Some(invalid) } else { choices.rarely(2).then_some(limit) };
+                let odd = *choices.one(&[(0, (4, "DAY")), (3, (0, "UNKNOWN")), (3, (5, "MONTH"))]);
+                let limit = if choices.rarely(20) { Some(odd) } else { choices.rarely(2).then_some(limit) };
                 Descriptor { key, value, hits, is_negative: choices.rarely(3), limit }
             })
             .collect();
@@ -198,25 +198,33 @@ fn varint(mut value: u64) -> Vec<u8> {
     bytes
 }
 
-/// The used units of each limit: its rule, its key, and the requests that a descriptor brought.
+/// A limit: its rule, its key, and the requests and the unit that a descriptor brought.
+type Limit = (&'static str, &'static str, Option<(u32, u64)>);
+
+/// The used units of each limit.
 #[derive(Default)]
 struct Model {
-    used: HashMap<(&'static str, &'static str, Option<u32>), u64>,
+    used: HashMap<Limit, u64>,
 }
 
 impl Model {
     fn is_admitted(&mut self, question: &Question) -> Option<bool> {
-        let is_invalid = |one: &Descriptor| one.limit.is_some_and(|(requests, (unit, _))| requests == 0 || unit != 4);
-        if question.descriptors.is_empty() || question.descriptors.iter().any(is_invalid) {
+        if question.descriptors.is_empty() {
             return None;
         }
         let mut after = self.used.clone();
         let (mut admitted, mut credits) = (true, Vec::new());
         for one in &question.descriptors {
-            let (limit, most) = match (one.key, one.value, one.limit) {
+            // A limit with an unknown unit is ignored.
+            let brought = one.limit.map(|(requests, (unit, _))| (requests, unit)).filter(|(_, unit)| *unit > 0);
+            if one.key == "user" && brought.is_some_and(|(requests, _)| requests == 0) {
+                admitted &= one.is_negative;
+                continue;
+            }
+            let (limit, most) = match (one.key, one.value, brought) {
                 ("user", value, None) => (("user", value, None), OF_USER),
-                ("user", value, Some((requests, _))) => {
-                    (("user", value, Some(requests)), u64::from(requests).min(LARGEST))
+                ("user", value, Some((requests, unit))) => {
+                    (("user", value, Some((requests, unit))), u64::from(requests).min(LARGEST))
                 }
                 ("tenant", "x", _) => (("tenant", "x", None), OF_TENANT),
                 _ => continue,

@@ -170,6 +170,10 @@ pub(crate) enum Unit {
     Minute = 2,
     Hour = 3,
     Day = 4,
+    /// 30 days. Only limits of descriptors have this unit and the next one.
+    Month = 5,
+    /// 365 days.
+    Year = 6,
 }
 
 impl From<std::time::Duration> for Duration {
@@ -209,6 +213,8 @@ fn unit_name<S: Serializer>(unit: &i32, serializer: S) -> Result<S::Ok, S::Error
         Ok(Unit::Minute) => "MINUTE",
         Ok(Unit::Hour) => "HOUR",
         Ok(Unit::Day) => "DAY",
+        Ok(Unit::Month) => "MONTH",
+        Ok(Unit::Year) => "YEAR",
         Ok(Unit::Unknown) | Err(_) => "UNKNOWN",
     })
 }
@@ -229,6 +235,8 @@ fn unit_of_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i32, D::Er
             "MINUTE" => Unit::Minute,
             "HOUR" => Unit::Hour,
             "DAY" => Unit::Day,
+            "MONTH" => Unit::Month,
+            "YEAR" => Unit::Year,
             _ => Unit::Unknown,
         },
     };

@@ -1,9 +1,9 @@
 //! The rate limit quota service: data planes such as Envoy limit requests themselves, with units that this service charges
 //! to the rules in advance.
 //!
-//! A data plane opens a stream and reports the requests of each *bucket*. A bucket is a descriptor whose entries have no
-//! order. The [allocator](allocator) decides who gets how much, the engine charges it, and the answers are assignments:
-//! a token bucket that is never refilled, or a rule that admits all or no requests.
+//! A data plane opens a stream and reports the requests of each *bucket*. A bucket is a descriptor whose entries have
+//! no order. The [allocator](allocator) decides how many units each data plane gets, and the engine charges these
+//! units. The answers are assignments: a token bucket that is never refilled, or a rule that admits all or no requests.
 
 mod allocator;
 mod messages;

@@ -1,6 +1,7 @@
 //! One worker of the rate limit service: a thread with its own runtime and listener.
 
 use std::{
+    convert::Infallible,
     io,
     net::{SocketAddr, TcpListener},
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -8,6 +9,8 @@ use std::{
 };
 
 use axum::Router;
+use http_body_util::BodyExt;
+use hyper::{Request, body::Incoming};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
@@ -17,16 +20,17 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
     sync::SetOnce,
-    time::timeout,
+    time::{MissedTickBehavior, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 use weir_client::agent::{ConnectionSlot, Rank, Requests, close_listener};
 
 use super::{RateLimitService, router};
+use crate::{descriptors::Shortage, resets::max_pending_resets};
 
-/// The pause between attempts to accept while the process has no free file descriptor.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// The interval at which the service tests whether the process has descriptors for more connections again.
+const GROWTH: Duration = Duration::from_secs(1);
 
 /// The time limit for the head of a request of HTTP/1.1, and for an answer to a ping of HTTP/2.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(20);
@@ -64,21 +68,28 @@ impl ServiceWorker {
         let router = router(Arc::clone(&service));
         let tasks = TaskTracker::new();
         let start = |stream, peer: SocketAddr| {
-            // `None` while each connection has a question in flight: then this connection is closed, and the client tries
-            // again.
+            // If there is no free slot, an idle connection is evicted. `None` if all candidates have got questions at the same
+            // moment: then this connection is closed, and the client tries again.
             let slot = service.slots.try_take(peer.ip().to_canonical(), Rank::Idle, service.clock.now());
             let Some(slot) = slot else { return };
             tasks.spawn(connection(stream, Arc::clone(&service), router.clone(), slot));
         };
+        let shortage = Shortage::default();
+        let mut growth = tokio::time::interval(GROWTH);
+        growth.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, peer)) => start(stream, peer),
+                    Ok((stream, peer)) => {
+                        shortage.accepted(&stream, &service.slots, service.clock.now());
+                        start(stream, peer);
+                    }
                     Err(error) => {
-                        tracing::warn!(%error, "cannot accept a connection");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        let pause = shortage.failed(&error, &service.slots, service.clock.now());
+                        tokio::time::sleep(pause).await;
                     }
                 },
+                _ = growth.tick() => service.slots.grow(),
                 () = service.drain.cancelled() => break,
             }
         }
@@ -127,7 +138,7 @@ async fn http(
     let requests = Arc::clone(requests);
     let is_asked = Arc::new(SetOnce::new());
     let asked = Arc::clone(&is_asked);
-    let answering = tower::service_fn(move |request| {
+    let answering = tower::service_fn(move |request: Request<Incoming>| {
         if !asked.initialized() {
             // Only an earlier question on this connection can have set it.
             let _ = asked.set(());
@@ -135,9 +146,13 @@ async fn http(
         let open = requests.begin(false);
         let answer = router.clone().oneshot(request);
         async move {
-            let answer = answer.await;
-            drop(open);
-            answer
+            // A quota stream is open until its response ends.
+            let held = move |frame| {
+                let _ = &open;
+                frame
+            };
+            let Ok(answer) = answer.await;
+            Ok::<_, Infallible>(answer.map(|body| body.map_frame(held)))
         }
     });
     let mut server = auto::Builder::new(TokioExecutor::new());
@@ -146,6 +161,7 @@ async fn http(
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(service.max_streams)
+        .max_pending_accept_reset_streams(max_pending_resets(service.max_streams))
         .max_header_list_size(MAX_HEADER_BYTES)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(HEAD_TIMEOUT);
@@ -181,8 +197,6 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
     use axum::{body::Body, http::Response};
     use hyper::service::service_fn;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -11,7 +11,7 @@ use tokio::{
     net::TcpListener,
 };
 
-use crate::support::{Agent, App, Body, PATIENCE, body, empty, request};
+use crate::support::{Agent, App, Body, PATIENCE, body, empty, read_head, request};
 
 /// The path of a request: in place, through hyper, or over HTTP/2.
 #[derive(Clone, Copy, Debug)]
@@ -76,12 +76,7 @@ async fn raw_app(answer: fn(&str) -> Vec<String>) -> std::net::SocketAddr {
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             tokio::spawn(async move {
-                let mut asked = Vec::new();
-                while !asked.ends_with(b"\r\n\r\n") {
-                    let Ok(byte) = stream.read_u8().await else { return };
-                    asked.push(byte);
-                }
-                let asked = String::from_utf8(asked).expect("text");
+                let Some(asked) = read_head(&mut stream).await else { return };
                 for piece in answer(asked.split(' ').nth(1).expect("a path")) {
                     stream.write_all(piece.as_bytes()).await.expect("sent");
                     // Without a pause the agent would read both pieces as one, which is another case.
@@ -191,4 +186,70 @@ async fn the_head_of_an_http2_response_is_limited_only_in_bytes() {
     }
     let heard = Way::Http2.get(&agent, "/bytes/420000").await;
     assert_eq!(heard.status, 502);
+}
+
+/// Sends a request as text, and returns the response as text.
+async fn raw(agent: &Agent, request: &str) -> String {
+    let mut stream = agent.connect().await;
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut answer = String::new();
+    tokio::time::timeout(PATIENCE, stream.read_to_string(&mut answer))
+        .await
+        .expect("before the timeout")
+        .expect("text");
+    answer
+}
+
+#[tokio::test]
+async fn interim_responses_reach_http1_clients() {
+    if std::env::var_os("WEIR_TEST_IN_PLACE").is_some() {
+        return; // hyper's server cannot send them.
+    }
+    let app = raw_app(|path| match path {
+        "/hints" => vec![
+            "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nlink: </b>\r\ncontent-length: 5\r\nconnection: x\r\nx: y\r\n\r\n".into(),
+            "HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 1".into(),
+            "99 x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".into(),
+        ],
+        _ => vec!["HTTP/1.1 103 Early Hints\r\nx: y\r\n\r\n".repeat(1000); 600],
+    })
+    .await;
+    let agent = Agent::start(app, &["--response-timeout", "2s"]);
+    let interim = "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\nlink: </b>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n\
+                   HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 199 x\r\n\r\nHTTP/1.1 200 OK\r\n";
+    for method in ["GET", "HEAD"] {
+        let hints = raw(&agent, &format!("{method} /hints HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")).await;
+        assert!(hints.starts_with(interim), "{hints:?}");
+        let old = raw(&agent, &format!("{method} /hints HTTP/1.0\r\nhost: a\r\n\r\n")).await;
+        assert!(old.contains(" 200 OK\r\n") && !old.contains("Early"), "HTTP/1.0 has no interim responses: {old:?}");
+    }
+    let endless = raw(&agent, "GET /endless HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    let (interim, last) = endless.rsplit_once("HTTP/1.1 ").expect("a response");
+    assert!(last.starts_with("504 ") && interim.ends_with("103 Early Hints\r\nx: y\r\n\r\n"), "{last}");
+}
+
+#[tokio::test]
+async fn a_response_to_head_has_one_valid_length() {
+    let app = raw_app(|path| {
+        let status = if path == "/empty" { "204 No Content" } else { "200 OK\r\ncontent-length: 6" };
+        vec![format!("HTTP/1.1 {status}\r\ncontent-length: 5\r\n\r\n")]
+    })
+    .await;
+    let agent = Agent::start(app, &["--upstream-http2", "never"]);
+    for fields in ["", "te: trailers\r\n"] {
+        let head = async |path| {
+            raw(&agent, &format!("HEAD {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{fields}\r\n")).await
+        };
+        let bare = head("/empty").await;
+        assert!(bare.starts_with("HTTP/1.1 204 ") && !bare.contains("content-length"), "{bare}");
+        let several = head("/several").await;
+        assert!(several.starts_with("HTTP/1.1 502 "), "{several}");
+    }
+    let mut sender = agent.http2().await;
+    for (path, status, has_length) in [("empty", 204, false), ("several", 502, true)] {
+        let request = Request::head(format!("http://a/{path}")).body(empty()).expect("valid");
+        let answer = sender.send_request(request).await.expect("a response");
+        let told = (answer.status().as_u16(), answer.headers().contains_key("content-length"));
+        assert_eq!(told, (status, has_length), "{path}");
+    }
 }

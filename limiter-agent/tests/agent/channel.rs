@@ -9,7 +9,12 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use tokio::{io::AsyncWriteExt, net::TcpStream, select, time::timeout};
+use tokio::{
+    io::AsyncWriteExt,
+    net::TcpStream,
+    select,
+    time::{Instant, timeout},
+};
 use tokio_rustls::client::TlsStream;
 use weir_channel::{ALPN, Channel, Outgoing, ToAgent, ToOperator};
 use weir_seats::{self as seats, EncodedTake, Key, model};
@@ -171,11 +176,13 @@ async fn the_operator_counts_and_the_next_one_learns_what_this_one_counted() {
     assert_eq!(second.statuses(&agent, 4, &counter).await, [200, 200, 429, 429]);
     assert_eq!(app.requests(), 5);
 
-    // The limit changes, and no request updates the level before another operator leads. The agent reports that its
-    // levels are incomplete, and asks that operator.
+    // The limit changes, and no request updates the level before another operator leads. The agent reports the level
+    // with the limit that it has.
     second.apply(&fleet(5, 6)).await;
     let mut third = Operator::connect(&agent, &agents, &clients, "operator.test").await;
-    assert_eq!(third.lead(6, 6).await, (vec![], false));
+    let (levels, is_complete) = third.lead(6, 6).await;
+    let [level] = &levels[..] else { panic!("{levels:?}") };
+    assert_eq!((level.stamp, level.seen.as_ref().map(|marks| marks[0][1]), is_complete), (5, Some(5), true));
     assert_eq!(third.statuses(&agent, 1, &counter).await, [200]);
 }
 
@@ -198,6 +205,39 @@ async fn an_agent_is_ready_when_the_operator_counts() {
     };
     let share_begins = Duration::from_secs(20);
     timeout(share_begins / 2, is_ready).await.expect("ready because the operator counts");
+}
+
+/// The operator receives all messages, and its answers are lost. It counts the agent as present until the agent is silent,
+/// so the agent sends no status before its share begins, and waits again after an acknowledgement.
+#[tokio::test]
+async fn an_agent_that_gets_no_answers_is_silent_before_its_share_begins() {
+    let (agents, clients) = (Authority::new(), Authority::new());
+    let folder = files(&agents, &clients);
+    let (_app, agent) = start(folder.path(), &[]).await;
+    let mut operator = Operator::connect(&agent, &agents, &clients, "operator.test").await;
+    operator.lead(2, 5).await;
+    operator.send(ToAgent::StatusRequest(StatusRequest { every_millis: 100 })).await;
+    let requests = async {
+        loop {
+            agent.statuses("/", &[], 1).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let listening = async {
+        while let Ok(frame) = timeout(Duration::from_millis(1_500), operator.0.next()).await {
+            frame.expect("the agent keeps the channel open");
+        }
+        operator.apply(&fleet(3, 5)).await;
+        let acknowledged = Instant::now();
+        operator.any().await;
+        acknowledged.elapsed()
+    };
+    let silent_for = select! {
+        silent_for = timeout(PATIENCE, listening) => silent_for.expect("the agent must be silent"),
+        () = requests => unreachable!("it sends requests forever"),
+    };
+    // 6 s and an interval. Without the acknowledgement, at most 4.6 s were left.
+    assert!(silent_for >= Duration::from_millis(5_500), "{silent_for:?}");
 }
 
 #[tokio::test]

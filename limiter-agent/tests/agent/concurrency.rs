@@ -129,6 +129,34 @@ async fn a_client_that_leaves_frees_its_permit() {
     }
 }
 
+/// The agent does not read on from a client that has sent its next request.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_behind_its_next_request_frees_its_permit() {
+    let get = &b"GET / HTTP/1.1\r\nhost: a\r\nx-key: ann\r\n\r\n"[..];
+    let leaves_behind = async |others: Vec<Value>| {
+        let Held { app, answers: _held } = Held::start().await;
+        let agent = Agent::start(app.address, &["--workers", "1"]);
+        let policies = [vec![policy("p", &[parallel(9, json!({}))])], others].concat();
+        agent.apply(&snapshot(1, &policies)).await;
+        let mut streams = Vec::new();
+        for (first, second) in [([get, get].concat(), &b""[..]), (get.to_vec(), get)] {
+            for resets in [true, false] {
+                let mut stream = agent.connect().await;
+                stream.write_all(&first).await.expect("sent");
+                in_flight(&agent, streams.len() as u64 + 1).await;
+                stream.write_all(second).await.expect("sent");
+                if resets {
+                    socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("set");
+                }
+                streams.push(stream);
+            }
+        }
+        drop(streams);
+        in_flight(&agent, 0).await;
+    };
+    tokio::join!(leaves_behind(vec![]), leaves_behind(vec![full_path()]));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_streamed_response_is_in_flight_to_its_last_byte() {
     let rest = Arc::new(Semaphore::new(0));

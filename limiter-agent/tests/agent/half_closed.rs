@@ -11,7 +11,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::support::{Agent, App, PATIENCE};
+use crate::support::{Agent, App, PATIENCE, read_head};
 
 /// After this many requests of other clients, the worker has processed all earlier events.
 const ROUNDS: usize = 50;
@@ -145,10 +145,7 @@ async fn a_half_closed_app_is_read_to_its_end_and_not_reused() {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let tell = tell.clone();
                 open.push(tokio::spawn(async move {
-                    let mut head = Vec::new();
-                    while !head.ends_with(b"\r\n\r\n") {
-                        head.push(stream.read_u8().await.expect("a head"));
-                    }
+                    read_head(&mut stream).await.expect("a head");
                     let answer = format!("HTTP/1.1 200 OK\r\n{framing}\r\n{}", "x".repeat(LENGTH));
                     stream.write_all(answer.as_bytes()).await.expect("sent");
                     stream.shutdown().await.expect("closed");
@@ -168,6 +165,52 @@ async fn a_half_closed_app_is_read_to_its_end_and_not_reused() {
             let more =
                 timeout(PATIENCE, told.recv()).await.expect("closed before the timeout").expect("one for each request");
             assert!(more.is_empty(), "{framing:?}: {}", String::from_utf8_lossy(&more));
+        }
+    }
+}
+
+/// The app sends an interim response after the client has closed its side. A client that waits gets both responses. If
+/// the client has disconnected, the interim response causes a reset, and the app's connection is closed.
+#[tokio::test]
+async fn an_interim_response_shows_whether_a_half_closed_client_has_left() {
+    const INTERIM: &[u8] = b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n";
+    const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let (tell, mut told) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let tell = tell.clone();
+            tokio::spawn(async move {
+                while let Some(head) = read_head(&mut stream).await {
+                    if head.starts_with("GET /other ") {
+                        stream.write_all(ANSWER).await.expect("sent");
+                    } else {
+                        return tell.send(stream).expect("the test waits");
+                    }
+                }
+            });
+        }
+    });
+    // hyper forwards no interim responses.
+    let agent = Agent::start(address, &["--workers", "1", "--in-place", "on"]);
+    for leaves in [false, true] {
+        let mut client = agent.connect().await;
+        client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
+        let mut app = timeout(PATIENCE, told.recv()).await.expect("before the timeout").expect("the app was asked");
+        client.shutdown().await.expect("closed");
+        let mut client = Some(client).filter(|_| !leaves);
+        assert!(agent.statuses("/other", &[], ROUNDS).await.iter().all(|status| *status == 200));
+        app.write_all(INTERIM).await.expect("sent");
+        let mut read = Vec::new();
+        if let Some(client) = &mut client {
+            assert!(read_head(client).await.expect("a head").starts_with("HTTP/1.1 103"));
+            app.write_all(ANSWER).await.expect("sent");
+            timeout(PATIENCE, client.read_to_end(&mut read)).await.expect("before the timeout").expect("closed");
+            assert!(read.starts_with(b"HTTP/1.1 200 OK") && read.ends_with(b"ok"), "{read:?}");
+        } else {
+            let ended = timeout(PATIENCE, app.read_to_end(&mut read)).await;
+            assert!(ended.is_ok() && read.is_empty(), "the agent waits for the app's response");
         }
     }
 }

@@ -7,7 +7,7 @@
 
 mod app;
 mod differences;
-mod frames;
+pub(crate) mod frames;
 mod generate;
 mod lane;
 mod message;

@@ -13,9 +13,16 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::{net::TcpListener, sync::mpsc};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    sync::mpsc,
+};
 
-use crate::support::{Agent, App, Body, body, daily, empty, policy, rule, snapshot};
+use crate::{
+    hostile::frames::frame,
+    support::{Agent, App, Body, Client, body, daily, empty, policy, request, rule, snapshot},
+};
 
 fn get(path: &str) -> Request<Body> {
     Request::get(format!("http://shop.example.com{path}")).body(empty()).expect("valid")
@@ -286,5 +293,62 @@ async fn a_stream_that_the_client_resets_is_cancelled() {
         request.abort();
         leaving.recv().await.expect("the app's response was dropped");
         assert!(sender.is_ready(), "the connection continues");
+    }
+}
+
+/// An app that accepts the first request, and answers each further one with the frame that `answer` returns for its
+/// stream. Returns the address and the number of requests.
+async fn faulty_app(answer: fn(u32) -> Vec<u8>) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let asked = Arc::clone(&counted);
+            tokio::spawn(async move {
+                stream.write_all(b"\0\0\0\x04\0\0\0\0\0").await?;
+                stream.read_exact(&mut [0; 24]).await?;
+                loop {
+                    let mut head = [0; 9];
+                    stream.read_exact(&mut head).await?;
+                    let [_, high, low, kind, _, rest @ ..] = head;
+                    stream.read_exact(&mut vec![0; usize::from(high) << 8 | usize::from(low)]).await?;
+                    let id = u32::from_be_bytes(rest);
+                    match kind {
+                        1 if asked.fetch_add(1, Relaxed) == 0 => stream.write_all(&frame(1, 5, id, b"\x88")).await?,
+                        1 => stream.write_all(&answer(id)).await?,
+                        _ => {}
+                    }
+                }
+                #[expect(unreachable_code, reason = "it gives the type of the error")]
+                Ok::<_, std::io::Error>(())
+            });
+        }
+    });
+    (address, asked)
+}
+
+#[tokio::test]
+async fn an_answer_that_is_invalid_or_reset_is_not_asked_for_again() {
+    let invalid: fn(u32) -> Vec<u8> = |stream| frame(1, 5, stream, b"\x88\0\x0aconnection\x05close");
+    let cancelled: fn(u32) -> Vec<u8> = |stream| frame(3, 0, stream, &8_u32.to_be_bytes());
+    let refused: fn(u32) -> Vec<u8> = |stream| frame(3, 0, stream, &7_u32.to_be_bytes());
+    for (answer, reason, text, times) in [
+        (invalid, "protocol", "the app's answer is not HTTP/2", 1),
+        (cancelled, "closed", "the app reset the stream before it answered", 1),
+        (refused, "closed", "the app reset the stream before it answered", 4),
+    ] {
+        let (address, asked) = faulty_app(answer).await;
+        let agent = Agent::start(address, &["--workers", "1", "--upstream-http2", "always"]);
+        assert_eq!(agent.get("/", &[]).await.status(), 200);
+        for (number, method) in (1..).zip(["GET", "DELETE", "POST"]) {
+            let before = asked.load(Relaxed);
+            let response = Client::new().send(request(method, &agent.url("/"), &[], "")).await;
+            let told = String::from_utf8_lossy(response.body());
+            assert!(response.status() == 502 && told.contains(text), "{method}: {told}");
+            assert_eq!(asked.load(Relaxed) - before, times, "{method}: {text}");
+            agent.until_metric(&format!("weir_upstream_errors_total{{reason=\"{reason}\"}}"), number.into()).await;
+        }
     }
 }

@@ -10,13 +10,10 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::{EncodingKey, Header, encode};
 use rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer};
 use serde_json::json;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
-};
+use tokio::{io::AsyncWriteExt, net::TcpListener};
 use tokio_rustls::TlsAcceptor;
 
-use crate::support::{Agent, App, daily, policy, rule, snapshot, with};
+use crate::support::{Agent, App, daily, policy, read_head, rule, snapshot, with};
 
 fn keys(secret: &[u8]) -> String {
     json!({"keys": [{"kty": "oct", "alg": "HS256", "k": URL_SAFE_NO_PAD.encode(secret)}]}).to_string()
@@ -81,11 +78,8 @@ async fn issuer(answer: Arc<Mutex<(u16, String)>>) -> (String, String) {
             let (stream, _) = listener.accept().await.expect("a client");
             // A client that does not trust the certificate disconnects.
             let Ok(mut stream) = acceptor.accept(stream).await else { continue };
-            let mut request = Vec::new();
-            while !request.ends_with(b"\r\n\r\n") {
-                request.push(stream.read_u8().await.expect("a request"));
-            }
-            assert!(request.starts_with(b"GET /keys?of=shop HTTP/1.1\r\n"), "{}", String::from_utf8_lossy(&request));
+            let request = read_head(&mut stream).await.expect("a request");
+            assert!(request.starts_with("GET /keys?of=shop HTTP/1.1\r\n"), "{request}");
             let (status, body) = answer.lock().expect("not poisoned").clone();
             let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
             stream.write_all((head + &body).as_bytes()).await.expect("sent");

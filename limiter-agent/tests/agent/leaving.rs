@@ -11,7 +11,7 @@ use tokio::{
 
 use crate::{
     smuggling::http2::{field, frame},
-    support::{Agent, PATIENCE},
+    support::{Agent, PATIENCE, read_head},
 };
 
 #[derive(Debug, PartialEq, Eq)]
@@ -36,15 +36,8 @@ async fn app() -> (SocketAddr, mpsc::UnboundedReceiver<Event>) {
 }
 
 async fn serve(mut stream: TcpStream, tell: mpsc::UnboundedSender<Event>) {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        match stream.read_u8().await {
-            Ok(byte) => head.push(byte),
-            // The agent can open connections that it does not need.
-            Err(_) => return,
-        }
-    }
-    let head = String::from_utf8(head).expect("text");
+    // The agent can open connections that it does not need.
+    let Some(head) = read_head(&mut stream).await else { return };
     let path = head.split(' ').nth(1).expect("a target").to_owned();
     if path.starts_with("/begun") {
         let begun = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n";

@@ -9,7 +9,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::support::{Agent, PATIENCE};
+use crate::support::{Agent, PATIENCE, read_head};
 
 const IPV4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const IPV6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
@@ -44,12 +44,8 @@ fn serve(socket: TcpSocket) -> JoinHandle<()> {
 }
 
 async fn answer(mut stream: TcpStream, listener: &TcpListener) {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        match stream.read_u8().await {
-            Ok(byte) => head.push(byte),
-            Err(_) => return,
-        }
+    if read_head(&mut stream).await.is_none() {
+        return;
     }
     let said = format!("at {}", listener.local_addr().expect("bound").ip());
     let answer = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{said}", said.len());

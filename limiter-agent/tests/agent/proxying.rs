@@ -24,7 +24,8 @@ use tokio::{
 };
 
 use crate::support::{
-    Agent, App, Body, Client, ClosedPort, PATIENCE, body, daily, empty, policy, request, rule, snapshot, start,
+    Agent, App, Body, Client, ClosedPort, PATIENCE, body, daily, empty, policy, read_head, request, rule, snapshot,
+    start,
 };
 
 /// A request or response body that the test writes in pieces.
@@ -388,11 +389,7 @@ async fn a_websocket_is_a_tunnel() {
         "GET /ws HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: k\r\n\r\n";
     let mut stream = agent.connect().await;
     stream.write_all(opening.as_bytes()).await.expect("sent");
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(stream.read_u8().await.expect("a head"));
-    }
-    let head = String::from_utf8(head).expect("text");
+    let head = read_head(&mut stream).await.expect("a head");
     assert!(
         head.starts_with("HTTP/1.1 101")
             && head.contains("upgrade: websocket")

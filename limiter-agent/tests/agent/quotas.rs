@@ -208,6 +208,26 @@ async fn tokens_are_charged_to_the_limit_that_questions_use() {
     agent.until_metric("weir_quota_buckets", 0.0).await;
 }
 
+/// Idle connections are closed first, even if the stream is older and silent.
+#[tokio::test]
+async fn new_connections_do_not_close_quota_streams() {
+    let agent = Agent::service(&["--max-connections", "4"]);
+    agent.apply(&snapshot(1, &[per_user(100)])).await;
+    let mut plane = DataPlane::open(&channel(&agent).await).await;
+    plane.report("shop", &[("user", "ann")], 0, 1);
+    plane.tokens().await;
+    let mut others = Vec::new();
+    for _ in 0..12 {
+        let other = channel(&agent).await;
+        ask(&other, question(&[("user", "bob")])).await.expect("an answer");
+        others.push(other);
+    }
+    agent.until_metric("weir_connections_evicted_total", 9.0).await;
+    assert_eq!(agent.metric("weir_quota_streams").await, Some(1.0));
+    plane.report("shop", &[("user", "ann")], 10, 50);
+    plane.tokens().await;
+}
+
 #[tokio::test]
 async fn entries_of_a_bucket_have_no_order() {
     let agent = Agent::service(&[]);

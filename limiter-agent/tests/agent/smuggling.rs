@@ -107,6 +107,7 @@ pub(crate) fn ambiguous() -> Vec<(String, u16)> {
         (post("content-length: 0x5\r\n\r\nhello"), 400),
         (post("content-length: 5 5\r\n\r\nhello"), 400),
         (post("content-length: 18446744073709551621\r\n\r\nhello"), 400),
+        (post("content-length: 18446744073709551615\r\n\r\nhello"), 400),
         (post("content-length:\r\n\r\nhello"), 400),
         // Codings.
         (post("transfer-encoding: gzip\r\n\r\n"), 400),
@@ -285,6 +286,10 @@ pub(crate) const WRONG_BODIES: &[&str] = &[
     "5\r\nhello\r0\r\n\r\n",
     "ffffffffffffffff0\r\nhello\r\n0\r\n\r\n",
     ";x\r\nhello\r\n0\r\n\r\n",
+    "5;a\nhello\r\n0\r\n\r\n",
+    "5;a\nhello",
+    "0;a\n",
+    "0;a\n\r\n",
     "5\r\nhello\r\n0\r\ntransfer-encoding: chunked\r\n\r\n",
     "5\r\nhello\r\n0\r\n folded: y\r\n\r\n",
     "5\r\nhello\r\n0\r\nx y: z\r\n\r\n",
@@ -323,6 +328,10 @@ async fn an_invalid_body_never_gets_an_end() {
             assert!(marker.ends_with("ok"), "{marker}");
             let heard = app.heard();
             assert!(!heard.contains("/behind") && !heard.contains("0\r\n\r\n"), "{rest:?}: {heard:?}");
+            assert!(
+                !heard.contains("2\r\n\r\n\r\n"),
+                "the app got bytes that the client did not send: {rest:?}: {heard:?}"
+            );
         }
     }
 }

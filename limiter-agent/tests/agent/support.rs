@@ -14,9 +14,10 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 pub(crate) use self::{
-    agent::{Agent, PATIENCE, binary},
+    agent::{Agent, PATIENCE, binary, binary_with_descriptors},
     app::{App, Body, ClosedPort, body, echo, empty},
     certificates::{Authority, Identity, TlsClient, tls},
     stores::{Server, delayed, memcached_at, redis_at},
@@ -63,6 +64,15 @@ pub(crate) fn request(
         request = request.header(*name, *value);
     }
     request.body(Full::new(body.into())).expect("a valid request")
+}
+
+/// Reads the head of a message, with the empty line at its end. None if the connection ends before.
+pub(crate) async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.ok()?);
+    }
+    Some(String::from_utf8(head).expect("text"))
 }
 
 pub(crate) fn header<'a>(response: &'a Response<Bytes>, name: &str) -> &'a str {

@@ -100,6 +100,9 @@ async fn a_burst_is_smoothed_and_its_tail_refused_at_once() {
     assert!(sum > 0.0 && sum <= waited as f64, "{sum} s for {waited}");
 }
 
+/// The agent keeps a half-closed client for so long if its request is at the app.
+const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
+
 #[tokio::test]
 async fn a_client_that_leaves_the_queue_is_not_charged() {
     let (_app, agent) = start().await;
@@ -125,8 +128,25 @@ async fn a_client_that_leaves_the_queue_is_not_charged() {
     until("Limit").await;
     waiting.abort();
     let _ = waiting.await;
-    until("Wait").await;
-    assert!(explained().await.1 <= alone.1);
+    let leave = async {
+        until("Wait").await;
+        assert!(explained().await.1 <= alone.1);
+        // A client that only closes its side does not get a response.
+        let mut half_closed = agent.connect().await;
+        half_closed.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
+        until("Limit").await;
+        half_closed.shutdown().await.expect("closed");
+        assert_eq!(half_closed.read(&mut [0]).await.expect("a clean close"), 0);
+        until("Wait").await;
+        // Also if the request joins the queue after the end was read.
+        let mut half_closed = agent.connect().await;
+        agent.suspend();
+        half_closed.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
+        half_closed.shutdown().await.expect("closed");
+        agent.go_on();
+        assert_eq!(half_closed.read(&mut [0]).await.expect("a clean close"), 0);
+    };
+    tokio::time::timeout(HALF_CLOSED_TIMEOUT, leave).await.expect("clients leave a queue at once");
     assert_eq!(agent.counts(0, 0).await, [1, 0, 0], "the request was neither admitted nor refused");
 }
 

@@ -23,7 +23,7 @@ use tokio_tungstenite::{
     },
 };
 
-use crate::support::{Agent, App, daily, empty, policy, rule, snapshot, with};
+use crate::support::{Agent, App, daily, empty, policy, read_head, rule, snapshot, with};
 
 /// An app that echoes every message, and accepts the offered compression without implementing it.
 async fn echoing() -> App {
@@ -150,11 +150,8 @@ async fn open_with_compression(agent: &Agent) -> (TcpStream, String) {
                    sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\
                    sec-websocket-extensions: permessage-deflate; client_max_window_bits\r\n\r\n";
     stream.write_all(opening.as_bytes()).await.expect("sent");
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(stream.read_u8().await.expect("a head"));
-    }
-    (stream, String::from_utf8(head).expect("text"))
+    let head = read_head(&mut stream).await.expect("a head");
+    (stream, head)
 }
 
 #[tokio::test]

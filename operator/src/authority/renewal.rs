@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-/// The time at which to renew certificates. Their dates are wall-clock times, so this is a wall-clock time, or the same
-/// duration later on the monotonic clock, if that is earlier. Setting this machine's clock does not set the peers'
-/// clocks. If the clock goes back to before the time of issue, the certificates are renewed immediately: it is unknown
-/// how far ahead the clock was, and for how long peers will refuse the certificates as not yet valid.
+/// The time at which to renew certificates. The dates of certificates are wall-clock times, so the renewal has a
+/// wall-clock time, too. It also has a duration on the monotonic clock, and the earlier one decides: if this machine's
+/// clock is set, the clocks of its peers do not change. If the clock goes back to before the time of issue, the
+/// certificates are renewed immediately. In this case it is unknown how far ahead the clock was, and for how long peers
+/// will refuse the certificates as not yet valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Renewal {
     made: u64,

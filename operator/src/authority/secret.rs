@@ -9,12 +9,8 @@ use super::{Authorities, InvalidAuthorities, Terms};
 const CERTIFICATES: &str = "ca.crt";
 const KEYS: &str = "ca.key";
 
-/// Reads the authorities of a Secret; none if it is empty.
-///
-/// # Errors
-///
-/// The Secret contains something else.
-pub(crate) fn authorities(terms: Terms, secret: &Secret) -> Result<Authorities, InvalidAuthorities> {
+/// Reads the valid authorities of a Secret, and returns the fault if the Secret has anything else.
+pub(crate) fn authorities(terms: Terms, secret: &Secret) -> (Authorities, Result<(), InvalidAuthorities>) {
     Authorities::read(terms, &text(secret, CERTIFICATES), &text(secret, KEYS))
 }
 

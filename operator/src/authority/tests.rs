@@ -63,7 +63,8 @@ fn a_certificate_is_valid_for_its_names_and_its_time() {
 #[test]
 fn what_is_written_is_read_again() {
     let written = first();
-    let read = Authorities::read(TERMS, &written.certificates(), &written.keys()).unwrap();
+    let (read, outcome) = Authorities::read(TERMS, &written.certificates(), &written.keys());
+    outcome.unwrap();
     assert!(read.renewed(START + 1).unwrap().is_none(), "no renewal is scheduled");
     assert!(trusted(&written.certificates(), &issue(&read, START), NAME, START));
     assert_eq!(read.certificates(), written.certificates());
@@ -74,9 +75,62 @@ fn what_is_written_is_read_again() {
         (written.keys(), written.certificates()),
         (written.certificates() + &other.certificates(), written.keys()),
     ] {
-        assert!(Authorities::read(TERMS, &certificates, &keys).is_err(), "{certificates}{keys}");
+        assert!(Authorities::read(TERMS, &certificates, &keys).1.is_err(), "{certificates}{keys}");
     }
-    assert!(Authorities::read(TERMS, "", "").unwrap().all.is_empty());
+    let (none, outcome) = Authorities::read(TERMS, "", "");
+    assert!(none.all.is_empty() && outcome.is_ok());
+}
+
+#[test]
+fn a_key_of_another_authority_is_refused() {
+    let (one, other) = (first(), first());
+    let (none, outcome) = Authorities::read(TERMS, &one.certificates(), &other.keys());
+    assert_eq!((none.all.len(), outcome.unwrap_err().to_string().as_str()), (0, "ca.crt and ca.key do not match"));
+    // The number of keys is right, and their order is wrong.
+    let certificates = one.certificates() + &other.certificates();
+    let keys = other.keys() + &one.keys();
+    assert!(Authorities::read(TERMS, &certificates, &keys).1.is_err());
+}
+
+#[test]
+fn an_invalid_authority_does_not_discard_the_valid_ones() {
+    let [one, two, three] = [first(), first(), first()];
+    let certificates = one.certificates() + &two.certificates() + &three.certificates();
+    let keys = one.keys() + &three.keys() + &three.keys();
+    let (read, outcome) = Authorities::read(TERMS, &certificates, &keys);
+    assert_eq!(outcome.unwrap_err().to_string(), "ca.crt and ca.key do not match");
+    assert_eq!(read.certificates(), one.certificates() + &three.certificates());
+}
+
+#[test]
+fn a_certificate_that_cannot_sign_is_refused() {
+    let plain = rcgen::generate_simple_self_signed([NAME.to_owned()]).unwrap();
+    let (_, outcome) = Authorities::read(TERMS, &plain.cert.pem(), &plain.signing_key.serialize_pem());
+    assert_eq!(outcome.unwrap_err().to_string(), "ca.crt is not a certificate authority: issue it with isCA");
+}
+
+/// The clock was a day ahead when the only authority was created, and was then corrected.
+#[test]
+fn an_authority_of_a_clock_that_was_ahead_is_replaced_until_it_is_valid() {
+    let early = Authorities::none(TERMS).renewed(START + DAY).unwrap().expect("an empty set needs an authority");
+    assert!(!early.usable(START), "the authority is not yet valid");
+    let both = early.renewed(START).unwrap().expect("no authority is valid");
+    assert!(both.renewed(START + 1).unwrap().is_none(), "one new authority is enough");
+    for signer in [Signer::Newest, Signer::Oldest] {
+        let names = [NAME.to_owned()];
+        let leaf = both.leaf(&order(&names, signer), START).unwrap().expect("the set has an authority");
+        assert!(trusted(&both.certificates(), &leaf, NAME, START), "{signer:?}: the signer is not yet valid");
+    }
+}
+
+/// An authority that is not yet valid must not delay the one that follows the valid authority.
+#[test]
+fn an_authority_of_the_far_future_follows_no_other() {
+    let both = first().renewed(START + 20 * TERMS.lives).unwrap().expect("by that clock the first authority has ended");
+    let later = START + TERMS.lives - TERMS.overlap + 1;
+    let three = both.renewed(later).unwrap().expect("the first authority is about to end");
+    let end = START + TERMS.lives;
+    assert!(trusted(&three.certificates(), &issue(&three, end), NAME, end));
 }
 
 /// Simulates two replicas for three years. A client always trusts both certificates, even if it receives new bundles
@@ -109,8 +163,8 @@ fn a_client_half_an_hour_late_notices_no_rotation() {
             }
         }
     }
-    // One authority is added and one removed every 245 days; the first addition is not counted.
-    assert!((7..=9).contains(&rotations), "{rotations}");
+    // Every 245 days, an authority is added, and the one that has ended is removed with the same write.
+    assert_eq!(rotations, 4);
 }
 
 #[test]
@@ -126,8 +180,9 @@ fn a_new_authority_is_published_before_it_signs() {
         !trusted(&old.certificates(), &ripe, NAME, later + TERMS.published_for)
             && trusted(&both.certificates(), &ripe, NAME, later + TERMS.published_for)
     );
-    let gone = START + TERMS.lives;
-    assert_eq!(both.renewed(gone).unwrap().expect("the old authority has ended").all.len(), 1);
+    let next = later + TERMS.lives - TERMS.overlap + 1;
+    let two = both.renewed(next).unwrap().expect("the second authority is about to end");
+    assert_eq!((two.all.len(), two.shares_one_with(&old)), (2, false), "the old authority has ended");
     assert!(!format!("{both:?}").contains("PRIVATE"), "keys do not get into logs");
 }
 
@@ -144,8 +199,9 @@ fn trust_survives_a_clock_that_was_years_ahead() {
         let leaf = both.leaf(&order(&names, signer), START + 60).unwrap().expect("the set has an authority");
         assert!(trusted(&known.certificates(), &leaf, NAME, START + 60), "{signer:?}");
     }
-    let stays = ahead + TERMS.published_for;
-    assert_eq!(both.renewed(stays).unwrap().expect("the authority by the fast clock is valid").all.len(), 1);
+    let next = ahead + TERMS.lives - TERMS.overlap + 1;
+    let two = both.renewed(next).unwrap().expect("the authority by the fast clock is about to end");
+    assert!(!two.shares_one_with(&known), "the clock has been right for the life of an authority");
 }
 
 /// A client that got the bundle when the first authority was alone, and gets no update, trusts the certificates of the

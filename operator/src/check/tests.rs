@@ -49,6 +49,24 @@ fn every_fault_is_reported_at_its_place() {
     assert_eq!((lines[3], lines.len()), ("b.yaml: ok (1 policy)", 4), "{said}");
 }
 
+/// kubectl reads YAML 1.1, and a cluster checks labels.
+#[test]
+fn what_kubectl_refuses_or_reads_as_another_policy_is_a_fault() {
+    let labels = "metadata: {name: p, labels: {on: a b}}";
+    let policy = policy("p", &rule("5")).replace("metadata: {name: p}", labels).replace("app: web", "app: 1_000");
+    let other = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: on}\n";
+    let (verdict, said) = text(&[("a.yaml", &format!("{policy}{other}"))]);
+    let expected = [
+        "a.yaml:3:30: metadata.labels.on: kubectl reads the name on as true: write it in quotes",
+        "a.yaml:3:30: metadata.labels.on: must be a valid value of a label: at most 63 letters, digits, '-', '_' and '.', \
+         beginning and ending with a letter or digit",
+        "a.yaml:5:33: spec.selector.matchLabels.app: kubectl reads 1_000 as 1000: write it in quotes",
+    ];
+    assert_eq!((verdict, said.lines().collect::<Vec<_>>()), (Verdict::Faulty, expected.to_vec()));
+    let quoted = policy.replace("on: a b", "'on': a-b").replace("1_000", "'1_000'");
+    assert_eq!(text(&[("a.yaml", &quoted)]).0, Verdict::Good);
+}
+
 #[test]
 fn names_must_differ_within_a_directory() {
     let p = policy("p", &rule("5"));
@@ -170,12 +188,12 @@ fn odd_policies_are_valid_with_a_warning() {
         ),
         (
             "the same rule twice",
-            format!("  - {{name: x, {limit}}}\n  - {{name: y, {limit}}}\n"),
+            format!("  - {{name: x, {limit}}}\n  - {{name: z, {limit}}}\n"),
             "8:5: warning: spec.rules[1]: is the same as rule \"x\" and has no effect: remove it",
         ),
         (
             "two rules for one budget",
-            format!("  - {{name: x, match: [{{paths: [/a]}}], {limit}}}\n  - {{name: y, match: [{{paths: [/b]}}], {limit}}}\n"),
+            format!("  - {{name: x, match: [{{paths: [/a]}}], {limit}}}\n  - {{name: z, match: [{{paths: [/b]}}], {limit}}}\n"),
             "8:5: warning: spec.rules[1]: has the key and the limits of rule \"x\", and counts separately",
         ),
     ] {
@@ -197,7 +215,7 @@ fn policies_that_may_be_intended_get_no_warning() {
         "  - {name: o, action: Bypass, match: [{paths: [/a], pathRegexes: [x]}]}\n  - {name: x, match: [{paths: [/a]}], limits: [{name: a, requests: 10, per: 1s}]}\n",
         "  - {name: o, action: Bypass, mode: Disabled}\n  - {name: x, limits: [{name: a, requests: 10, per: 1s}]}\n",
         "  - {name: o, action: Deny, mode: Shadow, match: [{paths: [/a]}]}\n  - {name: x, match: [{paths: [/a]}], limits: [{name: a, requests: 10, per: 1s}]}\n",
-        "  - {name: x, limits: [{name: a, requests: 10, per: 1s}]}\n  - {name: y, key: [{header: k}], limits: [{name: a, requests: 10, per: 1s}]}\n",
+        "  - {name: x, limits: [{name: a, requests: 10, per: 1s}]}\n  - {name: z, key: [{header: k}], limits: [{name: a, requests: 10, per: 1s}]}\n",
     ] {
         let (_, said) = text(&[("a.yaml", &policy("p", rules))]);
         assert_eq!(said, "a.yaml: ok (1 policy)\n", "{rules}");
@@ -215,7 +233,7 @@ fn policies_that_may_be_intended_get_no_warning() {
         ("", "maxKeys: 7, "),
     ] {
         for matched in ["", "match: [{paths: [/b]}], "] {
-            let rules = format!("  - {{name: x, {first}{limit}}}\n  - {{name: y, {second}{matched}{limit}}}\n");
+            let rules = format!("  - {{name: x, {first}{limit}}}\n  - {{name: z, {second}{matched}{limit}}}\n");
             let (_, said) = text(&[("a.yaml", &policy("p", &rules))]);
             assert_eq!(said, "a.yaml: ok (1 policy)\n", "{rules}");
         }

@@ -99,7 +99,7 @@ mod tests {
 
     fn policy(generation: i64, rules: &Value) -> Policy {
         let spec = Ok(Arc::new(serde_json::from_value(spec(rules)).unwrap()));
-        Policy { uid: "uid".to_owned(), generation, created: None, spec, file: None }
+        Policy { uid: "uid".to_owned(), generation, created: None, changed: None, spec, file: None }
     }
 
     fn bad(generation: i64) -> Policy {

@@ -1,6 +1,6 @@
-//! Checks the keys of overrides where CEL's cost budget does not suffice: each value is one that a request can have, and
-//! no key has two overrides, also in another spelling. Otherwise an agent would reject the whole snapshot, including
-//! other policies' rules.
+//! Checks the keys of overrides, because CEL's cost budget does not suffice for these checks. Each value must be
+//! possible in a request, and no key may have two overrides, not even in two spellings. Without these checks, an agent
+//! would reject the whole snapshot, including the rules of other policies.
 
 use std::collections::HashMap;
 

@@ -8,7 +8,7 @@ use weir_api as api;
 use weir_wire as wire;
 
 use super::faults::Faults;
-use crate::world::{ObjectKey, Store};
+use crate::world::{Membership, ObjectKey, Pod, Store};
 
 /// The stores that a policy can name.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +49,11 @@ impl StoreSecrets {
         format!("{}={}+{}", self.directory, name(&self.credentials), name(&self.authorities))
     }
 
+    /// Returns true if a pod was created without these Secrets. An agent outside of any cluster has no such Secrets.
+    pub fn are_missing_in(&self, pod: &Pod) -> bool {
+        matches!(*pod.membership, Membership::Pod(..)) && !self.are_in(pod.store_secrets.as_deref())
+    }
+
     /// Returns true if a pod with this annotation can read these Secrets.
     pub fn are_in(&self, annotation: Option<&str>) -> bool {
         annotation.is_some_and(|list| list.split(',').any(|entry| entry == self.mounted_as()))
@@ -65,11 +70,10 @@ const YEAR_2020: i64 = 1_577_836_800;
 const GENERATION_BITS: u32 = 21;
 
 /// Returns the stamp of a policy's generation. A later generation has a larger stamp. A policy that is deleted and
-/// created again begins with generation 1, and finds the counters of the earlier policy in the store. So the creation
-/// time is the more significant part. A policy in a file has no creation time. Its generations continue from its status
-/// file, so they suffice.
-pub(super) fn stamp(created: Option<Timestamp>, generation: i64) -> u64 {
-    let seconds = created.map_or(0, |created| (created.as_second() - YEAR_2020).clamp(0, LATEST));
+/// created again begins with generation 1, and finds the counters of the earlier policy in the store. So `time` is the
+/// more significant part: the time at which the policy was created in a cluster, or changed in a file.
+pub(super) fn stamp(time: Option<Timestamp>, generation: i64) -> u64 {
+    let seconds = time.map_or(0, |time| (time.as_second() - YEAR_2020).clamp(0, LATEST));
     let generation = generation.clamp(0, (1 << GENERATION_BITS) - 1);
     u64::try_from((seconds << GENERATION_BITS) | generation).unwrap_or(0)
 }
@@ -227,6 +231,7 @@ pub fn compile_store(key: &ObjectKey, spec: &api::RateLimitStoreSpec) -> StoreWi
                 endpoints: redis.endpoints.clone(),
                 master_name: redis.master_name.clone(),
                 tls: redis.tls.is_some(),
+                has_authorities: secrets.authorities.is_some(),
             };
             (backend, Some(secrets))
         }

@@ -9,7 +9,10 @@ use super::{
     shared::{rounded, stamp},
     *,
 };
-use crate::world::Store;
+use crate::{
+    pod_ports::PodPorts,
+    world::{Agent, Membership, Pod, Store},
+};
 
 const STORE: &str = "spec.rules[0].shared.storeRef.name";
 
@@ -41,7 +44,7 @@ fn window(requests: i64) -> Value {
 fn policy(generation: i64, rule: &Value) -> Policy {
     let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [rule]});
     let spec: RateLimitPolicySpec = serde_json::from_value(spec).unwrap();
-    Policy { uid: "uid".to_owned(), generation, created: None, spec: Ok(Arc::new(spec)), file: None }
+    Policy { uid: "uid".to_owned(), generation, created: None, changed: None, spec: Ok(Arc::new(spec)), file: None }
 }
 
 fn redis(endpoint: &str) -> Store {
@@ -121,6 +124,7 @@ fn a_shared_rule_names_its_store_and_its_counters() {
         endpoints: vec!["s:26379".to_owned()],
         master_name: Some("m".to_owned()),
         tls: true,
+        has_authorities: true,
     };
     let directory = "shop.limits".to_owned();
     assert_eq!(
@@ -400,4 +404,18 @@ proptest! {
             before = Some(now);
         }
     }
+}
+
+#[test]
+fn only_a_pod_can_lack_secrets() {
+    let secrets =
+        StoreSecrets { directory: "shop.limits".to_owned(), credentials: Some("redis".to_owned()), authorities: None };
+    let lacks = |membership: Membership, annotation: Option<&str>| {
+        let store_secrets = annotation.map(Into::into);
+        let pod = Pod { uid: String::new(), membership: membership.into(), agent: Agent::Pending, store_secrets };
+        secrets.are_missing_in(&pod)
+    };
+    let pod = Membership::Pod(BTreeMap::new(), PodPorts::default());
+    assert!(lacks(pod.clone(), None) && !lacks(pod, Some(&secrets.mounted_as())));
+    assert!(!lacks(Membership::Everything, None) && !lacks(Membership::Labelled(BTreeMap::new()), None));
 }

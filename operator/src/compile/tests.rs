@@ -388,6 +388,7 @@ fn an_invalid_generation_keeps_the_last_good_one() {
         uid: uid.to_owned(),
         generation,
         created: None,
+        changed: None,
         spec: Ok(Arc::new(spec(rules))),
         file: None,
     };
@@ -417,7 +418,14 @@ fn a_generation_is_compiled_once() {
     let rules = json!([{"name": "all", "limits": [{"name": "a", "requests": 50, "per": "1s"}]}]);
     let policies = [(
         key(),
-        Policy { uid: "uid".to_owned(), generation: 1, created: None, spec: Ok(Arc::new(spec(&rules))), file: None },
+        Policy {
+            uid: "uid".to_owned(),
+            generation: 1,
+            created: None,
+            changed: None,
+            spec: Ok(Arc::new(spec(&rules))),
+            file: None,
+        },
     )]
     .into();
     let world = World::of_policies(policies);

@@ -11,6 +11,8 @@ use std::{
 use granit_parser::{Event, Marker, Parser, ScalarStyle, StrInput, StructureStyle, Tag};
 use serde_json::{Map, Number, Value};
 
+use super::cluster;
+
 /// The maximum depth of nested lists and fields. A policy needs 12.
 const DEPTH: usize = 64;
 /// The maximum number of values in a document, including those that aliases repeat. A policy that fits a cluster has
@@ -44,6 +46,8 @@ pub(super) struct Tree {
     pub(super) value: Option<Value>,
     /// Faults in the form of the document, each as place, path and message.
     pub(super) faults: Vec<(Position, String, String)>,
+    /// Unquoted words that kubectl does not read as text, in the same form.
+    pub(super) misread: Vec<(Position, String, String)>,
     start: Position,
     /// The place of each field, by its path, such as `spec.rules[0].name`.
     places: BTreeMap<String, Position>,
@@ -118,7 +122,7 @@ struct Node {
 impl<'a, 'text> Builder<'a, 'text> {
     fn new(parser: &'a mut Parser<'text, StrInput<'text>>, text: &'text str) -> Self {
         let start = Position { line: 1, column: 1 };
-        let tree = Tree { value: None, faults: Vec::new(), start, places: BTreeMap::new() };
+        let tree = Tree { value: None, faults: Vec::new(), misread: Vec::new(), start, places: BTreeMap::new() };
         Self { text, parser, tree, anchors: HashMap::new(), values: 0, brackets: 0 }
     }
 
@@ -178,6 +182,14 @@ impl<'a, 'text> Builder<'a, 'text> {
                     self.fault(place, path, message);
                     Value::Null
                 });
+                if style == ScalarStyle::Plain
+                    && tag.is_none()
+                    && value.is_string()
+                    && let Some(read) = cluster::misread(&text)
+                {
+                    let message = format!("kubectl reads {text} as {read}: write it in quotes");
+                    self.tree.misread.push((place, path.to_owned(), message));
+                }
                 (anchor, Node { value, values: 1, depth: 0 })
             }
             Event::SequenceStart(style, anchor, _) => {
@@ -243,12 +255,12 @@ impl<'a, 'text> Builder<'a, 'text> {
         while let Some((event, place)) = self.next()? {
             let (name, is_plain) = match event {
                 Event::MappingEnd => break,
-                Event::Scalar(text, style, anchor, _) => {
+                Event::Scalar(text, style, anchor, tag) => {
                     if anchor != 0 {
                         let value = Value::String(text.to_string());
                         self.anchors.insert(anchor, Node { value, values: 1, depth: 0 });
                     }
-                    (text.into_owned(), style == ScalarStyle::Plain)
+                    (text.into_owned(), style == ScalarStyle::Plain && tag.is_none())
                 }
                 key => match self.node(key, place, path, depth + 1)?.value {
                     Value::String(name) => (name, false),
@@ -261,6 +273,10 @@ impl<'a, 'text> Builder<'a, 'text> {
             let Some((event, value_place)) = self.next()? else { break };
             let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
             let is_merge = is_plain && name == "<<";
+            if is_plain && let Some(read) = cluster::misread_name(&name, &plain(&name)) {
+                let message = format!("kubectl reads the name {name} as {read}: write it in quotes");
+                self.tree.misread.push((place, path.clone(), message));
+            }
             let earlier = (!is_merge).then(|| self.tree.places.insert(path.clone(), place)).flatten();
             let node = self.node(event, value_place, &path, depth + 1)?;
             (values, below) = (values + node.values, below.max(node.depth));

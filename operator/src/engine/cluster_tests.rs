@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use rand::{Rng, rngs::SmallRng};
 use serde_json::json;
-use weir_api::{LastKnownGood, RateLimitPolicyStatus};
+use weir_api::{LastKnownGood, RateLimitPolicyStatus, RateLimitStoreStatus};
 use weir_wire::{OPERATOR_STORE, PolicyStatus, RuleStatus, SnapshotInForce, Status, StoreBackend, StoreStatus};
 
 use super::*;
@@ -26,6 +26,9 @@ pub(super) struct Cluster {
     pub(super) agents: BTreeMap<String, Agent>,
     /// The port of the store that every rule of scope Shared uses.
     pub(super) store: u16,
+    /// A number in the UID of the store, which grows if the store is replaced.
+    pub(super) store_number: u64,
+    pub(super) store_status: Option<Box<RateLimitStoreStatus>>,
 }
 
 impl Cluster {
@@ -33,8 +36,12 @@ impl Cluster {
     pub(super) fn shown_store(&self) -> Change {
         let spec = json!({"redis": {"endpoints": [self.endpoint()]}});
         let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
-        let store = world::Store { uid: "store".to_owned(), generation: i64::from(self.store), spec };
-        Change::Store(ObjectKey::new("shop", "limits"), Some((store, None)))
+        let store = world::Store { uid: self.store_uid(), generation: i64::from(self.store), spec };
+        Change::Store(ObjectKey::new("shop", "limits"), Some((store, self.store_status.clone())))
+    }
+
+    pub(super) fn store_uid(&self) -> String {
+        format!("store-{}", self.store_number)
     }
 
     fn endpoint(&self) -> String {
@@ -48,6 +55,7 @@ impl Cluster {
             endpoints: vec![self.endpoint()],
             master_name: None,
             tls: false,
+            has_authorities: false,
         }
     }
 }
@@ -77,6 +85,7 @@ impl Policy {
             uid: self.uid.clone(),
             generation: self.generation,
             created: Some(Timestamp::from_second(self.created).unwrap()),
+            changed: None,
             spec,
             file: None,
         };

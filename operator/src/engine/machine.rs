@@ -62,14 +62,32 @@ pub(super) struct EngineMachine {
     pub(super) dirty_stores: BTreeSet<ObjectKey>,
     /// The UIDs of the pods that the counter of scope Fleet expects.
     fleet_pods: HashMap<ObjectKey, String>,
-    /// The last status of each store, from the source or sent by this operator.
-    pub(super) store_statuses: HashMap<ObjectKey, RateLimitStoreStatus>,
+    pub(super) store_statuses: HashMap<ObjectKey, KnownStoreStatus>,
     /// The time of the first change that is not planned yet.
     changed_at: Option<Instant>,
     /// The time of the next planning and reporting.
     plan_at: Option<Instant>,
     /// The earliest time of the next report. It leaves time for other work while thousands of pods answer one by one.
     report_at: Option<Instant>,
+}
+
+/// The current status of a store as far as known.
+#[derive(Debug, Default)]
+pub(super) struct KnownStoreStatus {
+    /// The last status from the source.
+    stored: Option<Box<RateLimitStoreStatus>>,
+    /// The last status that this operator has sent in this term, if the source has reported none since.
+    sent: Option<RateLimitStoreStatus>,
+}
+
+impl KnownStoreStatus {
+    pub(super) fn newest(&self) -> Option<&RateLimitStoreStatus> {
+        self.sent.as_ref().or(self.stored.as_deref())
+    }
+
+    pub(super) fn send(&mut self, status: RateLimitStoreStatus) {
+        self.sent = Some(status);
+    }
 }
 
 impl EngineMachine {
@@ -144,6 +162,8 @@ impl EngineMachine {
         self.found.extend(records.map(|(key, record)| (key, record.into_stored())));
         self.term = term.clone().map(|term| (term, now));
         actions.push(EngineAction::StartTerm(term));
+        // The writer drops what was sent in the last term.
+        self.store_statuses.values_mut().for_each(|known| known.sent = None);
         // In the next term, each pod needs its first push, and each policy its first status.
         self.dirty.pods.extend(self.world.pods.keys().cloned());
         self.dirty.policies.extend(self.world.policies.keys().cloned());
@@ -165,12 +185,10 @@ impl EngineMachine {
                 }
                 Change::Policy(key, None) => drop(self.found.remove(key)),
                 Change::Store(key, shown) => {
-                    // The stored status, perhaps from an earlier leader, is the last known one if this operator has
-                    // sent none.
+                    // The stored status can come from another leader, or be older than the last write. Then the next
+                    // report writes the status once more.
                     let stored = shown.as_mut().and_then(|(_, status)| status.take());
-                    if let Some(status) = stored.filter(|_| !self.store_statuses.contains_key(key)) {
-                        self.store_statuses.insert(key.clone(), *status);
-                    }
+                    self.store_statuses.insert(key.clone(), KnownStoreStatus { stored, sent: None });
                     self.dirty_stores.insert(key.clone());
                 }
                 Change::Pod(..) | Change::Workload(..) | Change::Service(..) => {}

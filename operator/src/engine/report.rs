@@ -72,6 +72,7 @@ impl EngineMachine {
             let facts = Facts {
                 compiled,
                 missing: &targets.missing,
+                podless: &targets.podless,
                 bypasses: &targets.bypasses,
                 left_out: self.plan.left_out(key),
                 targeted: targets.pods,
@@ -107,14 +108,15 @@ impl EngineMachine {
             let secrets = store.spec.as_ref().ok().and_then(|spec| compile_store(&key, spec).1);
             let lost = self.observed.stores().lost(&name).filter_map(|(pod, said)| {
                 let of = self.world.pods.get(pod)?;
-                let needs_restart = secrets.as_ref().is_some_and(|it| !it.are_in(of.store_secrets.as_deref()));
+                let needs_restart = secrets.as_ref().is_some_and(|secrets| secrets.are_missing_in(of));
                 Some(LostStore::new(pod, key.clone(), said, needs_restart))
             });
             let lost: Vec<LostStore> = lost.collect();
-            let previous = self.store_statuses.get(&key);
+            let known = self.store_statuses.entry(key.clone()).or_default();
+            let previous = known.newest();
             let status = build_store(store, self.observed.stores().using(&name), &lost, previous, at.timestamp);
             if previous != Some(&status) {
-                self.store_statuses.insert(key.clone(), status.clone());
+                known.send(status.clone());
                 let report = StoreReport { key, uid: store.uid.clone(), status, term: term.clone() };
                 actions.push(EngineAction::Send(Message::Store(Box::new(report))));
             }
@@ -132,7 +134,7 @@ fn report_policy(
     actions: &mut Vec<EngineAction>,
 ) -> RateLimitPolicyStatus {
     let EngineMoment { now, timestamp } = at;
-    let Compiled { uid, file, .. } = facts.compiled;
+    let Compiled { uid, file, changed, .. } = facts.compiled;
     let tally = Tally::of(facts.targeted, facts.others);
     let Tally { enforcing, waiting: pending, drifted, .. } = tally;
     actions.push(EngineAction::CountPolicyPods(key.clone(), PodCounts { enforcing, pending, drifted }));
@@ -150,7 +152,7 @@ fn report_policy(
     if let Some(number) = record.start_write(now, &status, tally.waiting > 0) {
         let (key, uid, file) = (key.clone(), uid.clone(), file.clone());
         let (version, term, status) = (record.version.clone(), term.clone(), status.clone());
-        let report = Report { key, uid, file, number, status, version, term };
+        let report = Report { key, uid, file, changed: *changed, number, status, version, term };
         actions.push(EngineAction::Send(Message::Status(Box::new(report))));
     }
     status
@@ -221,7 +223,7 @@ fn lost_connections(
         let secrets = store.secrets.as_ref().and_then(|name| rules.secrets.iter().find(|it| it.directory == *name));
         for (pod, said) in observed.stores().lost(&store.name) {
             if let (true, Some(key), Some(of)) = (is_targeted(pod), store_key(&store.name), world.pods.get(pod)) {
-                let needs_restart = secrets.is_some_and(|secrets| !secrets.are_in(of.store_secrets.as_deref()));
+                let needs_restart = secrets.is_some_and(|secrets| secrets.are_missing_in(of));
                 lost.stores.push(LostStore::new(pod, key, said, needs_restart));
             }
         }

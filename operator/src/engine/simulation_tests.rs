@@ -23,7 +23,7 @@ use super::{
 use crate::{
     clock,
     link::{Failure, FailureKind},
-    report::{Report, Stored},
+    report::{Report, StoreReport, Stored},
     world::{Workload, WorkloadKind},
 };
 
@@ -65,6 +65,10 @@ enum Happening {
         life: u32,
         attempt: u64,
         report: Box<Report>,
+    },
+    /// The waiting status of the store reaches the apiserver.
+    WriteStore {
+        life: u32,
     },
     /// The writer learns the result, or gives up.
     Answer {
@@ -160,8 +164,10 @@ struct Simulation {
     /// The last good generation of each policy, by UID.
     good: BTreeMap<String, (i64, Spec)>,
     writes: u64,
-    /// The last written status of the store.
-    store_status: Option<RateLimitStoreStatus>,
+    /// The status of the store that waits for its write.
+    waiting_store: Option<Box<StoreReport>>,
+    /// Statuses of the store that were written at any time.
+    store_statuses: Vec<RateLimitStoreStatus>,
     judged: BTreeSet<ObjectKey>,
 }
 
@@ -193,7 +199,8 @@ impl Simulation {
             shown: BTreeMap::new(),
             good: BTreeMap::new(),
             writes: 0,
-            store_status: None,
+            waiting_store: None,
+            store_statuses: Vec::new(),
             judged: BTreeSet::new(),
         };
         for name in DEPLOYMENTS {
@@ -298,6 +305,7 @@ impl Simulation {
                     self.plan(self.now + after, Happening::Answer { life, key, attempt, result });
                 }
             }
+            Happening::WriteStore { life } if life == self.life => self.write_store(),
             Happening::Answer { life, key, attempt, result } if life == self.life => self.answer(key, attempt, result),
             Happening::Retry { life, key } if life == self.life => self.start_write(&key),
             Happening::Resume { life } if life == self.life && self.now >= self.paused_until => {
@@ -313,6 +321,7 @@ impl Simulation {
                 }
             }
             Happening::Machine { .. }
+            | Happening::WriteStore { .. }
             | Happening::Answer { .. }
             | Happening::Retry { .. }
             | Happening::Resume { .. } => {}
@@ -328,10 +337,7 @@ impl Simulation {
                 self.change_policy(&key);
             }
             25..50 => self.change_pod(),
-            50..52 => {
-                self.cluster.store += 1;
-                self.show_store();
-            }
+            50..52 => self.change_store(),
             52..55 => {
                 let (name, app) = (self.one(&DEPLOYMENTS), self.one(&APPS));
                 if self.cluster.deployments.remove(name).is_none() {
@@ -377,6 +383,20 @@ impl Simulation {
         if !self.cluster.policies.contains_key(key) && self.rng.random_bool(0.5) {
             self.change_policy(key);
         }
+    }
+
+    /// The store gets another address, is replaced, or gets a status from a user or another leader.
+    fn change_store(&mut self) {
+        match self.rng.random_range(0..3) {
+            0 => self.cluster.store += 1,
+            1 => {
+                self.cluster.store_number += 1;
+                self.cluster.store_status = None;
+            }
+            _ if self.store_statuses.is_empty() => {}
+            _ => self.cluster.store_status = Some(Box::new(self.one(&self.store_statuses.clone()))),
+        }
+        self.show_store();
     }
 
     fn spec(&mut self) -> Spec {
@@ -491,6 +511,7 @@ impl Simulation {
         self.deferred.clear();
         self.links.clear();
         self.slots.clear();
+        self.waiting_store = None;
         self.shown.clear();
         self.good.clear();
         self.cluster.policies.values_mut().for_each(|policy| policy.good = None);
@@ -626,7 +647,9 @@ impl Simulation {
             EngineAction::Send(Message::Store(report)) => {
                 assert_eq!(Some(report.term.sequence(Duration::ZERO)), self.serves, "sent outside its term");
                 self.writes += 1;
-                self.store_status = Some(report.status);
+                let at = self.now + self.delay(8.0);
+                self.plan(at, Happening::WriteStore { life: self.life });
+                self.waiting_store = Some(report);
             }
             EngineAction::Send(Message::Announce(it)) => {
                 assert_eq!(Some(it.term.sequence(Duration::ZERO)), self.serves, "an Event was sent outside its term");
@@ -776,6 +799,28 @@ impl Simulation {
         WriteResult::Stored(stored)
     }
 
+    /// Writes the newest status of the store. The writer tries again until it knows the result.
+    fn write_store(&mut self) {
+        let Some(report) = self.waiting_store.take() else { return };
+        if !self.is_leader || report.term.sequence(Duration::ZERO) != self.term {
+            return;
+        }
+        let (is_lost, is_unheard) = (self.fails(0.1), self.fails(0.1));
+        if !is_lost && report.uid == self.cluster.store_uid() {
+            self.store_statuses.push(report.status.clone());
+            let status = Some(Box::new(report.status.clone()));
+            // The apiserver reports no change if there is none.
+            if self.cluster.store_status != status {
+                self.cluster.store_status = status;
+                self.show_store();
+            }
+        }
+        if is_lost || is_unheard {
+            self.plan(self.now + 5.0, Happening::WriteStore { life: self.life });
+            self.waiting_store = Some(report);
+        }
+    }
+
     fn answer(&mut self, key: ObjectKey, attempt: u64, result: WriteResult) {
         let Some(slot) = self.slots.get_mut(&key) else { return };
         let Some((_, mut report)) = slot.writing.take_if(|(awaited, _)| *awaited == attempt) else { return };
@@ -819,7 +864,8 @@ impl Simulation {
             assert_eq!(told(&self.cluster, status), expected, "seed {seed}: {key} {status:?}");
         }
         if self.serves.is_some() {
-            let status = self.store_status.as_ref().unwrap_or_else(|| panic!("seed {seed}: the store has no status"));
+            let status =
+                self.cluster.store_status.as_ref().unwrap_or_else(|| panic!("seed {seed}: the store has no status"));
             let cut_off: Vec<&str> = status.cut_off.iter().map(|it| it.pod.as_str()).collect();
             assert!(oracle::agrees(&self.cluster, status.pods_using, &cut_off), "seed {seed}: {status:?}");
         }

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! In the phases Collecting and Settling, the counter does two things: it raises its counts to the levels that agents
-//! report, and charges the units that their shares used. If a pod was missing at the end, or did not know all its
-//! levels, its agent may have used any unit, so all limits count as used up at that time.
+//! report, and charges the units that their shares used. If a pod was missing at the end, or its levels were
+//! incomplete, its agent may have used units that the counter does not know. Then all limits count as used up at that
+//! time.
 
 use std::{
     collections::{HashMap, hash_map},
@@ -17,6 +18,7 @@ use std::{
 use weir_seats::{
     Absent, EncodedTake, Key, Reserved, Value,
     model::{self, take},
+    part,
 };
 use weir_wire::{Answer, LevelsSent, Outcome, Question};
 
@@ -31,6 +33,9 @@ const MOST_OF_RULE: usize = MOST_KEYS / 4;
 const FEW_KEYS: usize = 1_024;
 /// The shortest time between two searches of a full table.
 const BETWEEN_SEARCHES: u64 = 1_000_000;
+/// The time between two sweeps of a small table, and for each key of a large one, in microseconds.
+const BETWEEN_SWEEPS: u64 = 10_000_000;
+const SWEEP_PER_KEY: u64 = 500;
 /// The time for which a new term waits for the levels of agents.
 const COLLECTING: u64 = 10_000_000;
 /// The time for which a new term waits for agents that have sent their levels.
@@ -62,6 +67,7 @@ pub struct Counter {
     /// The number of keys above which the machine looks for keys to forget.
     enough: usize,
     search_at: u64,
+    sweep_at: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +111,7 @@ impl Counter {
             of_rule: HashMap::new(),
             enough: 0,
             search_at: 0,
+            sweep_at: 0,
         }
     }
 
@@ -141,7 +148,12 @@ impl Counter {
 
     /// Returns what the counter keeps.
     pub fn usage(&mut self, now: Duration) -> Usage {
-        self.advance(now);
+        let at = self.advance(now);
+        // Otherwise, a table that does not grow would keep keys at full credit. The work per second is bounded.
+        if at >= self.sweep_at {
+            self.forget(at);
+            self.sweep_at = at + BETWEEN_SWEEPS.max(SWEEP_PER_KEY * self.keys.len() as u64);
+        }
         Usage { policies: self.pods.sharing().collect(), keys: self.of_rule.clone() }
     }
 
@@ -261,7 +273,7 @@ impl Counter {
         } else if !self.is_counting() {
             return Ok(Outcome::NotYet);
         }
-        let (absent, sum) = self.pods.absence(&rule.policy, now);
+        let (absent, sum, since) = self.pods.absence(&rule.policy, now);
         self.make_room(&key, &question.counters, now)?;
         let (is_counting, used_up_at) = (self.is_counting(), self.used_up_at);
         let entry = match self.keys.entry(key) {
@@ -270,17 +282,19 @@ impl Counter {
                 value: Value::new(encoded.stamp, &encoded.limits, used_up_at.unwrap_or(now)),
                 full_at: now,
                 reserved: Reserved::default(),
-                absent_sum: sum,
+                // A key that counts as used up refills since that time, and the shares take their part of this.
+                absent_sum: used_up_at
+                    .map_or(sum, |at| sum.saturating_sub(share_times(&absent, now - at.max(since).min(now)))),
                 is_unraised: true,
             }),
         };
         entry.bring_up(&encoded, used_up_at, now);
-        if let Some(seen) = encoded.seen.as_ref().filter(|_| !is_counting && entry.value.stamp == encoded.stamp) {
-            entry.value.raise_latest(seen);
+        if !is_counting {
+            entry.raise(&encoded, now);
         }
         if is_counting {
             let elapsed = sum.saturating_sub(entry.absent_sum);
-            entry.reserved.update(&mut entry.value, Absent { programs: &absent, elapsed }, now);
+            entry.reserved.update(&mut entry.value, Absent { programs: &absent, elapsed, since }, now);
             entry.absent_sum = sum;
         }
         let model::Outcome { answer, value, full_at } = entry.reserved.take(&entry.value, &encoded, now);
@@ -331,6 +345,19 @@ impl Counter {
 }
 
 impl Entry {
+    /// Raises the value to a level that an agent knows. The level can have older terms than the value.
+    fn raise(&mut self, encoded: &EncodedTake, now: u64) {
+        let Some(seen) = &encoded.seen else { return };
+        if encoded.stamp == self.value.stamp {
+            return self.value.raise_latest(seen);
+        }
+        let mut older = Value::new(encoded.stamp, &encoded.limits, now);
+        older.raise_latest(seen);
+        let newer = EncodedTake { stamp: self.value.stamp, limits: self.value.limits.clone(), ..encoded.emptied() };
+        let converted = take(Some(&older), &newer, now).value;
+        self.value.raise_latest(&converted.marks(now));
+    }
+
     /// Brings the value to the newest terms, and to what counts as used up.
     fn bring_up(&mut self, encoded: &EncodedTake, used_up_at: Option<u64>, now: u64) {
         if self.value.stamp < encoded.stamp {
@@ -340,6 +367,11 @@ impl Entry {
             self.value.use_up(at);
         }
     }
+}
+
+/// Returns the sum of the parts of these pods, multiplied by this time.
+fn share_times(absent: &[(u32, u32)], time: u64) -> u128 {
+    absent.iter().map(|&(pods, sharers)| part(sharers) * u128::from(pods) * u128::from(time)).sum()
 }
 
 /// Returns the name of the rule's own counters, and whether these are the counters of a limit that a descriptor

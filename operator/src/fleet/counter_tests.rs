@@ -208,6 +208,38 @@ fn a_new_term_collects_levels_first() {
 
 const KEEP: BanPart = BanPart { for_micros: 3_600_000_000, change: BanChange::Keep, seen: 0 };
 
+/// One agent knows a level under the limit in force, and another one under an earlier limit.
+#[test]
+fn levels_under_earlier_limits_count() {
+    for order in [[0, 1], [1, 0]] {
+        let mut bench = Bench::new();
+        let channels = ["a", "b"].map(|pod| bench.ready(pod));
+        bench.rules = vec![rule("shop/api.all", 8)];
+        let window = UNIX - UNIX % 86_400_000_000;
+        let newer = StoreTerms::new(
+            8,
+            &[(0, Quota::new(Strategy::FixedWindow, 60, Duration::from_secs(86_400), None).expect("a quota"))],
+        );
+        let newer = newer.expect("terms");
+        let old = bench.question(0);
+        bench.terms = newer;
+        let new = bench.question(0);
+        let levels = [(old, 25), (new, 20)].map(|(question, used)| Question {
+            id: 0,
+            seen: Some(vec![[window, used, 0]]),
+            ..question
+        });
+        for index in order {
+            bench.counter.answer(&[levels[index].clone()], [&bench.rules, &[]], bench.now);
+        }
+        for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
+            bench.confirm(pod, channel);
+        }
+        assert!(bench.counter.is_counting());
+        assert_eq!(bench.granted(100), 35, "{order:?}");
+    }
+}
+
 /// A ban is in force for all pods. A new leader learns bans from reports. A report never starts or lifts a ban.
 #[test]
 fn bans_are_counted_and_collected() {
@@ -323,6 +355,32 @@ fn an_agent_that_was_not_heard_during_a_pause_is_absent() {
     assert_eq!(bench.counter.absent(), 1, "a is silent");
 }
 
+/// No event wakes the counter when a pod becomes silent.
+#[test]
+fn a_silent_pod_is_absent_since_its_timer() {
+    let (mut bench, [a, b]) = Bench::counting();
+    bench.message("a", a);
+    bench.message("b", b);
+    let silent_for = Duration::from_secs(60) - SILENCE;
+    bench.after(60);
+    let (_, sum, _) = bench.counter.pods.absence("shop/api", bench.counter.time(bench.now));
+    assert_eq!(sum, 2 * silent_for.as_micros() * part(4));
+}
+
+/// Its agent asked the counter, so it uses its share immediately, unlike the agent of a new pod.
+#[test]
+fn a_new_pod_that_was_present_is_absent_when_its_channel_ends() {
+    let (mut bench, _) = Bench::counting();
+    bench.counter.expect("c", &bench.rules, bench.now);
+    bench.after(1);
+    let c = bench.ready("c");
+    bench.confirm("c", c);
+    assert_eq!(bench.counter.absent(), 0);
+    bench.after(1);
+    bench.counter.ended("c", c, bench.now);
+    assert_eq!(bench.counter.absent(), 1);
+}
+
 /// An agent can notice the end of its channel before the operator does.
 #[test]
 fn a_pod_counts_as_absent_since_its_last_message() {
@@ -332,10 +390,11 @@ fn a_pod_counts_as_absent_since_its_last_message() {
     bench.after(3);
     bench.counter.ended("b", b, bench.now);
     let absence = |bench: &Bench| bench.counter.pods.absence("shop/api", bench.counter.time(bench.now));
-    assert_eq!(absence(&bench), (vec![(1, 4)], 3_000_000 * weir_seats::part(4)));
+    let since = bench.counter.time(bench.now) - 3_000_000;
+    assert_eq!(absence(&bench), (vec![(1, 4)], 3_000_000 * part(4), since));
     bench.message("a", a);
     bench.after(1);
-    assert_eq!(absence(&bench), (vec![(1, 4)], 4_000_000 * weir_seats::part(4)));
+    assert_eq!(absence(&bench), (vec![(1, 4)], 4_000_000 * part(4), since));
 }
 
 /// Each pod can have the content of any time since it was expected, and no older one.
@@ -539,6 +598,20 @@ fn a_released_pod_is_absent_until_it_confirms() {
     assert_eq!((bench.counter.absent(), bench.granted(40)), (0, 10));
 }
 
+/// While the operator waits for the levels of `b`, the link loses the messages of `a`. If it delivers the confirmation of
+/// `a` only later, the agent has begun its next share.
+#[test]
+fn a_silent_pod_is_released_with_its_next_message() {
+    let mut bench = Bench::new();
+    let a = bench.ready("a");
+    bench.after(10);
+    assert!(bench.counter.has_levels() && !bench.release("a", a));
+    bench.after(10);
+    bench.message("a", a);
+    bench.confirm("a", a);
+    assert_eq!(bench.counter.absent(), 1, "only `b` is absent");
+}
+
 #[test]
 fn a_full_table_refuses_unknown_keys_until_others_are_at_full_credit() {
     let (mut bench, channels) = Bench::counting();
@@ -564,6 +637,10 @@ fn a_full_table_refuses_unknown_keys_until_others_are_at_full_credit() {
     }
     assert!(matches!(bench.ask(key(&bench, MOST_KEYS)), Outcome::Counted(_)));
     assert_eq!(bench.counter.keys(), 1);
+    // Without new keys, the next report forgets keys at full credit.
+    bench.after(86_400);
+    assert!(bench.counter.usage(bench.now).keys.is_empty());
+    assert_eq!(bench.counter.keys(), 0);
 }
 
 #[test]

@@ -53,7 +53,9 @@ struct Pod {
     /// The time until which the pod is new.
     new_until: u64,
     channel: Option<Channel>,
-    is_absent: bool,
+    /// The time since which the pod is absent, if it is. Zero if it was not present before in this term: then its agent
+    /// can have begun its share at any time.
+    absent_since: Option<u64>,
     timer: Option<u64>,
 }
 
@@ -95,13 +97,15 @@ struct Sharing {
 struct Absence {
     /// The number of absent pods by their number of sharers.
     absent: BTreeMap<u32, u32>,
+    /// The number of absent pods by the time since which they are absent.
+    since: BTreeMap<u64, u32>,
     /// The sum of the times for which pods were absent, until `at`, multiplied by the parts of their shares.
     sum: u128,
     at: u64,
 }
 
 impl Absence {
-    /// How many pods are absent, and their number of sharers.
+    /// Returns the number of absent pods for each number of sharers, as pairs of pods and sharers.
     fn absent(&self) -> impl Iterator<Item = (u32, u32)> {
         self.absent.iter().map(|(sharers, pods)| (*pods, *sharers))
     }
@@ -140,7 +144,7 @@ impl Pod {
             // A pod that is new in this term knows no level of an earlier one.
             unknown: usize::from(stage == Stage::Greeted && self.new_until == 0),
             arriving: usize::from(matches!(stage, Stage::Ready | Stage::Released)),
-            absent: usize::from(self.is_absent),
+            absent: usize::from(self.absent_since.is_some()),
         }
     }
 }
@@ -196,10 +200,12 @@ impl Pods {
     }
 
     /// Ends the share of an agent that has sent its levels. Returns true if the agent must get empty
-    /// answers now.
+    /// answers now. A silent agent gets them with its next message. Otherwise its confirmation could arrive so late that
+    /// the agent has begun its next share.
     pub(super) fn release(&mut self, pod: &str, number: u64, now: u64) -> bool {
         let channel = self.pods.get(pod).filter(|pod| !pod.policies.is_empty()).and_then(|pod| pod.channel.as_ref());
-        let is_ready = channel.is_some_and(|channel| channel.number == number && channel.stage == Stage::Ready);
+        let is_ready = channel
+            .is_some_and(|channel| channel.number == number && channel.stage == Stage::Ready && now < channel.until);
         if is_ready {
             self.on_channel(pod, number, now, |channel| {
                 channel.stage = Stage::Released;
@@ -225,7 +231,7 @@ impl Pods {
     pub(super) fn ended(&mut self, pod: &str, number: u64, now: u64) {
         let Some(before) = self.pods.get(pod) else { return };
         let Some(channel) = before.channel.as_ref().filter(|channel| channel.number == number) else { return };
-        let (last_message_at, was_absent) = (channel.last_message_at, before.is_absent);
+        let (last_message_at, was_absent) = (channel.last_message_at, before.absent_since.is_some());
         self.change(pod, now, |pod| pod.channel = None);
         if !was_absent {
             self.backdate(pod, last_message_at, now);
@@ -239,9 +245,10 @@ impl Pods {
             if let Some(pod) = self.pods.get_mut(&pod) {
                 pod.timer = None;
             }
-            self.change(&pod, now, |pod| {
+            // The pod is absent since the time of its timer, also if nothing happened since then.
+            self.change(&pod, at, |pod| {
                 let Some(channel) = &mut pod.channel else { return };
-                if matches!(channel.stage, Stage::Released | Stage::Present) && now >= channel.until {
+                if matches!(channel.stage, Stage::Released | Stage::Present) && at >= channel.until {
                     // The agent may have begun to use its share, so its next message does not make it present.
                     channel.stage = Stage::Ready;
                 }
@@ -249,14 +256,18 @@ impl Pods {
         }
     }
 
-    /// Returns a policy's absent pods with their numbers of sharers, and the sum of the times and parts of their shares.
-    pub(super) fn absence(&self, policy: &str, now: u64) -> (Vec<(u32, u32)>, u128) {
-        self.policies.get(policy).map_or((Vec::new(), 0), |it| (it.absent().collect(), it.sum_at(now)))
+    /// Returns a policy's absent pods with their numbers of sharers, the sum of the times and parts of their shares, and
+    /// the earliest time at which one of these shares can have begun.
+    pub(super) fn absence(&self, policy: &str, now: u64) -> (Vec<(u32, u32)>, u128, u64) {
+        self.policies.get(policy).map_or((Vec::new(), 0, now), |it| {
+            (it.absent().collect(), it.sum_at(now), it.since.keys().next().copied().unwrap_or(now))
+        })
     }
 
     /// Returns the absent pods of each policy with their numbers of sharers.
     pub(super) fn sharing(&self) -> impl Iterator<Item = (Arc<str>, Vec<(u32, u32)>)> {
-        self.policies.iter().map(|(policy, it)| (policy.clone(), it.absent().collect()))
+        let sharing = self.policies.iter().map(|(policy, it)| (policy.clone(), it.absent().collect::<Vec<_>>()));
+        sharing.filter(|(_, absent)| !absent.is_empty())
     }
 
     fn on_channel(&mut self, pod: &str, number: u64, now: u64, change: impl FnOnce(&mut Channel)) {
@@ -274,13 +285,21 @@ impl Pods {
     fn change(&mut self, name: &str, now: u64, change: impl FnOnce(&mut Pod)) {
         let (name, mut pod) = self.pods.remove_entry(name).unwrap_or_else(|| (name.into(), Pod::default()));
         let before = pod.totals();
-        if pod.is_absent {
-            self.count(&pod.policies, -1, now);
+        if let Some(since) = pod.absent_since {
+            self.count(&pod.policies, since, -1, now);
         }
+        // The agent of a pod that was present asked the counter when it sent its last message.
+        let present = pod.channel.as_ref().filter(|channel| channel.stage == Stage::Present);
+        let since = pod.absent_since.unwrap_or(present.map_or(0, |channel| channel.last_message_at));
         change(&mut pod);
-        pod.is_absent = !pod.policies.is_empty() && !pod.is_present(now) && now >= pod.new_until;
-        if pod.is_absent {
-            self.count(&pod.policies, 1, now);
+        if pod.is_present(now) {
+            // If its channel ends now, its agent does not wait as a new one does.
+            pod.new_until = pod.new_until.min(now);
+        }
+        let is_absent = !pod.policies.is_empty() && !pod.is_present(now) && now >= pod.new_until;
+        pod.absent_since = is_absent.then_some(since);
+        if is_absent {
+            self.count(&pod.policies, since, 1, now);
         }
         self.totals.replace(before, pod.totals());
         self.set_timer(&name, &mut pod, now);
@@ -308,25 +327,30 @@ impl Pods {
         }
     }
 
-    fn count(&mut self, policies: &[Sharing], change: i32, now: u64) {
+    fn count(&mut self, policies: &[Sharing], since: u64, change: i32, now: u64) {
         for Sharing { policy, sharers } in policies {
             let absence = self.policies.entry(policy.clone()).or_default();
             (absence.sum, absence.at) = (absence.sum_at(now), now.max(absence.at));
-            let pods = absence.absent.entry(*sharers).or_default();
-            *pods = pods.saturating_add_signed(change);
-            if *pods == 0 {
-                absence.absent.remove(sharers);
-            }
+            add(&mut absence.absent, *sharers, change);
+            add(&mut absence.since, since, change);
         }
     }
 
     /// Counts a pod as absent since its last message, because its agent may have noticed the end of the channel first.
     fn backdate(&mut self, pod: &str, since: u64, now: u64) {
-        let Some(pod) = self.pods.get(pod).filter(|pod| pod.is_absent) else { return };
+        let Some(pod) = self.pods.get(pod).filter(|pod| pod.absent_since.is_some()) else { return };
         for Sharing { policy, sharers } in &pod.policies {
             if let Some(absence) = self.policies.get_mut(policy) {
                 absence.sum += part(*sharers) * u128::from(now.saturating_sub(since));
             }
         }
+    }
+}
+
+fn add<K: Copy + Ord>(counts: &mut BTreeMap<K, u32>, key: K, change: i32) {
+    let count = counts.entry(key).or_default();
+    *count = count.saturating_add_signed(change);
+    if *count == 0 {
+        counts.remove(&key);
     }
 }

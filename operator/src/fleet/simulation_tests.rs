@@ -1,6 +1,7 @@
-//! A world of agents, links and leaders: links with delays that break, partitions, leaders that stop, resume or are
-//! replaced, clocks that differ, pods that come and go, and limits that change. An oracle checks all admissions with
-//! whole numbers. It shares no code with the counter.
+//! A world of agents, links and leaders: links with delays that break or lose the messages of one direction for
+//! seconds, partitions, leaders that stop, resume or are replaced, agents whose channels are late, clocks that differ,
+//! pods that come and go, and limits that change. An oracle checks all admissions with whole numbers. It shares no code
+//! with the counter.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -19,7 +20,8 @@ use crate::{leader::Term, plan::FleetRule};
 const MILLI: u64 = 1_000;
 const SECOND: u64 = 1_000_000;
 const EVERY: u64 = SECOND;
-/// The time without an answer to a question after which an agent begins its share.
+/// The time without an answer to a question after which an agent sends nothing for [`SILENCE`]. Then its share begins.
+const UNANSWERED: u64 = SECOND;
 const SILENCE: u64 = EVERY + 6 * SECOND;
 /// The silence of an agent after which the operator counts it as absent.
 const PRESENCE: u64 = EVERY + 4 * SECOND;
@@ -37,6 +39,10 @@ struct Faults {
     churn: bool,
     jumps: bool,
     retunes: bool,
+    /// A link loses the messages of one direction for some time. The kernel or a device sends them again afterwards.
+    losses: bool,
+    /// An agent is connected, but reads and sends nothing for some time. Meanwhile it can decide on requests.
+    lateness: bool,
 }
 
 struct World {
@@ -52,8 +58,9 @@ struct World {
     leaders: Vec<Leader>,
     agents: Vec<Agent>,
     keys: usize,
-    /// The real time of each admission, by key.
+    /// The real time of each admission, by key, and of each unit that came too late for its request.
     admitted: Vec<Vec<u64>>,
+    wasted: Vec<Vec<u64>>,
     asked: u64,
     /// Units that the rules do not bound: what only lost agents knew, and jumps of clocks.
     excess: u64,
@@ -89,6 +96,9 @@ struct Link {
     agent_sees: u64,
     is_broken: bool,
     is_clean: bool,
+    /// The times until which the two directions deliver nothing.
+    up_lost_until: u64,
+    down_lost_until: u64,
 }
 
 struct Agent {
@@ -101,8 +111,15 @@ struct Agent {
     offset: u64,
     /// The agent knows the clock of an operator. Before that, the windows of its share are those of its own clock.
     knows_clock: bool,
-    /// The time of the first question since the last message of an operator that counts.
+    /// The time of the first question since the last answers.
     asked_at: Option<u64>,
+    /// The time since which the agent sends nothing, so that the operator notices its absence.
+    quiet_since: Option<u64>,
+    /// The time until which the agent's channel is late, and until which the agent decides on no requests.
+    late_until: u64,
+    asleep_until: u64,
+    /// The questions that a late channel has not sent.
+    unsent: Vec<Up>,
     /// The operator did not answer on this link for so long that the share began. The agent probes it.
     probes: bool,
     /// The agent asks, and uses no share.
@@ -112,6 +129,12 @@ struct Agent {
     status_at: u64,
     keys: Vec<Local>,
     ids: u64,
+}
+
+impl Agent {
+    fn is_quiet(&self, now: u64) -> bool {
+        self.quiet_since.is_some_and(|since| now < since + SILENCE)
+    }
 }
 
 #[derive(Default)]
@@ -163,6 +186,7 @@ impl World {
             agents: Vec::new(),
             keys: 2,
             admitted: vec![Vec::new(); 2],
+            wasted: vec![Vec::new(); 2],
             asked: 0,
             excess: 0,
             born: 0,
@@ -235,6 +259,10 @@ impl World {
             offset,
             knows_clock: false,
             asked_at: None,
+            quiet_since: None,
+            late_until: 0,
+            asleep_until: 0,
+            unsent: Vec::new(),
             probes: false,
             asks: false,
             share_at: self.now + 20 * SECOND,
@@ -286,10 +314,16 @@ impl World {
         }
         self.trouble();
         for index in 0..self.agents.len() {
-            self.dial(index);
+            let is_late = self.now < self.agents[index].late_until;
+            if !is_late {
+                self.dial(index);
+            }
             self.deliver_up(index);
-            self.deliver_down(index);
-            self.agent_time(index);
+            if !is_late {
+                self.send_unsent(index);
+                self.deliver_down(index);
+                self.agent_time(index);
+            }
         }
         for _ in 0..self.random.below(8) {
             let (agent, key, count) =
@@ -309,6 +343,21 @@ impl World {
                 let long = self.below(40_000_000);
                 self.agents[index].cut_off_until = self.now + long;
             }
+        }
+        if self.faults.losses && self.chance(30) {
+            let (index, until, is_up) = (self.random.below(count), self.now + self.below(20_000_000), self.chance(2));
+            if let Some(link) = &mut self.agents[index].link {
+                *(if is_up { &mut link.up_lost_until } else { &mut link.down_lost_until }) = until;
+            }
+            if self.chance(4) {
+                // The operator has no answer to a push, or no status.
+                self.break_link(index, true);
+            }
+        }
+        if self.faults.lateness && self.chance(30) {
+            let (index, until) = (self.random.below(count), self.now + self.below(15_000_000));
+            self.agents[index].late_until = until;
+            self.agents[index].asleep_until = if self.chance(2) { until } else { 0 };
         }
         if self.faults.pauses && self.chance(100) {
             let pause = self.below(25_000_000);
@@ -370,8 +419,11 @@ impl World {
         let now = self.now;
         if let Some(link) = self.agents[index].link.as_mut().filter(|link| !link.is_broken) {
             (link.is_broken, link.is_clean) = (true, is_clean);
-            (link.operator_sees, link.agent_sees) =
-                if is_clean { (now, now + first / 10) } else { (now + hidden + first, now + hidden + second) };
+            (link.operator_sees, link.agent_sees) = if is_clean {
+                (now, link.down_lost_until.max(now + first / 10))
+            } else {
+                (now + hidden + first, now + hidden + second)
+            };
         }
     }
 
@@ -398,10 +450,13 @@ impl World {
             agent_sees: NEVER,
             is_broken: false,
             is_clean: false,
+            up_lost_until: 0,
+            down_lost_until: 0,
         });
         // The agent greets.
         (agent.asks, agent.probes) = (false, false);
         agent.status_at = now + EVERY;
+        agent.unsent.clear();
         self.send_up(index, Up::Status);
         self.report(index, false);
         // The windows of its share are those of this time.
@@ -424,10 +479,11 @@ impl World {
     /// The agent has no channel.
     fn lose(&mut self, index: usize, is_clean: bool) {
         let agent = &mut self.agents[index];
-        agent.asked_at = None;
+        let last_sent = agent.quiet_since.unwrap_or(self.now);
+        (agent.asked_at, agent.quiet_since) = (None, None);
         if agent.asks {
             agent.asks = false;
-            agent.share_at = if is_clean { self.now } else { self.now + SILENCE };
+            agent.share_at = if is_clean { self.now } else { last_sent + SILENCE };
             for local in &mut agent.keys {
                 local.share = None;
             }
@@ -440,9 +496,18 @@ impl World {
     fn send_up(&mut self, index: usize, message: Up) {
         let delay = 1 + self.below(30_000);
         let now = self.now;
+        if now < self.agents[index].late_until {
+            return self.agents[index].unsent.push(message);
+        }
         if let Some(link) = self.agents[index].link.as_mut().filter(|link| !link.is_broken) {
             let at = link.up.last().map_or(0, |(at, _)| *at).max(now + delay);
             link.up.push((at, message));
+        }
+    }
+
+    fn send_unsent(&mut self, index: usize) {
+        for message in std::mem::take(&mut self.agents[index].unsent) {
+            self.send_up(index, message);
         }
     }
 
@@ -460,10 +525,13 @@ impl World {
         for key in 0..self.keys {
             let owed = if ends_share { self.owed(index, key) } else { 0 };
             let agent = &self.agents[index];
-            let terms = self.terms(agent.content);
+            let level = agent.keys[key].level.clone();
+            // A level has the terms of its answer.
+            let of_level = usize::try_from(agent.keys[key].level_stamp).expect("small").saturating_sub(1);
+            let terms = self.terms(if level.is_some() { of_level } else { agent.content });
             let mut encoded = Take { requests: 0, ..Take::new(&terms) }.encode().expect("a question");
             encoded.owed = owed;
-            encoded.seen = agent.keys[key].level.clone().filter(|_| agent.keys[key].level_stamp == terms.stamp());
+            encoded.seen = level;
             if encoded.owed > 0 || encoded.seen.is_some() {
                 let question = encoded.message(0, &key_of(key));
                 self.send_up(index, Up::Questions(vec![question]));
@@ -508,7 +576,7 @@ impl World {
             }
             // A new term moves its clock to the time of the previous leader.
             leader.offset = leader.counter.advance(at) - now;
-            if link.up.first().is_none_or(|(due, _)| *due > now) {
+            if now < link.up_lost_until || link.up.first().is_none_or(|(due, _)| *due > now) {
                 if leader.counter.release(&self.agents[index].name, number, at) {
                     self.send_down(index, Vec::new());
                 }
@@ -575,7 +643,7 @@ impl World {
                 }
                 return;
             }
-            if link.down.first().is_none_or(|(due, _)| *due > now) {
+            if now < link.down_lost_until || link.down.first().is_none_or(|(due, _)| *due > now) {
                 return;
             }
             let (_, answers) = link.down.remove(0);
@@ -603,6 +671,7 @@ impl World {
             }
             let agent = &mut self.agents[index];
             // Any answer shows that the operator has received a message.
+            agent.quiet_since = None;
             if agent.asks {
                 agent.asked_at = agent.keys.iter().any(|local| local.pending.is_some()).then_some(now);
             }
@@ -629,7 +698,13 @@ impl World {
         local.hand.extend(prefetched);
         let is_late = now > sent + 400 * MILLI;
         match served {
-            Some(late) if is_late => local.hand.push(late),
+            Some(late) if is_late => {
+                local.hand.push(late);
+                if self.strategy == Strategy::SlidingWindowLog {
+                    // Its units serve no other request.
+                    self.wasted[key].extend((0..granted).map(|_| now));
+                }
+            }
             Some(served) => {
                 // Requests that wait go when they are due.
                 let quota = self.quotas[usize::try_from(stamp).expect("small") - 1];
@@ -646,14 +721,9 @@ impl World {
         let now = self.now;
         if now >= self.agents[index].status_at {
             self.agents[index].status_at = now + EVERY;
-            self.send_up(index, Up::Status);
-            if self.agents[index].probes {
-                let terms = self.terms(0);
-                let probe = Take { requests: 0, ..Take::new(&terms) }.encode().expect("a question");
-                self.send_up(
-                    index,
-                    Up::Questions(vec![probe.message(u64::MAX, &Key::new("weir.probe", 0).expect("a key"))]),
-                );
+            if !self.agents[index].is_quiet(now) {
+                self.send_up(index, Up::Status);
+                self.probe(index);
             }
         }
         let agent = &mut self.agents[index];
@@ -667,10 +737,26 @@ impl World {
                 self.ask(index, key, (0, 0), 0);
             }
         }
-        let agent = &mut self.agents[index];
-        if agent.asks && agent.asked_at.is_some_and(|asked_at| now >= asked_at + SILENCE) {
-            self.lose(index, true);
-            self.agents[index].probes = true;
+    }
+
+    /// Prepares the agent's share if the operator does not answer.
+    fn prepare_share(&mut self, index: usize) {
+        let (now, agent) = (self.now, &mut self.agents[index]);
+        if agent.asks && agent.asked_at.is_some_and(|asked_at| now >= asked_at + UNANSWERED) {
+            let quiet_since = *agent.quiet_since.get_or_insert(now);
+            if now >= quiet_since + SILENCE {
+                self.lose(index, true);
+                self.agents[index].probes = true;
+            }
+        }
+    }
+
+    fn probe(&mut self, index: usize) {
+        if self.agents[index].probes {
+            let terms = self.terms(0);
+            let probe = Take { requests: 0, ..Take::new(&terms) }.encode().expect("a question");
+            let message = probe.message(u64::MAX, &Key::new("weir.probe", 0).expect("a key"));
+            self.send_up(index, Up::Questions(vec![message]));
         }
     }
 
@@ -678,8 +764,9 @@ impl World {
     fn ask(&mut self, index: usize, key: usize, (requests, prefetch): (u64, u64), patience: u64) {
         let (now, terms) = (self.now, self.terms(self.agents[index].content));
         let agent = &mut self.agents[index];
+        let is_quiet = agent.is_quiet(now);
         let local = &mut agent.keys[key];
-        if local.pending.as_ref().is_some_and(|(_, sent, _)| now <= sent + 2 * SECOND) {
+        if is_quiet || local.pending.as_ref().is_some_and(|(_, sent, _)| now <= sent + 2 * SECOND) {
             return;
         }
         let reach = Duration::from_millis(200);
@@ -700,8 +787,12 @@ impl World {
     }
 
     fn request(&mut self, index: usize, key: usize) {
-        self.asked += 1;
         let now = self.now;
+        if now < self.agents[index].asleep_until {
+            return;
+        }
+        self.asked += 1;
+        self.prepare_share(index);
         let content = self.agents[index].content;
         let (terms, share) = (self.terms(content), self.share(content));
         let lends = terms.raw().iter().all(Limit::lends);
@@ -721,11 +812,13 @@ impl World {
             // The windows of a share are those of the last leader.
             let at = now + agent.offset;
             let local = &mut agent.keys[key];
-            let began = agent.share_at + agent.offset;
+            let is_log = terms.raw().iter().any(|limit| limit.strategy == Strategy::SlidingWindowLog);
+            let delay = if is_log { terms.raw()[0].period / 2 } else { 0 };
+            let began = agent.share_at + agent.offset + delay;
             // A share begins without credit, also under new terms.
             let before = match local.share.take() {
                 Some(value) if value.stamp == share.stamp() => value,
-                Some(_) => used_up(&share, at),
+                Some(_) => used_up(&share, at + delay),
                 None => used_up(&share, began),
             };
             let encoded = Take::new(&share).encode().expect("a question");
@@ -795,8 +888,26 @@ fn key_of(key: usize) -> Key {
     Key::new(NAME, key as u128).expect("a key")
 }
 
-const NO_FAULTS: Faults =
-    Faults { breaks: false, pauses: false, leaders: false, churn: false, jumps: false, retunes: false };
+const NO_FAULTS: Faults = Faults {
+    breaks: false,
+    pauses: false,
+    leaders: false,
+    churn: false,
+    jumps: false,
+    retunes: false,
+    losses: false,
+    lateness: false,
+};
+const ALL_FAULTS: Faults = Faults {
+    breaks: true,
+    pauses: true,
+    leaders: true,
+    churn: true,
+    jumps: true,
+    retunes: true,
+    losses: true,
+    lateness: true,
+};
 
 fn run(seed: u64, strategy: Strategy, faults: Faults, steps: usize) -> World {
     let mut world = World::new(seed, strategy, faults);
@@ -813,8 +924,7 @@ fn after_any_trouble_all_pods_ask_the_counter() {
     let (mut from_leaky, mut possible_from_leaky) = (0, 0);
     for strategy in Strategy::ALL {
         for seed in 0..4 {
-            let all = Faults { breaks: true, pauses: true, leaders: true, churn: true, jumps: true, retunes: true };
-            let mut world = run(seed, strategy, all, 300);
+            let mut world = run(seed, strategy, ALL_FAULTS, 300);
             world.faults = NO_FAULTS;
             let calm_from = world.now + 60 * SECOND;
             // A window can be used up until its end, and a counter until the end of the next one.
@@ -824,7 +934,8 @@ fn after_any_trouble_all_pods_ask_the_counter() {
             let counter = &world.leaders.last().expect("a leader").counter;
             assert!(counter.is_counting() && counter.absent() == 0, "{} absent, seed {seed}", counter.absent());
             let since = |times: &Vec<u64>| times.iter().filter(|&&at| at > calm_from).count() as u64;
-            let counts: Vec<u64> = world.admitted.iter().map(since).collect();
+            let counts: Vec<u64> =
+                world.admitted.iter().zip(&world.wasted).map(|(used, wasted)| since(used) + since(wasted)).collect();
             let (all, keys, requests) = (counts.iter().sum::<u64>(), counts.len() as u64, world.quotas[0].requests());
             if strategy == Strategy::LeakyBucket {
                 // It admits one request at a time, agents of this world ask a few times per second, and they often lose
@@ -854,7 +965,12 @@ fn all_pods_together_stay_within_the_limit() {
         Faults { breaks: true, churn: true, ..NO_FAULTS },
         Faults { pauses: true, ..NO_FAULTS },
         Faults { breaks: true, pauses: true, retunes: true, ..NO_FAULTS },
-        Faults { breaks: true, pauses: true, leaders: true, churn: true, jumps: true, retunes: true },
+        Faults { losses: false, lateness: false, ..ALL_FAULTS },
+        Faults { losses: true, ..NO_FAULTS },
+        Faults { lateness: true, ..NO_FAULTS },
+        Faults { losses: true, lateness: true, ..NO_FAULTS },
+        Faults { losses: true, lateness: true, breaks: true, pauses: true, retunes: true, ..NO_FAULTS },
+        ALL_FAULTS,
     ];
     let seeds = std::env::var("WEIR_SEEDS").map_or(5, |seeds| seeds.parse().expect("a number"));
     for strategy in Strategy::ALL {

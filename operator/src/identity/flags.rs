@@ -12,8 +12,8 @@ use crate::authority::{HOUR, Terms};
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Identity")]
 pub struct IdentityFlags {
-    /// Use mutual TLS with agents, and serve their certificates on this address, over TLS [default: plain HTTP to all
-    /// agents]
+    /// Use mutual TLS with agents, and serve their certificates on this address, over TLS [default: no TLS with any
+    /// agent]
     #[arg(long, value_name = "ADDR", env = "WEIR_IDENTITY_LISTEN", requires = "identity_url")]
     pub(super) identity_listen: Option<SocketAddr>,
     /// URL of the identity service for agents, such as `https://weir-operator-identity.weir-system.svc`; injected

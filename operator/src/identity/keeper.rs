@@ -56,6 +56,7 @@ pub(super) struct Keeper {
     secret: Option<Option<Secret>>,
     /// The last valid authorities.
     remembered: Option<Authorities>,
+    faults: LogOnce,
     renewal: Renewal,
 }
 
@@ -95,6 +96,7 @@ impl Keeper {
             ready,
             secret: None,
             remembered: None,
+            faults: LogOnce::default(),
             renewal: Renewal::default(),
         }
     }
@@ -117,7 +119,7 @@ impl Keeper {
     }
 
     async fn reconcile(&mut self, now: u64) -> Result<(), KeeperError> {
-        let (elsewhere, fault) = match self.made_elsewhere() {
+        let (elsewhere, fault) = match self.made_elsewhere(now) {
             None => (None, None),
             Some(Ok(authorities)) => (Some(authorities), None),
             // The known authorities stay in use, and the problem is reported.
@@ -127,7 +129,7 @@ impl Keeper {
         fault.map_or(Ok(()), Err)
     }
 
-    fn made_elsewhere(&self) -> Option<Result<Authorities, KeeperError>> {
+    fn made_elsewhere(&self, now: u64) -> Option<Result<Authorities, KeeperError>> {
         let folder = self.folder.as_ref()?;
         let read = |file: &str| {
             let path = folder.join(file);
@@ -135,7 +137,7 @@ impl Keeper {
         };
         let read = read("tls.crt").and_then(|chain| Ok((chain, read("tls.key")?)));
         let authorities = read.and_then(|(chain, key)| {
-            Authorities::made_elsewhere(self.terms, &chain, &key).map_err(|error| error.to_string())
+            Authorities::made_elsewhere(self.terms, &chain, &key, now).map_err(|error| error.to_string())
         });
         Some(authorities.map_err(|problem| KeeperError::MadeElsewhere(folder.clone(), problem)))
     }
@@ -145,11 +147,12 @@ impl Keeper {
     async fn renew(&mut self, elsewhere: Option<&Authorities>, now: u64) -> Result<(), KeeperError> {
         let Some(secret) = &self.secret else { return Ok(()) };
         let secret = secret.as_ref().ok_or_else(|| KeeperError::Missing(self.secret_name.clone()))?;
-        let found = secret::authorities(self.terms, secret).unwrap_or_else(|error| {
-            tracing::error!(secret = self.secret_name, %error, "the authorities in the Secret are not usable: replacing them");
-            Authorities::none(self.terms)
-        });
-        let wanted = wanted(&found, self.remembered.as_ref(), elsewhere, now)?;
+        let (found, outcome) = secret::authorities(self.terms, secret);
+        let is_damaged = outcome.is_err();
+        if let Some(error) = self.faults.changed(outcome) {
+            tracing::error!(secret = self.secret_name, error, "the Secret has an invalid authority: ignoring it");
+        }
+        let wanted = wanted((&found, is_damaged), self.remembered.as_ref(), elsewhere, now)?;
         if let Some(wanted) = wanted {
             let patch = secret::with(secret, &wanted, &[]);
             // The watch will return the result.
@@ -202,11 +205,11 @@ pub(crate) fn credentials(
     ))
 }
 
-/// Returns the authorities that the Secret should contain instead of `found`; `None` if no change is needed. If someone
-/// replaced all remembered authorities, running agents do not trust the new ones. So the new ones are added behind the
-/// remembered ones, and agents receive both.
+/// Returns the authorities that the Secret should contain instead of the valid ones that were found there; `None` if no
+/// change is needed. If someone replaced all remembered authorities, or damaged one, running agents may trust none of
+/// those that were found. So these are added behind the remembered ones, and agents receive both.
 fn wanted(
-    found: &Authorities,
+    (found, is_damaged): (&Authorities, bool),
     remembered: Option<&Authorities>,
     elsewhere: Option<&Authorities>,
     now: u64,
@@ -215,7 +218,8 @@ fn wanted(
         Some(elsewhere) => Ok(authorities.adopting(elsewhere, now)),
         None => authorities.renewed(now),
     };
-    let lost = |known: &&Authorities| known.usable(now) && !(found.usable(now) && found.shares_one_with(known));
+    let lost =
+        |known: &&Authorities| known.usable(now) && (is_damaged || !found.usable(now) || !found.shares_one_with(known));
     match remembered.filter(lost) {
         Some(known) => {
             let both = known.clone().followed_by(found);

@@ -1,8 +1,8 @@
 //! Imports files of envoyproxy/ratelimit.
 //!
-//! There, only one limit of a descriptor applies: level by level, the sibling with the exact value, then the first
-//! sibling in the file whose prefix fits, then the sibling without a value. In Weir, all matching rules apply. So each
-//! rule excludes the values that its siblings take from it.
+//! In envoyproxy/ratelimit, only one limit of a descriptor applies. Each level of the descriptor selects the sibling
+//! with the exact value, otherwise the first sibling in the file whose prefix fits, otherwise the sibling without a
+//! value. In Weir, all matching rules apply. So each rule excludes the values that its siblings take from it.
 
 use serde_json::{Value, json};
 use serde_yaml::Mapping;
@@ -76,11 +76,10 @@ struct Importer<'a> {
 
 /// Returns the policies of a file as YAML, and notes about parts without an effect.
 pub(super) fn import(
-    text: &str,
+    file: &File,
     arguments: &EnvoyRatelimit,
     taken: &mut Names,
 ) -> Result<(Vec<String>, Vec<String>), Vec<String>> {
-    let file = file(text)?;
     let mut importer =
         Importer { arguments, rules: Vec::new(), names: Names::default(), notes: Vec::new(), faults: Vec::new() };
     importer.walk(&file.descriptors, &[], "descriptors");
@@ -99,7 +98,8 @@ pub(super) fn import(
     if faults.is_empty() { Ok((policies, importer.notes)) } else { Err(faults) }
 }
 
-fn file(text: &str) -> Result<File, Vec<String>> {
+/// Parses a file.
+pub(super) fn file(text: &str) -> Result<File, Vec<String>> {
     let value = match documents::one_value(&words::quoted(text)) {
         Ok(Value::Null) => Err(Vec::new()),
         value => value,
@@ -163,7 +163,7 @@ fn policy(domain: &str, rules: &[&Value], arguments: &EnvoyRatelimit, taken: &mu
             arguments.selector.iter().map(|(label, value)| (label.clone(), json!(value))).collect();
         spec["selector"] = json!({"matchLabels": labels});
     }
-    serde_yaml::to_string(&in_order(&policy)).unwrap_or_default()
+    words::quoted_for_kubectl(&serde_yaml::to_string(&in_order(&policy)).unwrap_or_default())
 }
 
 fn add_scope(rule: &mut Value, arguments: &EnvoyRatelimit) {

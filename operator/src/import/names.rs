@@ -24,7 +24,7 @@ impl Names {
     }
 }
 
-/// The longest DNS label that is like the start of a text.
+/// Returns a DNS label of at most `longest` characters from the start of the text.
 fn label(text: &str, longest: usize) -> String {
     let mut label = String::new();
     for character in text.chars() {

@@ -19,7 +19,10 @@ struct Cli {
 
 fn policies(text: &str, more: &[&str]) -> (Vec<Value>, Vec<String>) {
     match imported(text, more) {
-        Imported::Policies(text, notes) => (documents::values(&text), notes),
+        Imported::Policies(text, notes) => {
+            assert_eq!(documents::read(&text).cluster_findings, [], "{text}");
+            (documents::values(&text), notes)
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -128,7 +131,8 @@ fn words_without_quotes_are_kept_as_they_are_written() {
     let words = ["50", "true", "True", "0x10", "+5", "-0", "1.10", "12345678901234567890123", "010", "yes", "1_000"];
     let limit = "rate_limit: {unit: day, requests_per_unit: 0x10}";
     let nodes: String = words.iter().map(|word| format!("- {{key: 5, value: {word}, {limit}}}\n")).collect();
-    let (all, _) = policies(&format!("domain: 1.50\ndescriptors:\n{nodes}"), &[]);
+    let (all, _) = policies(&format!("domain: 1.50\ndescriptors:\n{nodes}"), &["--selector", "on=no"]);
+    assert_eq!(all[0]["spec"]["selector"], json!({"matchLabels": {"on": "no"}}));
     let rules = all[0]["spec"]["rules"].as_array().unwrap();
     let entries: Vec<_> = rules.iter().map(|rule| &rule["match"][0]["descriptor"][0]).collect();
     let expected: Vec<_> = words.iter().map(|word| json!({"key": "5", "value": word})).collect();
@@ -183,6 +187,10 @@ fn what_has_no_equivalent_is_refused_with_its_place() {
         ),
         ("{key: a, rate_limit: {unit: decade}}", "descriptors[0]: rate_limit.unit: \"decade\" is not a unit"),
         ("{key: a, quota_mode: true, rate_limit: {unit: day}}", "descriptors[0]: quota_mode: has no equivalent"),
+        (
+            "{key: a, rate_limit: {unit: day, requests_per_unit: -4}}",
+            "descriptors[0].rate_limit.requests_per_unit: is -4, and must be a whole number from 0 to 4294967295",
+        ),
         ("{key: a, limit: {unit: day}}", "descriptors[0].limit: unknown field `limit`"),
         ("{key: a, value: [1]}", "descriptors[0].value: must be a text"),
         ("{key: 'a*'}", "descriptors[0]: key: must not be empty, and must not end"),
@@ -225,6 +233,27 @@ fn what_has_no_equivalent_is_refused_with_its_place() {
     assert_eq!(refused("domain: d\n---\ndomain: e\n"), ["must have one YAML document: split the file"]);
     assert!(refused("domain: [\n")[0].contains("line 1"), "{:?}", refused("domain: [\n"));
     assert!(matches!(imported("domain: d\n", &["/does/not/exist"]), Imported::Unreadable(_)));
+}
+
+/// The limit of a descriptor depends on its siblings in other files, and `replaces` names limits in them.
+#[test]
+fn two_files_of_one_domain_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str, domain: &str| {
+        let path = folder.path().join(name);
+        let limit = "rate_limit: {unit: day, requests_per_unit: 5}";
+        fs::write(&path, format!("domain: {domain}\ndescriptors: [{{key: a, {limit}}}]\n")).unwrap();
+        path.display().to_string()
+    };
+    let (a, b, c) = (path("a.yaml", "shop"), path("b.yaml", "other"), path("c.yaml", "shop"));
+    let run = |files: &[&String]| {
+        let files = files.iter().map(|file| file.as_str());
+        Cli::parse_from(["test", "envoy-ratelimit"].into_iter().chain(files)).import.run()
+    };
+    assert!(matches!(run(&[&a, &b]), Imported::Policies(..)), "two domains");
+    let Imported::Refused(faults) = run(&[&a, &b, &c]) else { panic!("imported") };
+    let fix = "put all descriptors of a domain into one file";
+    assert_eq!(faults, [format!("{c}: domain: \"shop\" is already in {a}: {fix}")]);
 }
 
 /// The bounds of a policy. `refused` shows that each fault begins with the file.

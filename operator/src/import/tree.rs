@@ -50,7 +50,7 @@ pub(super) struct Node {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RateLimit {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     pub(super) requests_per_unit: u32,
     #[serde(default)]
     pub(super) unit: String,
@@ -125,6 +125,13 @@ fn maps<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Resu
 fn map_or_null<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     let map = Option::deserialize(deserializer)?;
     Ok(map.map(|OnlyMap(map)| map))
+}
+
+fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    let count = value.as_u64().and_then(|count| u32::try_from(count).ok());
+    count
+        .ok_or_else(|| de::Error::custom(format_args!("is {value}, and must be a whole number from 0 to {}", u32::MAX)))
 }
 
 /// Reads a text. A number or a boolean is refused, because it can be written in several ways.

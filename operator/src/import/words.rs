@@ -1,9 +1,11 @@
-//! Quotes numbers and booleans where the file means a text.
+//! Quotes numbers and booleans where the file or a policy means a text.
 //!
 //! envoyproxy/ratelimit keeps a value as it is written: `0x10`, `1.10` and `True` are texts of four letters. A reader of
 //! YAML only returns the number or the boolean, so these words get quotes before the file is read.
 
 use granit_parser::{Event, Parser, ScalarStyle};
+
+use crate::documents;
 
 /// The fields with a text.
 const TEXTS: [&str; 4] = ["domain", "key", "value", "name"];
@@ -58,6 +60,23 @@ pub(super) fn quoted(text: &str) -> String {
         }
     }
     quoted + &text[copied..]
+}
+
+/// Returns a policy with quotes around the words that kubectl does not read as text, such as `yes`. The policy has each
+/// field on its own line, as `serde_yaml` writes it.
+pub(super) fn quoted_for_kubectl(policy: &str) -> String {
+    let mut lines: Vec<String> = policy.split_inclusive('\n').map(ToOwned::to_owned).collect();
+    let mut places: Vec<_> = documents::read(policy).cluster_findings.iter().map(|finding| finding.place).collect();
+    places.sort();
+    // Quotes move only the words behind them.
+    for place in places.into_iter().rev() {
+        let Some(line) = lines.get_mut(place.line - 1) else { continue };
+        let Some((start, _)) = line.char_indices().nth(place.column - 1) else { continue };
+        let end = line[start..].find([':', '\n']).map_or(line.len(), |length| start + length);
+        line.insert(end, '\'');
+        line.insert(start, '\'');
+    }
+    lines.concat()
 }
 
 /// Returns true for every number and boolean. The result for other texts has no effect, because quotes do not change a

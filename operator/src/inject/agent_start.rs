@@ -1,6 +1,6 @@
 //! The values that an agent gets at its start.
 
-use super::quota::NamespaceBounds;
+use super::namespace_bounds::NamespaceBounds;
 use crate::compile::StoreSecrets;
 
 #[derive(Clone, Debug, Default)]

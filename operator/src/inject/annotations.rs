@@ -8,6 +8,7 @@ use super::{
     ports::{PROXY_PORT, TELEMETRY_PORT},
     quantity::Quantity,
     settings::{self, Settings},
+    values::shown,
 };
 use crate::labels::{CONTROL_ANNOTATION, CONTROL_PORT_ANNOTATION, INJECT, NOT_INJECTED};
 
@@ -87,14 +88,15 @@ pub(super) struct PodSettings {
     pub(super) image: Option<String>,
     /// The port on which the operator reaches the agent.
     pub(super) control_port: Option<u16>,
-    /// True if the agent's control port serves plain HTTP to every client, without proof of identity.
+    /// True if the agent's control port serves every client without TLS and proof of identity.
     pub(super) plaintext: bool,
     pub(super) resources: Resources,
     pub(super) settings: Settings,
 }
 
 impl PodSettings {
-    /// Reads the annotations, and returns warnings about unknown ones in Weir's domain.
+    /// Reads the annotations, and returns warnings about unknown names. `misnamed` returns the reason why the pod
+    /// has no such port.
     ///
     /// # Errors
     ///
@@ -103,12 +105,14 @@ impl PodSettings {
         annotations: &BTreeMap<String, String>,
         defaults: &Resources,
         settings: &Settings,
+        misnamed: impl FnOnce(&PortName) -> Option<String>,
     ) -> Result<(Self, Vec<String>), String> {
         let mut reader = Reader { annotations, faults: Vec::new() };
         let port = reader.value(PORT, "the name or the number (1 to 65535) of a container port", |text| {
             let number = text.bytes().all(|byte| byte.is_ascii_digit());
             if number { port_number(text).map(PortName::Number) } else { Some(PortName::Name(text.to_owned())) }
         });
+        reader.faults.extend(port.as_ref().and_then(misnamed));
         let redirect = reader.value(REDIRECT, "enabled or disabled", |text| match text {
             "enabled" => Some(true),
             "disabled" => Some(false),
@@ -117,10 +121,10 @@ impl PodSettings {
         let image = reader.value(IMAGE, "an image such as registry.example/weir/agent:0.1.0", |text| {
             (!text.is_empty() && !text.contains(char::is_whitespace)).then(|| text.to_owned())
         });
-        let control_port =
-            reader.value(CONTROL_PORT_ANNOTATION, "a port that the agent does not use already", |text| {
-                port_number(text).filter(|port| ![PROXY_PORT, TELEMETRY_PORT].contains(port))
-            });
+        let free = format!("a number from 1 to 65535, but not {PROXY_PORT} or {TELEMETRY_PORT}, which the agent uses");
+        let control_port = reader.value(CONTROL_PORT_ANNOTATION, &free, |text| {
+            port_number(text).filter(|port| ![PROXY_PORT, TELEMETRY_PORT].contains(port))
+        });
         let plaintext =
             reader.value(CONTROL_ANNOTATION, "plaintext, or absent", |text| (text == "plaintext").then_some(true));
         let cpu = reader.bounds(CPU_REQUEST, CPU_LIMIT, "a quantity of CPU such as 100m");
@@ -138,7 +142,9 @@ impl PodSettings {
         let warnings = annotations
             .keys()
             .filter(unknown)
-            .map(|name| format!("annotation {name} is unknown to Weir; these are known: {}", known.join(", ")));
+            .map(|name| format!("annotation {name} is unknown to Weir; these are known: {}", known.join(", ")))
+            .chain(settings.unknown_variables());
+        let warnings = warnings.collect();
         let wishes = Self {
             port,
             redirect: redirect.unwrap_or(false),
@@ -148,7 +154,7 @@ impl PodSettings {
             resources,
             settings,
         };
-        Ok((wishes, warnings.collect()))
+        Ok((wishes, warnings))
     }
 }
 
@@ -162,7 +168,7 @@ impl Reader<'_> {
         let text = self.annotations.get(name)?;
         let value = parse(text);
         if value.is_none() {
-            self.faults.push(format!("annotation {name} is {text:?}: it must be {expected}"));
+            self.faults.push(format!("annotation {name} is {:?}: it must be {expected}", shown(text)));
         }
         value
     }
@@ -204,7 +210,7 @@ mod tests {
 
     fn read(pairs: &[(&str, &str)]) -> Result<(PodSettings, Vec<String>), String> {
         let annotations = pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-        PodSettings::read(&annotations, &defaults(), &Settings::default())
+        PodSettings::read(&annotations, &defaults(), &Settings::default(), |_| None)
     }
 
     #[test]
@@ -258,13 +264,18 @@ mod tests {
             ("weir.dev/agent-image", "", "it must be an image"),
             ("weir.dev/agent-image", "a b", "it must be an image"),
             ("weir.dev/control", "tls", "it must be plaintext, or absent"),
-            ("weir.dev/control-port", "http", "it must be a port"),
-            ("weir.dev/control-port", "8482", "it must be a port that the agent does not use already"),
+            ("weir.dev/control-port", "http", "it must be a number from 1 to 65535"),
+            ("weir.dev/control-port", "0", "it must be a number from 1 to 65535"),
+            ("weir.dev/control-port", "8482", "it must be a number from 1 to 65535, but not 8480 or 8482"),
             ("weir.dev/agent-cpu-request", "lots", "it must be a quantity of CPU such as 100m"),
             ("weir.dev/agent-memory-limit", "64MB", "it must be a quantity of memory such as 64Mi"),
         ] {
             let error = read(&[(name, value)]).unwrap_err();
             assert!(error.starts_with(&format!("annotation {name} is {value:?}: {fix}")), "{error}");
+        }
+        for name in ["weir.dev/redirect", "weir.dev/agent-env"] {
+            let long = read(&[(name, &"\u{e4}".repeat(70_000))]).unwrap_err();
+            assert!(long.len() < 800 && long.contains("..."), "{} bytes", long.len());
         }
         let both = read(&[("weir.dev/port", "0"), ("weir.dev/redirect", "on")]).unwrap_err();
         assert!(both.contains("weir.dev/port") && both.contains("; annotation weir.dev/redirect"), "{both}");

@@ -2,58 +2,90 @@
 //!
 //! A Service with a named target port uses the container that has a port of that name. So the agent's port gets the
 //! name. References to the name in the app's container (probes, hooks) are changed to the number, so that they still
-//! reach the app. The port is never guessed: a pod with several candidates must name the port. Without an annotation, a
-//! port whose name, number or probe shows another protocol than plain HTTP is no candidate, because the agent would
-//! break a database or an app with TLS.
+//! reach the app. The operator never guesses the port: a pod with several candidates must name the port. If the name,
+//! the number or a probe of a port shows another protocol than plain HTTP, the port is a candidate only if an
+//! annotation names it. Otherwise the agent would break a database or an app with TLS.
 
 use k8s_openapi::{
-    api::core::v1::{Container, PodSpec, Probe},
+    api::core::v1::{Container, HTTPGetAction, PodSpec, Probe},
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use serde_json::Value;
 
-use super::annotations::PortName;
+use super::{annotations::PortName, refusal::is_sidecar};
 
 /// The annotation that names a pod's main container.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// The first parts of port names that name another protocol, as in the convention of service meshes:
 /// `<protocol>[-<suffix>]`.
-const OTHER_PROTOCOLS: [&str; 22] = [
+const OTHER_PROTOCOLS: [&str; 38] = [
     "amqp",
     "amqps",
     "cassandra",
     "cql",
+    "dns",
+    "domain",
+    "etcd",
+    "ftp",
     "https",
+    "imap",
+    "imaps",
     "kafka",
     "ldap",
     "ldaps",
+    "mariadb",
     "memcached",
     "mongo",
     "mongodb",
     "mqtt",
+    "mqtts",
+    "mssql",
     "mysql",
     "nats",
+    "pop3",
     "postgres",
     "postgresql",
     "redis",
+    "rediss",
     "smtp",
+    "smtps",
     "ssh",
+    "ssl",
     "tcp",
     "tls",
     "udp",
+    "websecure",
+    "wss",
+    "zookeeper",
 ];
-/// Ports that are reserved for another protocol.
-const OTHER_PORTS: [(u16, &str); 12] = [
+/// Ports that another protocol usually has.
+const OTHER_PORTS: [(u16, &str); 28] = [
     (22, "SSH"),
     (25, "SMTP"),
+    (53, "DNS"),
     (443, "TLS"),
+    (465, "SMTP"),
     (587, "SMTP"),
+    (636, "LDAP"),
+    (853, "DNS"),
+    (993, "IMAP"),
     (1433, "SQL Server"),
+    (1883, "MQTT"),
+    (2181, "ZooKeeper"),
+    (2379, "etcd"),
+    (2380, "etcd"),
     (3306, "MySQL"),
+    (4222, "NATS"),
     (5432, "PostgreSQL"),
+    (5671, "AMQP"),
     (5672, "AMQP"),
     (6379, "Redis"),
+    (6443, "TLS"),
+    (8443, "TLS"),
+    (8883, "MQTT"),
+    (9042, "Cassandra"),
     (9092, "Kafka"),
+    (9443, "TLS"),
     (11211, "Memcached"),
     (27017, "MongoDB"),
 ];
@@ -66,8 +98,16 @@ pub(super) struct Guarded {
     pub(super) number: u16,
     /// The name that the agent takes over.
     pub(super) name: Option<String>,
-    /// The index of the container that declares the port; `None` if no container does.
-    pub(super) container: Option<usize>,
+    /// The container that declares the port; `None` if no container does.
+    pub(super) container: Option<Place>,
+}
+
+/// A container that runs as long as the pod, by its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    App(usize),
+    /// A native sidecar, by its index in the init containers.
+    Sidecar(usize),
 }
 
 /// Finds the port to guard.
@@ -80,7 +120,7 @@ pub(super) fn find(
     annotations: impl Fn(&str) -> Option<String>,
     wanted: Option<&PortName>,
 ) -> Result<Guarded, String> {
-    let ports = || spec.containers.iter().enumerate().flat_map(|(index, container)| tcp_ports(index, container));
+    let ports = || serving(spec).flat_map(|(place, container)| tcp_ports(place, container));
     let guarded = match wanted {
         Some(PortName::Number(number)) => {
             let declared = ports().find(|port| port.number == *number);
@@ -94,7 +134,7 @@ pub(super) fn find(
         None => {
             let main = annotations(DEFAULT_CONTAINER);
             let main = spec.containers.iter().position(|container| Some(&container.name) == main.as_ref()).unwrap_or(0);
-            let all: Vec<Guarded> = ports().filter(|port| port.container == Some(main)).collect();
+            let all: Vec<Guarded> = ports().filter(|port| port.container == Some(Place::App(main))).collect();
             let is_http = |port: &&Guarded| port.other_protocol(spec).is_none();
             let http: Vec<Guarded> = all.iter().filter(is_http).cloned().collect();
             match all.first().and_then(|port| Some((port, port.other_protocol(spec)?))) {
@@ -104,18 +144,28 @@ pub(super) fn find(
         }
     };
     if let Some(name) = &guarded.name
-        && let Some(other) =
-            ports().find(|port| port.name.as_ref() == Some(name) && port.container != guarded.container)
+        && let Some(own) = guarded.declaring(spec)
+        && let Some((_, other)) = serving(spec).find(|(place, other)| {
+            let mut ports = tcp_ports(*place, other);
+            other.name != own.name && ports.any(|port| port.name.as_ref() == Some(name))
+        })
     {
-        let container = |index: Option<usize>| index.map_or("?", |index| &spec.containers[index].name);
         return Err(format!(
             "port name {name} is in containers {} and {}: a Service would not find the agent behind it; give each a name of \
              its own",
-            container(guarded.container),
-            container(other.container),
+            own.name, other.name,
         ));
     }
     Ok(guarded)
+}
+
+/// The containers in which a Service looks for a named port.
+fn serving(spec: &PodSpec) -> impl Iterator<Item = (Place, &Container)> {
+    let sidecars = spec.init_containers.iter().flatten().enumerate();
+    let sidecars = sidecars.filter(|(_, container)| is_sidecar(container));
+    let sidecars = sidecars.map(|(index, container)| (Place::Sidecar(index), container));
+    let apps = spec.containers.iter().enumerate().map(|(index, container)| (Place::App(index), container));
+    apps.chain(sidecars)
 }
 
 fn unreadable(port: &Guarded, why: &str) -> String {
@@ -147,12 +197,12 @@ fn choose(ports: &[Guarded]) -> Result<Guarded, String> {
     }
 }
 
-fn tcp_ports(index: usize, container: &Container) -> impl Iterator<Item = Guarded> {
+fn tcp_ports(place: Place, container: &Container) -> impl Iterator<Item = Guarded> {
     let tcp = |protocol: Option<&str>| protocol.is_none_or(|protocol| protocol == "TCP");
     let ports = container.ports.iter().flatten().filter(move |port| tcp(port.protocol.as_deref()));
     ports.filter_map(move |port| {
         let number = u16::try_from(port.container_port).ok()?;
-        Some(Guarded { number, name: port.name.clone().filter(|name| !name.is_empty()), container: Some(index) })
+        Some(Guarded { number, name: port.name.clone().filter(|name| !name.is_empty()), container: Some(place) })
     })
 }
 
@@ -163,15 +213,13 @@ impl Guarded {
         if let Some(protocol) = protocol.filter(|protocol| OTHER_PROTOCOLS.contains(protocol)) {
             return Some(format!("its name begins with {protocol}"));
         }
-        let is_https = |probe: &&Probe| {
-            let get = probe.http_get.as_ref().filter(|get| self.is(&get.port));
-            get.is_some_and(|get| get.scheme.as_deref() == Some("HTTPS"))
-        };
-        if self.probes(spec).any(|probe| is_https(&probe)) {
-            return Some("its probe uses HTTPS".to_owned());
+        let is_https = |get: &&HTTPGetAction| get.scheme.as_deref() == Some("HTTPS");
+        if self.http_gets(spec).any(|get| is_https(&get)) {
+            return Some("a probe or hook uses HTTPS there".to_owned());
         }
-        // A name that says HTTP counts more than the number.
-        if protocol.is_some_and(|protocol| protocol.starts_with("http") || protocol.starts_with("grpc")) {
+        // A name or a probe that says HTTP counts more than the number.
+        let says_http = protocol.is_some_and(|protocol| protocol.starts_with("http") || protocol.starts_with("grpc"));
+        if says_http || self.http_gets(spec).next().is_some() {
             return None;
         }
         let (_, other) = OTHER_PORTS.iter().find(|(number, _)| *number == self.number)?;
@@ -179,9 +227,12 @@ impl Guarded {
     }
 
     /// Removes the name from the app's container, and writes the number into its probes and hooks.
-    pub(super) fn take_over(&self, containers: &mut [Value]) {
-        let (Some(name), Some(container)) = (&self.name, self.container) else { return };
-        let container = &mut containers[container];
+    pub(super) fn take_over(&self, spec: &mut Value) {
+        let (Some(name), Some(place)) = (&self.name, self.container) else { return };
+        let container = match place {
+            Place::App(index) => &mut spec["containers"][index],
+            Place::Sidecar(index) => &mut spec["initContainers"][index],
+        };
         for port in container["ports"].as_array_mut().into_iter().flatten() {
             if port["name"] == name.as_str()
                 && let Some(port) = port.as_object_mut()
@@ -211,25 +262,43 @@ impl Guarded {
 
     /// Returns true if the kubelet probes this port. A redirect sends such probes to the agent.
     pub(super) fn is_probed(&self, spec: &PodSpec) -> bool {
-        self.probes(spec).any(|probe| {
-            let ports = [probe.http_get.as_ref().map(|get| &get.port), probe.tcp_socket.as_ref().map(|tcp| &tcp.port)];
-            let grpc = probe.grpc.as_ref().is_some_and(|grpc| grpc.port == i32::from(self.number));
-            grpc || ports.into_iter().flatten().any(|port| self.is(port))
+        serving(spec).any(|(place, container)| {
+            probes(container).any(|probe| {
+                let ports =
+                    [probe.http_get.as_ref().map(|get| &get.port), probe.tcp_socket.as_ref().map(|tcp| &tcp.port)];
+                let grpc = probe.grpc.as_ref().is_some_and(|grpc| grpc.port == i32::from(self.number));
+                grpc || ports.into_iter().flatten().any(|port| self.is(port, place))
+            })
         })
     }
 
-    /// Returns the probes of the container that declares the port.
-    fn probes<'a>(&self, spec: &'a PodSpec) -> impl Iterator<Item = &'a Probe> {
-        let container = self.container.and_then(|index| spec.containers.get(index));
-        let probes = container.map(|it| [&it.liveness_probe, &it.readiness_probe, &it.startup_probe]);
-        probes.into_iter().flatten().flatten()
-    }
-
-    /// Whether a probe with this port reaches the guarded port.
-    fn is(&self, port: &IntOrString) -> bool {
-        match port {
-            IntOrString::Int(number) => *number == i32::from(self.number),
-            IntOrString::String(name) => Some(name) == self.name.as_ref(),
+    /// Returns the container that declares the port.
+    pub(super) fn declaring<'a>(&self, spec: &'a PodSpec) -> Option<&'a Container> {
+        match self.container? {
+            Place::App(index) => spec.containers.get(index),
+            Place::Sidecar(index) => spec.init_containers.as_ref()?.get(index),
         }
     }
+
+    /// Returns the requests of probes and hooks to this port. Those of other containers reach it by its number.
+    fn http_gets<'a>(&self, spec: &'a PodSpec) -> impl Iterator<Item = &'a HTTPGetAction> {
+        serving(spec).flat_map(move |(place, container)| {
+            let hooks = container.lifecycle.iter().flat_map(|it| [&it.post_start, &it.pre_stop]).flatten();
+            let gets = probes(container).filter_map(|probe| probe.http_get.as_ref());
+            let gets = gets.chain(hooks.filter_map(|hook| hook.http_get.as_ref()));
+            gets.filter(move |get| get.host.is_none() && self.is(&get.port, place))
+        })
+    }
+
+    /// Whether a probe of a container with this port reaches the guarded port.
+    fn is(&self, port: &IntOrString, of: Place) -> bool {
+        match port {
+            IntOrString::Int(number) => *number == i32::from(self.number),
+            IntOrString::String(name) => self.container == Some(of) && Some(name) == self.name.as_ref(),
+        }
+    }
+}
+
+fn probes(container: &Container) -> impl Iterator<Item = &Probe> {
+    [&container.liveness_probe, &container.readiness_probe, &container.startup_probe].into_iter().flatten()
 }

@@ -5,20 +5,20 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::{
     agent_start::AgentStart,
-    annotations::{PodSettings, Resources},
-    guard, pod_resources,
-    ports::{CONTROL_PORT, PROXY_PORT, TELEMETRY_PORT},
+    annotations::{PodSettings, PortName, Resources},
+    guard, pod_resources, refusal,
     settings::Settings,
     sidecar::{self, AGENT, Images},
+    suits,
 };
 use crate::{
     compile::StoreSecrets,
-    labels::{AGENT_LABEL, INJECT, NOT_INJECTED, STORE_SECRETS},
+    labels::{AGENT_LABEL, CONTROL_PORT_ANNOTATION, INJECT, NOT_INJECTED, STORE_SECRETS},
 };
 
 /// The cluster owner's settings, and the cluster's features.
@@ -71,7 +71,8 @@ pub(super) fn inject(
 
     let mut everything = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let by_hand = labels.get(AGENT_LABEL).is_some_and(|value| value == "enabled");
-    if by_hand || everything.any(|container| container.name == AGENT) {
+    let named_like_us = everything.find(|container| container.name == AGENT);
+    if by_hand || named_like_us.is_some_and(suits::is_agent) {
         return Ok(Outcome::Untouched);
     }
     for (place, value) in [("label", labels.get(INJECT)), ("annotation", annotations.get(INJECT))] {
@@ -84,23 +85,32 @@ pub(super) fn inject(
             }
         }
     }
-    if let Err(why) = suits(&spec) {
+    if let Err(why) = suits::check(&spec, &annotations) {
         return Ok(Outcome::Unfit { why });
     }
-    let (mut wishes, mut warnings) = match PodSettings::read(&annotations, &cluster.resources, &cluster.settings) {
+    let find = |port: Option<&PortName>| guard::find(&spec, |name| annotations.get(name).cloned(), port);
+    // If the pod names a port, the annotation is wrong; otherwise the pod may have no suitable port.
+    let misnamed = |port: &PortName| find(Some(port)).err();
+    let read = PodSettings::read(&annotations, &cluster.resources, &cluster.settings, misnamed);
+    let (mut wishes, mut warnings) = match read {
         Ok(read) => read,
         Err(why) => return Ok(Outcome::Wrong { why }),
     };
-    let guarded = match guard::find(&spec, |name| annotations.get(name).cloned(), wishes.port.as_ref()) {
+    let guarded = match find(wishes.port.as_ref()) {
         Ok(guarded) => guarded,
-        // If the pod names a port, the annotation is wrong; otherwise the pod may have no suitable port.
-        Err(why) if wishes.port.is_some() => return Ok(Outcome::Wrong { why }),
         Err(why) => return Ok(Outcome::Unfit { why }),
     };
+    if wishes.control_port == Some(guarded.number) {
+        let why = format!(
+            "annotation {CONTROL_PORT_ANNOTATION} is \"{}\": it must not be the port of the app",
+            guarded.number
+        );
+        return Ok(Outcome::Wrong { why });
+    }
     if let Err(why) = sidecar::drain(&spec, &wishes) {
         return Ok(Outcome::Wrong { why });
     }
-    if let Err(why) = ports_are_free(&spec, &wishes, guarded.number) {
+    if let Err(why) = suits::ports_are_free(&spec, &wishes, guarded.number) {
         return Ok(Outcome::Unfit { why });
     }
     if !cluster.native && spec.restart_policy.as_deref().is_some_and(|policy| policy != "Always") {
@@ -123,12 +133,13 @@ pub(super) fn inject(
         Ok(resources) => wishes.resources = resources,
         Err(why) => return Ok(Outcome::Unfit { why }),
     }
-    warnings.extend(caveats(&spec, &guarded, redirect));
+    warnings.extend(suits::caveats(&spec, &guarded, redirect));
 
     let start = &AgentStart { authority: start.authority.clone().filter(|_| !wishes.plaintext), ..start.clone() };
+    warnings.extend(start.authority.as_ref().and_then(|it| suits::resolver(&spec, &it.url)));
     let agent = sidecar::agent(&spec, &cluster.images, &wishes, &guarded, cluster.native, start);
     let mut pod = pod.clone();
-    guarded.take_over(list(&mut pod["spec"], "containers"));
+    guarded.take_over(&mut pod["spec"]);
     let redirect = cluster.images.redirect.as_ref().filter(|_| redirect);
     let redirect = redirect.map(|image| sidecar::redirect(image, &wishes, &guarded));
     list(&mut pod["spec"], "initContainers").extend(redirect);
@@ -147,6 +158,14 @@ pub(super) fn inject(
         if pod["spec"][field] == json!([]) {
             pod["spec"].as_object_mut().expect("a pod's spec is an object").remove(field);
         }
+    }
+    if let Some(why) = suits::clash(&pod["spec"]) {
+        return Ok(Outcome::Unfit { why });
+    }
+    if let Some(after) = serde_json::from_value::<Pod>(pod.clone())?.spec
+        && let Some(why) = refusal::by_agent(&start.bounds, &spec, &after)
+    {
+        return Ok(Outcome::Unfit { why });
     }
     set(&mut pod["metadata"], "labels", AGENT_LABEL, "enabled");
     // An earlier call may have added this annotation, before another webhook made the pod suitable.
@@ -170,67 +189,6 @@ pub(super) fn labels(pod: &Value) -> BTreeMap<String, String> {
         serde_json::from_value(pod["metadata"]["labels"].clone()).unwrap_or_default();
     labels.insert(AGENT_LABEL.to_owned(), "enabled".to_owned());
     labels
-}
-
-fn suits(spec: &PodSpec) -> Result<(), String> {
-    if spec.host_network == Some(true) {
-        return Err("it uses the node's network (hostNetwork), where other pods could use the agent's ports: move \
-                    the app to a pod with its own network"
-            .to_owned());
-    }
-    if spec.os.as_ref().is_some_and(|os| os.name != "linux") {
-        return Err("it does not run on Linux, and the agent needs Linux".to_owned());
-    }
-    Ok(())
-}
-
-fn ports_are_free(spec: &PodSpec, wishes: &PodSettings, guarded: u16) -> Result<(), String> {
-    let control = wishes.control_port.unwrap_or(CONTROL_PORT);
-    let ours = [PROXY_PORT, control, TELEMETRY_PORT];
-    if ours.contains(&guarded) {
-        return Err(format!("port {guarded} is used by the agent: let the app listen on another port"));
-    }
-    let taken = |container: &&Container| {
-        let mut ports = container.ports.iter().flatten();
-        ports.any(|port| ours.iter().any(|own| port.container_port == i32::from(*own)))
-    };
-    // The ports of init containers that complete become free again.
-    let sidecars = spec.init_containers.iter().flatten().filter(|init| init.restart_policy.is_some());
-    match spec.containers.iter().chain(sidecars).find(taken) {
-        None => Ok(()),
-        Some(container) => Err(format!(
-            "container {} has a port that the agent needs ({PROXY_PORT}, {control}, {TELEMETRY_PORT}): configure another port there",
-            container.name,
-        )),
-    }
-}
-
-/// Returns warnings about a pod that works, but perhaps not as intended.
-fn caveats(spec: &PodSpec, guarded: &guard::Guarded, redirected: bool) -> Vec<String> {
-    let number = guarded.number;
-    let mut caveats = Vec::new();
-    if guarded.name.is_none() && !redirected {
-        caveats.push(format!(
-            "port {number} has no name: a Service that targets the number bypasses the agent; let the Service target port \
-             {PROXY_PORT}, or name the port, or set weir.dev/redirect: enabled"
-        ));
-    }
-    if redirected && guarded.is_probed(spec) {
-        caveats.push(format!(
-            "probes of port {number} reach the agent, too: add a Bypass rule for their path, so that they are not limited"
-        ));
-    }
-    let on_host = |container: &Container| {
-        container
-            .ports
-            .iter()
-            .flatten()
-            .any(|port| port.container_port == i32::from(number) && port.host_port.is_some())
-    };
-    if !redirected && guarded.container.is_some_and(|index| on_host(&spec.containers[index])) {
-        caveats.push(format!("hostPort of port {number} bypasses the agent: use a Service instead"));
-    }
-    caveats
 }
 
 fn list<'a>(object: &'a mut Value, field: &str) -> &'a mut Vec<Value> {

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::quantity::{amount, text};
+use super::quantity::{amount, rounded_up, text};
 
 /// Adds the resources of the agent's container to those of the pod, as far as the pod has any.
 pub(super) fn add(spec: &mut Value, agent: &Value) {
@@ -12,11 +12,13 @@ pub(super) fn add(spec: &mut Value, agent: &Value) {
             continue;
         };
         for (resource, total) in totals {
-            let of = |kind: &str| amount(agent["resources"][kind][resource.as_str()].as_str()?);
+            // The apiserver rounds each part up, and the total must not be less than its parts.
+            let of =
+                |kind: &str| Some(rounded_up(resource, amount(agent["resources"][kind][resource.as_str()].as_str()?)?));
             // An agent without a limit still needs what it requests.
             let Some(more) = of(kind).or_else(|| of(other)) else { continue };
             if let Some(known) = total.as_str().and_then(amount) {
-                *total = text(resource, known + more).into();
+                *total = text(resource, rounded_up(resource, known) + more).into();
             }
         }
     }
@@ -45,6 +47,10 @@ mod tests {
             (
                 json!({"resources": {"limits": {"memory": "64Mi"}}}),
                 json!({"resources": {"limits": {"memory": "192Mi"}}}),
+            ),
+            (
+                json!({"resources": {"requests": {"cpu": "200500u"}}}),
+                json!({"resources": {"requests": {"cpu": "221m"}}}),
             ),
             (json!({"resources": {}}), json!({"resources": {}})),
             (json!({"containers": []}), json!({"containers": []})),

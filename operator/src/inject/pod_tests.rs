@@ -378,6 +378,14 @@ fn pods_that_get_no_agent_and_why() {
         {"name": "a", "image": "a", "ports": [{"name": "http", "containerPort": 80}]},
         {"name": "b", "image": "b", "ports": [{"name": "http", "containerPort": 81}]},
     ]}));
+    let next_to_a_sidecar = |restart_policy: Value| {
+        let ports = json!([{"name": "http", "containerPort": 81}]);
+        let sidecar = json!({"name": "mesh", "image": "b", "ports": ports, "restartPolicy": restart_policy});
+        with("initContainers", json!([sidecar]))
+    };
+    // An ordinary init container ends before the app starts.
+    let before_the_app = next_to_a_sidecar(Value::Null);
+    assert!(matches!(inject(&before_the_app, &cluster(), &AgentStart::default()).unwrap(), Outcome::Injected { .. }));
     for (what, pod, expected) in [
         ("hostNetwork", with("hostNetwork", json!(true)), "(hostNetwork)"),
         ("Windows", with("os", json!({"name": "windows"})), "does not run on Linux"),
@@ -393,6 +401,7 @@ fn pods_that_get_no_agent_and_why() {
         ("8482", own(8482), "container app has a port that the agent needs"),
         ("its own", app(&json!([{"name": "http", "containerPort": 8481}])), "port 8481 is used by the agent"),
         ("one name twice", clash, "port name http is in containers a and b"),
+        ("a sidecar", next_to_a_sidecar(json!("Always")), "port name http is in containers app and mesh"),
         ("Redis", app(&json!([{"name": "redis", "containerPort": 7000}])), "port redis is not plain HTTP (its name"),
         ("TCP", app(&json!([{"name": "tcp-sql", "containerPort": 1}])), "begins with tcp)"),
         ("PostgreSQL", app(&json!([{"name": "db", "containerPort": 5432}])), "(5432 is the port of PostgreSQL)"),
@@ -400,7 +409,7 @@ fn pods_that_get_no_agent_and_why() {
         (
             "HTTPS",
             probed("HTTPS"),
-            "(its probe uses HTTPS), and the agent reads only plain HTTP: set weir.dev/inject: disabled",
+            "(a probe or hook uses HTTPS there), and the agent reads only plain HTTP: set weir.dev/inject: disabled",
         ),
     ] {
         match inject(&pod, &cluster(), &AgentStart::default()).unwrap() {
@@ -408,6 +417,12 @@ fn pods_that_get_no_agent_and_why() {
             other => panic!("{what}: {other:?}"),
         }
     }
+    // Ports of other protocols and of containers that end are free.
+    let mut free = own(9000);
+    free["spec"]["containers"][0]["ports"][1] = json!({"containerPort": 8481, "protocol": "UDP"});
+    free["spec"]["initContainers"] =
+        json!([{"name": "i", "image": "i", "restartPolicy": "Never", "ports": [{"containerPort": 8480}]}]);
+    injected(&free, &cluster());
     // The control port can be moved.
     let moved = annotated(own(8481), &[("weir.dev/control-port", "9481")]);
     let (moved, _) = injected(&moved, &cluster());
@@ -423,17 +438,37 @@ fn invalid_annotations_are_reported_with_the_fix() {
         ("weir.dev/port", "htpp", "no container has a TCP port of that name (http)"),
         ("weir.dev/agent-memory-limit", "64MB", "it must be a quantity of memory such as 64Mi"),
         ("weir.dev/redirect", "enabled", "set injection.redirect.image of its chart"),
+        ("weir.dev/control-port", "8080", "it must not be the port of the app"),
     ] {
         match inject(&annotated(http(), &[(name, value)]), &cluster(), &AgentStart::default()).unwrap() {
             Outcome::Wrong { why } => assert!(why.contains(name) && why.contains(fix), "{why}"),
             other => panic!("{name}: {other:?}"),
         }
     }
+    let both = annotated(http(), &[("weir.dev/port", "htpp"), ("weir.dev/redirect", "on")]);
+    match inject(&both, &cluster(), &AgentStart::default()).unwrap() {
+        Outcome::Wrong { why } => {
+            assert!(
+                why.contains("annotation weir.dev/port is") && why.contains("; annotation weir.dev/redirect"),
+                "{why}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
     let mut labelled = http();
     labelled["metadata"]["labels"][INJECT] = "true".into();
     assert!(
         matches!(inject(&labelled, &cluster(), &AgentStart::default()).unwrap(), Outcome::Wrong { why } if why.starts_with("label weir.dev/inject"))
     );
+}
+
+#[test]
+fn an_unknown_variable_of_the_agent_is_a_warning() {
+    let env =
+        r#"[{"name": "WEIR_IDEL_TIMEOUT", "value": "9s"}, {"name": "WEIR_WORKERS", "value": "1"}, {"name": "A"}]"#;
+    let (_, warnings) = injected(&annotated(http(), &[("weir.dev/agent-env", env)]), &cluster());
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].starts_with("variable WEIR_IDEL_TIMEOUT in annotation weir.dev/agent-env"), "{warnings:?}");
 }
 
 #[test]
@@ -505,6 +540,9 @@ fn the_bootstrap_snapshot_is_passed_to_the_agent() {
     assert_eq!(start(None), closed, "without a snapshot, the port must stay closed");
     let long = format!("{{{}}}", " ".repeat(96 * 1024));
     assert_eq!(start(Some(&long)), closed, "Linux does not start a process with so long a variable");
+    // Each dollar sign becomes six bytes.
+    let dollars = json!(["$".repeat(20_000)]).to_string();
+    assert_eq!(start(Some(&dollars)), closed, "the escaped snapshot is too long");
     // The kubelet would expand $(HOME), and would replace two dollar signs with one.
     let regex = json!({"pathRegexes": ["^/a$$", "$(HOME)"]});
     let given = start(Some(&regex.to_string()));
@@ -598,4 +636,19 @@ fn a_drain_longer_than_the_grace_period_is_refused_and_a_default_is_shortened() 
     );
     let cluster = ClusterSettings { settings: Settings::parse(r#"{"drain": "1m"}"#).unwrap(), ..cluster() };
     assert!(has_arg(agent(&injected(&http(), &cluster).0), "--drain=28s"));
+}
+
+/// The apiserver would refuse such a pod only because of the agent.
+#[test]
+fn a_pod_that_a_quota_would_refuse_with_the_agent_starts_without() {
+    let quota = json!({"metadata": {"name": "team"}, "spec": {"hard": {"pods": "0"}, "scopes": ["NotBestEffort"]}});
+    let quotas = vec![serde_json::from_value(quota).unwrap()];
+    let bounds = super::super::namespace_bounds::NamespaceBounds { quotas, ..Default::default() };
+    let start = AgentStart { bounds, ..AgentStart::default() };
+    let cluster = ClusterSettings {
+        resources: super::super::flags::parse_resources(r#"{"requests": {"cpu": "20m"}}"#).unwrap(),
+        ..cluster()
+    };
+    let Outcome::Unfit { why } = inject(&http(), &cluster, &start).unwrap() else { panic!("not unfit") };
+    assert!(why.starts_with("ResourceQuota team leaves 0 of pods"), "{why}");
 }

@@ -14,18 +14,15 @@ const TOKEN: &str = "token";
 pub(super) const TERMS: Terms =
     Terms { subject: "weir-operator webhook", lives: 365 * DAY, overlap: 120 * DAY, published_for: HOUR };
 
-/// Reads the authorities of a Secret; none if it is empty.
-///
-/// # Errors
-///
-/// The Secret contains something else.
-pub(super) fn authorities(secret: &Secret) -> Result<Authorities, InvalidAuthorities> {
+/// Reads the valid authorities of a Secret, and returns the fault if the Secret has anything else.
+pub(super) fn authorities(secret: &Secret) -> (Authorities, Result<(), InvalidAuthorities>) {
     secret::authorities(TERMS, secret)
 }
 
-/// Returns the token of a Secret; empty if there is none.
+/// Returns the token of a Secret; empty if there is none, or if it cannot be a part of a path.
 pub(super) fn token(secret: &Secret) -> String {
-    secret::text(secret, TOKEN)
+    let token = secret::text(secret, TOKEN);
+    if token.bytes().all(|byte| byte.is_ascii_alphanumeric()) { token } else { String::new() }
 }
 
 /// Returns a token that cannot be guessed.

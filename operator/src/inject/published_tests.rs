@@ -64,7 +64,16 @@ fn a_secret_keeps_what_was_put_into_it() {
     assert_eq!(written["metadata"], json!({"name": "s", "resourceVersion": "7"}));
     let full: Secret = serde_json::from_value(written).unwrap();
     assert_eq!(token(&full), "secret");
-    assert_eq!(super::authorities(&full).unwrap().certificates(), authorities.certificates());
+    assert_eq!(super::authorities(&full).0.certificates(), authorities.certificates());
     assert_ne!(fresh_token(), fresh_token());
     assert_eq!(fresh_token().len(), 64);
+}
+
+/// Such a token is replaced: the apiserver would refuse the path, or call another one.
+#[test]
+fn a_token_that_cannot_be_in_a_path_counts_as_none() {
+    for (text, expected) in [("abc123", "abc123"), ("abc123\n", ""), ("a b/c?d#e", ""), ("", "")] {
+        let secret = serde_json::from_value(json!({"data": {"token": STANDARD.encode(text)}})).unwrap();
+        assert_eq!(token(&secret), expected, "{text:?}");
+    }
 }

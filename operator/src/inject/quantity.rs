@@ -48,6 +48,16 @@ pub(super) fn text(resource: &str, value: f64) -> String {
     if bytes % MI == 0.0 { format!("{}Mi", bytes / MI) } else { format!("{bytes}") }
 }
 
+/// Returns a value rounded up to the resource's unit, as Kubernetes does.
+pub(super) fn rounded_up(resource: &str, value: f64) -> f64 {
+    if resource == "cpu" { (value * 1000.0 - 1e-6).ceil() / 1000.0 } else { (value - 1e-6).ceil() }
+}
+
+/// Compares two values, without the errors of floating point.
+pub(super) fn same(one: f64, other: f64) -> bool {
+    (one - other).abs() <= one.abs() * 1e-9
+}
+
 /// Returns the value of a quantity, including zero; `None` if the text is not a quantity.
 pub(super) fn amount(text: &str) -> Option<f64> {
     let number = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();

@@ -4,14 +4,13 @@
 //! A pod that would start without the agent must also start with it. So a value that a quota requires is set, and a
 //! value that is too large is reduced, at most to the agent's minimum. If even the minimum is not available, the pod
 //! starts without an agent. The bounds are read for each pod; if that fails, the agent gets its configured resources.
+//! [`super::refusal`] then checks the whole pod.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use futures::try_join;
 use k8s_openapi::{
-    api::core::v1::{
-        LimitRange, LimitRangeItem, PodSpec, ResourceQuota, ResourceRequirements, ScopedResourceSelectorRequirement,
-    },
+    api::core::v1::{LimitRangeItem, PodSpec, ResourceQuota, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity as Text,
 };
 use kube::{Api, Client, api::ListParams};
@@ -19,7 +18,9 @@ use tokio::time::timeout;
 
 use super::{
     annotations::{Bounds, Resources},
-    quantity::{MI, Quantity, amount, text},
+    namespace_bounds::NamespaceBounds,
+    quantity::{MI, Quantity, amount, rounded_up, same, text},
+    refusal::{counts, hard, is_best_effort, is_sidecar},
 };
 
 /// The timeout for reading the bounds. The webhook's caller waits, and the apiserver answers from its cache.
@@ -57,25 +58,18 @@ impl QuotaSource {
         match timeout(PATIENCE, both).await {
             Ok(Ok((ranges, quotas))) => NamespaceBounds { ranges: ranges.items, quotas: quotas.items },
             Ok(Err(error)) => {
-                tracing::warn!(namespace, %error, "LimitRanges and ResourceQuotas cannot be listed: agents are not fitted to them");
+                tracing::warn!(namespace, %error, "LimitRanges and ResourceQuotas cannot be listed: the resources of agents are not adapted to them");
                 NamespaceBounds::default()
             }
             Err(_) => {
                 tracing::warn!(
                     namespace,
-                    "no answer about LimitRanges and ResourceQuotas: this agent is not fitted to them"
+                    "no answer about LimitRanges and ResourceQuotas: the resources of this agent are not adapted to them"
                 );
                 NamespaceBounds::default()
             }
         }
     }
-}
-
-/// The objects that bound the pods of a namespace.
-#[derive(Clone, Debug, Default)]
-pub(super) struct NamespaceBounds {
-    pub(super) ranges: Vec<LimitRange>,
-    pub(super) quotas: Vec<ResourceQuota>,
 }
 
 /// A bound, and the object that sets it.
@@ -87,6 +81,8 @@ struct Bounded {
     /// The defaults of a LimitRange: request and limit.
     default: (Option<f64>, Option<f64>),
     least: f64,
+    /// The minimum of the limit, if there is one.
+    least_limit: f64,
     ratio: Option<f64>,
     /// The maximum of the request and of the limit, if they must be set.
     most: (Bound, Bound),
@@ -99,7 +95,9 @@ impl NamespaceBounds {
     ///
     /// Not enough is left for an agent. The message names the object that limits it, and the fix.
     pub(super) fn fit(&self, spec: &PodSpec, asked: &Resources) -> Result<Resources, String> {
-        let of = |kind: &Kind, asked: &Bounds| self.bounded(kind.name, spec).fit(kind, asked);
+        let without = |bounds: &Bounds| bounds.request.is_none() && bounds.limit.is_none();
+        let best_effort = is_best_effort(spec) && without(&asked.cpu) && without(&asked.memory);
+        let of = |kind: &Kind, asked: &Bounds| self.bounded(kind.name, spec, best_effort).fit(kind, asked);
         Ok(Resources {
             cpu: of(&CPU, &asked.cpu)?,
             memory: of(&MEMORY, &asked.memory)?,
@@ -107,7 +105,7 @@ impl NamespaceBounds {
         })
     }
 
-    fn bounded(&self, resource: &str, spec: &PodSpec) -> Bounded {
+    fn bounded(&self, resource: &str, spec: &PodSpec, best_effort: bool) -> Bounded {
         let mut bounded = Bounded::default();
         for range in &self.ranges {
             let name = range.metadata.name.as_deref().unwrap_or_default();
@@ -115,7 +113,7 @@ impl NamespaceBounds {
                 bounded.range(name, resource, item, spec);
             }
         }
-        for quota in self.quotas.iter().filter(|quota| counts(quota, spec)) {
+        for quota in self.quotas.iter().filter(|quota| counts(quota, spec, best_effort)) {
             bounded.quota(resource, quota, spec);
         }
         bounded
@@ -138,6 +136,10 @@ impl Bounded {
                 }
             }
             "Pod" => {
+                // The agent's limit may be the only one in the pod.
+                if let Some(least) = of(&item.min) {
+                    self.least_limit = self.least_limit.max(least - own(spec, resource, true));
+                }
                 if let Some(most) = of(&item.max) {
                     let who = || format!("LimitRange {name} lets a pod have {}", text(resource, most));
                     for (bound, of_limits) in [(&mut self.most.0, false), (&mut self.most.1, true)] {
@@ -158,17 +160,15 @@ impl Bounded {
     fn quota(&mut self, resource: &str, quota: &ResourceQuota, spec: &PodSpec) {
         let name = quota.metadata.name.as_deref().unwrap_or_default();
         let status = quota.status.as_ref();
-        // Before the quota controller has run, the limits are only in the spec.
-        let hard =
-            status.and_then(|status| status.hard.as_ref()).or(quota.spec.as_ref().and_then(|spec| spec.hard.as_ref()));
-        for (key, hard) in hard.into_iter().flatten() {
+        let overhead = spec.overhead.as_ref().and_then(|overhead| amount(&overhead.get(resource)?.0)).unwrap_or(0.0);
+        for (key, hard) in hard(quota) {
             let of_limits = *key == format!("limits.{resource}");
             if !of_limits && key != resource && *key != format!("requests.{resource}") {
                 continue;
             }
             let used = status.and_then(|status| amount(&status.used.as_ref()?.get(key)?.0)).unwrap_or(0.0);
             let Some(hard) = amount(&hard.0) else { continue };
-            let left = Some(hard - used - own(spec, resource, of_limits)).filter(|left| *left >= 0.0);
+            let left = Some(hard - used - overhead - own(spec, resource, of_limits)).filter(|left| *left >= 0.0);
             let bound = if of_limits { &mut self.most.1 } else { &mut self.most.0 };
             let who = || format!("ResourceQuota {name} leaves {} of {key}", text(resource, left.unwrap_or(0.0)));
             lower(bound, left.unwrap_or(f64::INFINITY), who);
@@ -190,15 +190,16 @@ impl Bounded {
         }
         let most = |bound: &Bound| bound.as_ref().map_or(f64::INFINITY, |(most, _)| *most);
         let wanted = asked_request.or(self.default.0).unwrap_or(kind.usual.0).min(asked_limit.unwrap_or(f64::INFINITY));
-        let mut request = wanted.min(most(&self.most.0)).max(self.least);
+        let mut request = wanted.max(self.least).min(most(&self.most.0));
         let mut limit =
             asked_limit.or(self.default.1.map(|it| it.max(kind.least.1))).unwrap_or(kind.usual.1).max(request);
-        limit = limit.min(most(&self.most.1));
+        limit = limit.max(self.least_limit).min(most(&self.most.1));
         request = request.min(limit);
         if let Some(ratio) = self.ratio {
             // Reduces the limit first, and then raises the request to the agent's minimum.
-            limit = limit.min((request * ratio).max(kind.least.1));
-            request = request.max(limit / ratio).min(most(&self.most.0));
+            limit = limit.min((request * ratio).max(kind.least.1).max(self.least_limit));
+            // Rounded down, the request would be too small for the ratio.
+            request = request.max(rounded_up(kind.name, limit / ratio)).min(most(&self.most.0));
             limit = limit.min(request * ratio);
         }
         let needed = kind.least.0.min(wanted).max(self.least);
@@ -208,7 +209,7 @@ impl Bounded {
                 kind,
                 "limit",
                 limit,
-                kind.least.1.min(asked_limit.unwrap_or(f64::INFINITY)).max(request),
+                kind.least.1.min(asked_limit.unwrap_or(f64::INFINITY)).max(request).max(self.least_limit),
                 &self.most.1,
             )?;
         }
@@ -236,10 +237,6 @@ fn enough(kind: &Kind, what: &str, there: f64, needed: f64, bound: &Bound) -> Re
     ))
 }
 
-fn same(one: f64, other: f64) -> bool {
-    (one - other).abs() <= one.abs() * 1e-9
-}
-
 fn lower(bound: &mut Bound, to: f64, who: impl Fn() -> String) {
     if bound.as_ref().is_none_or(|(most, _)| to < *most) {
         *bound = Some((to, who()));
@@ -254,35 +251,10 @@ fn own(spec: &PodSpec, resource: &str, of_limits: bool) -> f64 {
         let limit = of(&resources.limits);
         if of_limits { limit } else { of(&resources.requests).or(limit) }
     };
-    let sidecars = spec.init_containers.iter().flatten().filter(|init| init.restart_policy.is_some());
+    let sidecars = spec.init_containers.iter().flatten().filter(|init| is_sidecar(init));
     let each = || spec.containers.iter().chain(sidecars).filter_map(|container| of(&container.resources));
     // Resources of the pod as a whole replace the sum.
     of(&spec.resources).unwrap_or_else(|| each().sum())
-}
-
-/// Returns true if a quota applies to this pod with an agent.
-fn counts(quota: &ResourceQuota, pod: &PodSpec) -> bool {
-    let Some(spec) = &quota.spec else { return false };
-    let ends = pod.active_deadline_seconds.is_some();
-    let scope = |name: &str| match name {
-        "Terminating" => ends,
-        "NotTerminating" => !ends,
-        "NotBestEffort" => true,
-        "PriorityClass" => pod.priority_class_name.is_some(),
-        _ => false,
-    };
-    let selects = |wanted: &ScopedResourceSelectorRequirement| {
-        let class = pod.priority_class_name.as_deref();
-        let named = || wanted.values.iter().flatten().any(|value| Some(value.as_str()) == class);
-        match (wanted.scope_name.as_str(), wanted.operator.as_str()) {
-            ("PriorityClass", "In") => named(),
-            ("PriorityClass", "NotIn") => !named(),
-            ("PriorityClass", "DoesNotExist") => class.is_none(),
-            (name, _) => scope(name),
-        }
-    };
-    let selector = spec.scope_selector.as_ref().and_then(|selector| selector.match_expressions.as_ref());
-    spec.scopes.iter().flatten().all(|name| scope(name)) && selector.into_iter().flatten().all(selects)
 }
 
 #[cfg(test)]

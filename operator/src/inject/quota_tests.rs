@@ -78,6 +78,13 @@ fn too_little_for_an_agent_is_an_error_with_the_fix() {
             range(&json!([{"type": "Pod", "max": {"memory": "140Mi"}}])),
             "LimitRange bounds lets a pod have 140Mi, and the agent's",
         ),
+        (
+            NamespaceBounds {
+                ranges: range(&json!([{"type": "Container", "min": {"cpu": "10m"}}])).ranges,
+                ..quota(&json!({"requests.cpu": "105m"}), &json!({}))
+            },
+            "ResourceQuota team leaves 5m of requests.cpu, and the agent's request of cpu is 10m at least",
+        ),
     ] {
         let why = bounds.fit(&app(), &usual()).unwrap_err();
         assert!(why.starts_with(expected), "{why}");
@@ -108,8 +115,30 @@ fn an_agent_respects_a_limit_range() {
         item["type"] = "Container".into();
         assert_eq!(fitted(&range(&json!([item])))[..4], expected, "{item}");
     }
+    let ratio = range(&json!([{"type": "Container", "maxLimitRequestRatio": {"cpu": "1.5"}}]));
+    assert_eq!(fitted(&ratio)[..2], ["34m", "50m"], "a request of 33m would have the ratio 1.52");
     let pod = json!([{"type": "Pod", "max": {"cpu": "260m", "memory": "256Mi"}}]);
     assert_eq!(fitted(&range(&pod))[..4], ["20m", "60m", "32Mi", "128Mi"]);
+}
+
+/// The limit of the agent may be the only one in the pod.
+#[test]
+fn an_agent_respects_the_minimum_of_a_pod() {
+    let bounds = range(&json!([{"type": "Pod", "min": {"memory": "200Mi"}}]));
+    let mut app = app();
+    assert_eq!(bounds.fit(&app, &usual()).unwrap().memory, usual().memory);
+    app.containers[0].resources = serde_json::from_value(json!({"requests": {"memory": "256Mi"}})).unwrap();
+    let limit = bounds.fit(&app, &usual()).unwrap().memory.limit.unwrap();
+    assert_eq!(limit.text(), "200Mi");
+}
+
+#[test]
+fn a_quota_also_counts_the_overhead_of_a_pod() {
+    let bounds = quota(&json!({"limits.memory": "300Mi"}), &json!({}));
+    let mut app = app();
+    app.overhead = serde_json::from_value(json!({"cpu": "250m", "memory": "120Mi"})).unwrap();
+    let limit = bounds.fit(&app, &usual()).unwrap().memory.limit.unwrap();
+    assert_eq!(limit.text(), "52Mi", "the quota leaves 300Mi without the 128Mi of the app and the overhead");
 }
 
 #[test]

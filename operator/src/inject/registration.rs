@@ -26,7 +26,7 @@ use super::{
     files::{Files, FilesError},
     flags::InjectFlags,
     pod::ClusterSettings,
-    published::{TERMS, authorities, fresh_token, names, registered, secret_with, token},
+    published::{authorities, fresh_token, names, registered, secret_with, token},
     quota::QuotaSource,
     server::{self, Reviewer, Serving, path},
     sidecar::Images,
@@ -136,6 +136,7 @@ struct Registration {
     /// The properties of the certificate in use, and the time at which to renew it.
     issued: Option<Issued>,
     files: Option<Files>,
+    faults: LogOnce,
 }
 
 #[derive(PartialEq)]
@@ -174,6 +175,7 @@ impl Registration {
             webhook: None,
             issued: None,
             files: flags.inject_certificate.as_deref().map(Files::new),
+            faults: LogOnce::default(),
         }
     }
 
@@ -201,10 +203,10 @@ impl Registration {
         let secret = secret.as_ref().ok_or_else(|| missing("Secret", &self.secret_name))?;
         let webhook = webhook.as_ref().ok_or_else(|| missing("MutatingWebhookConfiguration", &self.webhook_name))?;
 
-        let authorities = authorities(secret).unwrap_or_else(|error| {
-            tracing::error!(secret = self.secret_name, %error, "the authorities in the Secret are not usable: replacing them");
-            Authorities::none(TERMS)
-        });
+        let (authorities, outcome) = authorities(secret);
+        if let Some(error) = self.faults.changed(outcome) {
+            tracing::error!(secret = self.secret_name, error, "the Secret has an invalid authority: ignoring it");
+        }
         // If certificate files are configured, these authorities sign nothing.
         let renewed = if self.files.is_some() { None } else { authorities.renewed(now)? };
         let token = token(secret);
@@ -218,7 +220,7 @@ impl Registration {
         }
 
         let webhook = webhook.clone();
-        let bundle = if self.take_files(&token).await? {
+        let bundle = if self.take_files(&token, now).await? {
             None
         } else {
             self.issue(&authorities, &webhook, &token, now)?;
@@ -271,9 +273,9 @@ impl Registration {
 
     /// Uses the external issuer's certificate. Returns false if no issuer is configured. If a newer certificate is
     /// invalid, the last valid one stays in use.
-    async fn take_files(&mut self, token: &str) -> Result<bool, RegistrationError> {
+    async fn take_files(&mut self, token: &str, now: u64) -> Result<bool, RegistrationError> {
         let Some(files) = &mut self.files else { return Ok(false) };
-        let newer = files.newer().await?;
+        let newer = files.newer(now).await?;
         let current = self.serving.borrow().clone();
         let tls = match (newer, current) {
             (Some(newer), _) => newer,

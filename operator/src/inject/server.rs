@@ -32,6 +32,7 @@ use super::{
     bootstrap::{self, Question},
     pod::{self, ClusterSettings, Outcome},
     quota::QuotaSource,
+    values::shortened,
 };
 use crate::{
     identity::Directions,
@@ -42,6 +43,8 @@ use crate::{
 
 /// The maximum size of a review. A pod is at most 1.5 MiB in etcd, and a review contains it once.
 const MAX_REVIEW: usize = 4 * 1024 * 1024;
+/// The maximum size of a reason in a pod's annotation.
+const LONGEST_REASON: usize = 4096;
 /// The idle timeout of a connection. An apiserver reuses connections.
 const IDLE: Duration = Duration::from_secs(120);
 /// The timeout of a whole request. The apiserver gives up after at most 30 s.
@@ -174,6 +177,8 @@ impl Reviewer {
 }
 
 fn leave_alone(response: AdmissionResponse, pod: &Value, why: &str) -> AdmissionResponse {
+    // The apiserver refuses a pod whose annotations are too long.
+    let why = &shortened(why, LONGEST_REASON);
     let warning = format!("weir: the pod starts without an agent, its requests are not limited: {why}");
     patched(response, pod, &pod::left_alone(pod, why), vec![warning])
 }

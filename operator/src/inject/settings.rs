@@ -9,24 +9,30 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{EnvVar, SecurityContext};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::{
+    container_fields,
     keys::{self, Keys, KeysJson},
     values::{Of, read, seconds},
 };
 
 /// Variables that Weir sets, or that its flags override.
-const RESERVED: [&str; 12] = [
+const RESERVED: [&str; 17] = [
     "WEIR_ADDRESSES_FILE",
     "WEIR_BOOTSTRAP",
     "WEIR_CONTROL",
+    "WEIR_CONTROL_CERT",
+    "WEIR_CONTROL_CLIENT_CA",
+    "WEIR_CONTROL_CLIENT_NAME",
+    "WEIR_CONTROL_KEY",
     "WEIR_CONTROL_PLAINTEXT",
     "WEIR_IDENTITY_CA",
     "WEIR_IDENTITY_TOKEN_FILE",
     "WEIR_IDENTITY_URL",
     "WEIR_LISTEN",
     "WEIR_SNAPSHOT_CACHE",
+    "WEIR_STORE_SECRETS",
     "WEIR_TELEMETRY",
     "WEIR_UPSTREAM",
     "WEIR_WAIT_FOR_CONFIG",
@@ -41,6 +47,21 @@ const SETTINGS: [(&str, &str); 8] = [
     ("WEIR_LOG_FORMAT", ANNOTATIONS[0]),
     ("WEIR_LOG_LEVEL", ANNOTATIONS[1]),
     ("WEIR_MAX_CONNECTIONS", ANNOTATIONS[2]),
+];
+/// The other variables that an agent reads.
+const OPTIONAL: [&str; 12] = [
+    "WEIR_AMBIGUOUS_PATHS",
+    "WEIR_HEADER_TIMEOUT",
+    "WEIR_IDLE_TIMEOUT",
+    "WEIR_IN_PLACE",
+    "WEIR_LOG_KEYS",
+    "WEIR_MAX_HEADERS",
+    "WEIR_MAX_HEADER_BYTES",
+    "WEIR_MAX_STREAMS",
+    "WEIR_RESPONSE_TIMEOUT",
+    "WEIR_STALL_TIMEOUT",
+    "WEIR_UPSTREAM_HTTP2",
+    "WEIR_WORKERS",
 ];
 
 /// Returns the security context that the restricted Pod Security Standard requires.
@@ -116,7 +137,7 @@ impl Settings {
         let plain = Self::default();
         let security_context = match json.security_context {
             None | Some(Value::Null) => plain.security_context,
-            Some(context) => security_context(&context).ok_or_else(|| wrong("securityContext", SECURITY_CONTEXT))?,
+            Some(context) => security_context(&context, &Map::new()).map_err(|why| wrong("securityContext", &why))?,
         };
         let env = if json.env.is_null() { Vec::new() } else { env(&json.env).map_err(|why| wrong("env", &why))? };
         Ok(Self {
@@ -153,8 +174,10 @@ impl Settings {
             let json = serde_json::from_str(text).map_err(|_| ENV.to_owned())?;
             env(&json)
         });
-        let own_context =
-            of.value(ANNOTATIONS[6], SECURITY_CONTEXT, |text| security_context(&serde_json::from_str(text).ok()?));
+        let own_context = of.fallible(ANNOTATIONS[6], |text| {
+            let json = serde_json::from_str(text).map_err(|_| SECURITY_CONTEXT.to_owned())?;
+            security_context(&json, &self.security_context)
+        });
         let keys = Keys::overridden(self.keys.as_ref(), annotations, of.faults);
         let mut env = self.env.clone();
         for variable in own_env.into_iter().flatten() {
@@ -175,6 +198,20 @@ impl Settings {
             env,
             security_context,
         }
+    }
+
+    /// Returns a warning for each variable in Weir's domain that agents of this version do not read. The agent can be of
+    /// another version, so this is no fault.
+    pub(super) fn unknown_variables(&self) -> impl Iterator<Item = String> {
+        let names = self.env.iter().filter_map(|variable| variable["name"].as_str());
+        names.filter(|name| name.starts_with("WEIR_") && !OPTIONAL.contains(name)).map(|name| {
+            format!(
+                "variable {name} in annotation {}, or in the chart's injection.agent.env, is unknown to Weir; these are \
+                 known: {}",
+                ANNOTATIONS[5],
+                OPTIONAL.join(", ")
+            )
+        })
     }
 
     pub(super) fn args(&self) -> Vec<String> {
@@ -214,8 +251,11 @@ fn log_format(text: &str) -> Option<String> {
     ["text", "json"].contains(&text).then(|| text.to_owned())
 }
 
+/// The agent and the chart have the same rule: a bare word that is no level would be a filter that shows nothing.
 fn log_level(text: &str) -> Option<String> {
-    text.parse::<Targets>().is_ok_and(|_| !text.is_empty()).then(|| text.to_owned())
+    let is_level = |part: &str| part.parse::<LevelFilter>().is_ok();
+    let plain = text.split(',').all(|part| part.contains(['=', '_']) || part.contains("::") || is_level(part));
+    text.parse::<Targets>().is_ok_and(|_| plain && !text.is_empty()).then(|| text.to_owned())
 }
 
 fn max_connections(text: &str) -> Option<u32> {
@@ -228,7 +268,11 @@ fn env(list: &Value) -> Result<Vec<Value>, String> {
     if serde_json::to_value(&typed).is_ok_and(|again| again != *list) {
         return Err(ENV.to_owned());
     }
-    for EnvVar { name, .. } in &typed {
+    for variable in &typed {
+        if let Some(fault) = container_fields::variable(variable) {
+            return Err(format!("{ENV}; {fault}"));
+        }
+        let name = &variable.name;
         if RESERVED.contains(&name.as_str()) {
             return Err(format!("without {name}, which Weir sets itself"));
         }
@@ -239,13 +283,24 @@ fn env(list: &Value) -> Result<Vec<Value>, String> {
     Ok(list.as_array().cloned().unwrap_or_default())
 }
 
-/// Parses a container's security context. A null removes a field.
-fn security_context(value: &Value) -> Option<Map<String, Value>> {
-    let given = value.as_object()?;
-    let set: Map<String, Value> = given.clone().into_iter().filter(|(_, value)| !value.is_null()).collect();
+/// Parses the fields of a container's security context that replace those of `defaults`. A null removes a field. The
+/// error describes the allowed values.
+fn security_context(value: &Value, defaults: &Map<String, Value>) -> Result<Map<String, Value>, String> {
+    let given = value.as_object().ok_or_else(|| SECURITY_CONTEXT.to_owned())?;
+    let set = |map: Map<String, Value>| map.into_iter().filter(|(_, value)| !value.is_null()).collect::<Map<_, _>>();
+    let own = Value::Object(set(given.clone()));
     // The typed form drops unknown fields, so a comparison finds them.
-    let typed: SecurityContext = serde_json::from_value(Value::Object(set.clone())).ok()?;
-    (serde_json::to_value(typed).ok()? == Value::Object(set)).then(|| given.clone())
+    let typed = serde_json::from_value::<SecurityContext>(own.clone()).ok();
+    if typed.and_then(|typed| serde_json::to_value(typed).ok()) != Some(own) {
+        return Err(SECURITY_CONTEXT.to_owned());
+    }
+    let mut merged = defaults.clone();
+    merged.extend(given.clone());
+    let merged = serde_json::from_value(Value::Object(set(merged))).map_err(|_| SECURITY_CONTEXT.to_owned())?;
+    match container_fields::security_context(&merged) {
+        None => Ok(given.clone()),
+        Some(fault) => Err(format!("{SECURITY_CONTEXT}, that the apiserver accepts; {fault}")),
+    }
 }
 
 #[cfg(test)]

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use super::*;
 
 fn overridden(settings: &str, annotations: &[(&str, &str)]) -> Result<Settings, String> {
@@ -73,6 +75,51 @@ fn each_invalid_annotation_is_named_with_the_fix() {
     assert!(two.contains("weir.dev/agent-cache") && two.contains("weir.dev/agent-log-format"), "{two}");
 }
 
+/// The apiserver would refuse the pod, or the agent would not start.
+#[test]
+fn a_value_that_the_apiserver_would_refuse_is_named() {
+    let (env, context) = ("weir.dev/agent-env", "weir.dev/agent-security-context");
+    for (name, value, expected) in [
+        (env, r#"[{"name":""}]"#, r#""" is not a name"#),
+        (env, r#"[{"name":"A=B","value":"x"}]"#, r#""A=B" is not a name"#),
+        (env, r#"[{"name":"A","valueFrom":{}}]"#, "valueFrom of A: it must have one of configMapKeyRef"),
+        (
+            env,
+            r#"[{"name":"A","value":"x","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}]"#,
+            "A has value and valueFrom: remove one",
+        ),
+        (env, r#"[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"bogus"}}}]"#, r#"fieldPath "bogus" is none of"#),
+        (
+            env,
+            r#"[{"name":"A","valueFrom":{"secretKeyRef":{"name":"s","key":""}}}]"#,
+            "secretKeyRef needs a name and a key",
+        ),
+        (env, r#"[{"name":"WEIR_CONTROL_CERT","value":"x"}]"#, "without WEIR_CONTROL_CERT"),
+        (env, r#"[{"name":"WEIR_STORE_SECRETS","value":"x"}]"#, "without WEIR_STORE_SECRETS"),
+        (context, r#"{"privileged":true}"#, "privileged contradicts allowPrivilegeEscalation false"),
+        (context, r#"{"runAsUser":-1}"#, "runAsUser is not a number from 0"),
+        (context, r#"{"runAsUser":0}"#, "runAsUser 0 contradicts runAsNonRoot true"),
+        (context, r#"{"seccompProfile":{"type":"Foo"}}"#, "the type of seccompProfile is RuntimeDefault"),
+        (context, r#"{"appArmorProfile":{"type":"Localhost"}}"#, "the type of appArmorProfile is"),
+        (context, r#"{"procMount":"Foo"}"#, "procMount is Default"),
+        ("weir.dev/agent-log-level", "bogus", "it must be a level such as info"),
+        ("weir.dev/agent-log-level", "info,debgu", "it must be a level such as info"),
+    ] {
+        let error = overridden("{}", &[(name, value)]).unwrap_err();
+        assert!(error.contains(name) && error.contains(expected), "{value}: {error}");
+    }
+    for (name, value) in [
+        (env, r#"[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['app']"}}}]"#),
+        (env, r#"[{"name":"A","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu"}}}]"#),
+        (context, r#"{"privileged":true,"allowPrivilegeEscalation":null}"#),
+        (context, r#"{"runAsUser":0,"runAsNonRoot":false}"#),
+        (context, r#"{"seccompProfile":null}"#),
+        ("weir.dev/agent-log-level", "INFO,weir_client::control=debug,weir_http"),
+    ] {
+        assert_eq!(overridden("{}", &[(name, value)]).map(|_| ()), Ok(()), "{value}");
+    }
+}
+
 #[test]
 fn a_pods_own_source_of_keys_replaces_the_clusters() {
     let url = r#"{"jwks": {"url": "https://a/keys", "refresh": "1m", "caConfigMap": "roots"}}"#;
@@ -96,4 +143,19 @@ fn the_chart_refuses_the_same_variables() {
     for name in RESERVED.into_iter().chain(SETTINGS.map(|(name, _)| name)) {
         assert!(text.contains(&format!("\"{name}\"")), "{name} is not in {file}");
     }
+}
+
+#[test]
+fn every_variable_that_the_agent_reads_is_known() {
+    let mut read = BTreeSet::new();
+    for file in
+        ["limiter-agent/src/config/flags.rs", "limiter-agent/src/proxy/settings.rs", "crates/client/src/options.rs"]
+    {
+        let text = std::fs::read_to_string(format!("{}/../{file}", env!("CARGO_MANIFEST_DIR"))).expect(file);
+        let names = text.split("env = \"").skip(1).filter_map(|rest| rest.split('"').next());
+        // Only the rate limit service reads the variables of its TLS.
+        read.extend(names.filter(|name| !name.starts_with("WEIR_TLS_")).map(str::to_owned));
+    }
+    let known = RESERVED.into_iter().chain(SETTINGS.map(|(name, _)| name)).chain(OPTIONAL);
+    assert_eq!(read, known.map(str::to_owned).collect());
 }

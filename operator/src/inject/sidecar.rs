@@ -72,10 +72,10 @@ pub(super) fn agent(
 ) -> Value {
     let control = wishes.control_port.unwrap_or(CONTROL_PORT);
     let drain = drain(spec, wishes).unwrap_or(1);
-    let first = match start.bootstrap {
-        // The kubelet would expand a dollar sign. JSON can escape it, and it occurs only in strings.
+    // The kubelet would expand a dollar sign. JSON can escape it, and it occurs only in strings.
+    let first = match start.bootstrap.map(|snapshot| snapshot.replace('$', "\\u0024")) {
         Some(snapshot) if snapshot.len() <= LONGEST_BOOTSTRAP => {
-            json!({"name": "WEIR_BOOTSTRAP", "value": snapshot.replace('$', "\\u0024")})
+            json!({"name": "WEIR_BOOTSTRAP", "value": snapshot})
         }
         _ => json!({"name": "WEIR_WAIT_FOR_CONFIG", "value": "true"}),
     };

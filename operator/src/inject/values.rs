@@ -26,9 +26,23 @@ impl Of<'_, '_> {
 
     pub(super) fn fallible<T>(&mut self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
         let text = self.annotations.get(name)?;
-        let value = parse(text).map_err(|expected| format!("annotation {name} is {text:?}: it must be {expected}"));
+        let value = parse(text);
+        let value = value.map_err(|expected| format!("annotation {name} is {:?}: it must be {expected}", shown(text)));
         value.map_err(|fault| self.faults.push(fault)).ok()
     }
+}
+
+/// Returns a text for a message, without the rest of a long text.
+pub(super) fn shown(text: &str) -> String {
+    shortened(text, 200)
+}
+
+/// Returns the first bytes of a text, with an ellipsis in place of the rest.
+pub(super) fn shortened(text: &str, most: usize) -> String {
+    if text.len() <= most {
+        return text.to_owned();
+    }
+    format!("{}...", &text[..text.floor_char_boundary(most)])
 }
 
 /// Returns the whole seconds of a duration such as `20s` or `1m30s`.

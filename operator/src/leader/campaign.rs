@@ -9,7 +9,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    election::{Claim, Election, Outcome, Record, Step},
+    election::{Claim, Election, Outcome, Record, Restored, Step},
     lease::{LeaseName, Store},
     term::Term,
     timing::LeaseTiming,
@@ -52,20 +52,29 @@ impl Campaign {
     }
 
     /// Competes until `stop` is cancelled, and then releases the Lease. All writers must have stopped before.
-    pub async fn run(mut self, stop: CancellationToken) {
+    ///
+    /// # Errors
+    ///
+    /// The cluster has an earlier state than before.
+    pub async fn run(mut self, stop: CancellationToken) -> Result<(), Restored> {
         let mut changes = self.store.changes();
-        if stop.clone().run_until_cancelled_owned(self.compete(&mut changes)).await.is_none() {
-            self.resign().await;
+        match stop.run_until_cancelled(self.compete(&mut changes)).await {
+            None => {
+                self.resign().await;
+                Ok(())
+            }
+            Some(restored) => Err(restored),
         }
     }
 
-    async fn compete(&mut self, changes: &mut BoxStream<'static, Option<Record>>) {
+    async fn compete(&mut self, changes: &mut BoxStream<'static, Option<Record>>) -> Restored {
         loop {
             let step = self.election.next(clock::since_boot(), clock::unix_micros());
             self.hand_out();
             match step {
                 Step::Read => self.read().await,
                 Step::Claim(claim) => self.claim(&claim).await,
+                Step::Exit(restored) => return restored,
                 Step::Wait(until) => tokio::select! {
                     () = sleep(until.saturating_sub(clock::since_boot())) => {}
                     Some(record) = changes.next() => self.election.shown(clock::since_boot(), record),
@@ -75,34 +84,14 @@ impl Campaign {
     }
 
     async fn read(&mut self) {
-        let answer = match timeout(self.timing.renew(), self.store.read()).await {
-            Ok(Ok(record)) => Ok(record),
-            Ok(Err(error)) => {
-                tracing::warn!(error = %format!("{error:#}"), "cannot read the lease");
-                Err(())
-            }
-            Err(_) => {
-                tracing::warn!("no answer when reading the lease");
-                Err(())
-            }
-        };
-        self.election.read(clock::since_boot(), answer);
+        let answer = self.in_time("read", self.store.read()).await;
+        self.election.read(clock::since_boot(), answer.ok_or(()));
     }
 
     async fn claim(&mut self, claim: &Claim) {
         let sent = clock::since_boot();
-        let outcome = match timeout(self.timing.renew(), self.store.claim(claim)).await {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(error)) => {
-                tracing::warn!(error = %format!("{error:#}"), "cannot write the lease");
-                Outcome::Unknown
-            }
-            Err(_) => {
-                tracing::warn!("no answer when writing the lease");
-                Outcome::Unknown
-            }
-        };
-        self.election.claimed(sent, clock::since_boot(), claim, outcome);
+        let outcome = self.in_time("write", self.store.claim(claim)).await;
+        self.election.claimed(sent, clock::since_boot(), claim, outcome.unwrap_or(Outcome::Unknown));
         self.hand_out();
     }
 
@@ -140,11 +129,27 @@ impl Campaign {
             self.read().await;
         }
         let Some(claim) = self.election.release() else { return };
-        match timeout(self.timing.renew(), self.store.claim(&claim)).await {
-            Ok(Ok(Outcome::Stored(_))) => tracing::info!(identity = self.identity, "released the lease"),
-            Ok(Ok(outcome)) => tracing::warn!(?outcome, "could not release the lease"),
-            Ok(Err(error)) => tracing::warn!(error = %format!("{error:#}"), "could not release the lease"),
-            Err(_) => tracing::warn!("no answer when releasing the lease"),
+        let mut released = self.in_time("release", self.store.claim(&claim)).await;
+        if let Some(Outcome::Conflict) = released {
+            // A renewal was cancelled after it had changed the Lease.
+            self.read().await;
+            let Some(newer) = self.election.release() else { return };
+            released = self.in_time("release", self.store.claim(&newer)).await;
         }
+        match released {
+            Some(Outcome::Stored(_)) => tracing::info!(identity = self.identity, "released the lease"),
+            Some(outcome) => tracing::warn!(?outcome, "could not release the lease"),
+            None => {}
+        }
+    }
+
+    /// Returns the apiserver's answer. `None`, after a log line, if there is none before the next renewal.
+    async fn in_time<T>(&self, what: &str, call: impl Future<Output = Result<T, kube::Error>>) -> Option<T> {
+        match timeout(self.timing.renew(), call).await {
+            Ok(Ok(answer)) => return Some(answer),
+            Ok(Err(error)) => tracing::warn!(error = %format!("{error:#}"), "cannot {what} the lease"),
+            Err(_) => tracing::warn!("cannot {what} the lease: no answer"),
+        }
+        None
     }
 }

@@ -73,6 +73,20 @@ pub enum Step {
     Claim(Claim),
     /// Wait until this time, or until a watch event.
     Wait(Moment),
+    /// End this process: the cluster has an earlier state than before.
+    Exit(Restored),
+}
+
+/// The error of a candidate that got an older version of the Lease than before. Watches go on at the newer versions that
+/// they know, so they would miss all that the restore changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the Lease has the resource version {now} after version {before}: etcd was restored from a backup. The operator \
+     ends, because its next start lists all objects again"
+)]
+pub struct Restored {
+    before: u64,
+    now: u64,
 }
 
 /// A term of leadership, as the Lease confirms it so far.
@@ -96,13 +110,16 @@ pub struct Election {
     view: View,
     /// The version that was observed last; empty if the Lease did not exist. The same version again is no sign of life.
     seen: Option<String>,
+    /// The highest version that was observed. Versions of one etcd grow.
+    newest: u64,
+    restored: Option<Restored>,
     /// The time at which this version was observed first.
     sign_of_life: Option<Moment>,
     tenure: Option<Tenure>,
     renew_at: Moment,
     /// The time until which the last observed holder may assume that it holds the Lease, even if the Lease was deleted.
     believed_until: Moment,
-    /// The time before which no request is sent, after a failure.
+    /// After a failure, no request is sent before this time.
     not_before: Moment,
     failures: u32,
     rng: SmallRng,
@@ -123,6 +140,8 @@ impl Election {
             timing,
             view: View::Unknown,
             seen: None,
+            newest: 0,
+            restored: None,
             sign_of_life: None,
             tenure: None,
             renew_at: Moment::ZERO,
@@ -146,6 +165,9 @@ impl Election {
     /// Returns the next step. If the Lease contains no sequences, they begin at `unix_micros`.
     pub fn next(&mut self, now: Moment, unix_micros: u64) -> Step {
         self.tenure = self.tenure(now);
+        if let Some(restored) = self.restored {
+            return Step::Exit(restored);
+        }
         if now < self.not_before {
             return self.wait(self.not_before);
         }
@@ -213,11 +235,15 @@ impl Election {
         })
     }
 
-    /// Reports a read of the Lease. `None` means that the Lease does not exist, and an error that no response arrived.
+    /// Reports a read of the Lease. `None` means that the Lease does not exist. An error means that no response
+    /// arrived.
     pub fn read(&mut self, now: Moment, answer: Result<Option<Record>, ()>) {
         let Ok(record) = answer else { return self.failed(now) };
         self.failures = 0;
-        if record.as_ref().is_some_and(|record| record.holder.as_ref() != Some(&self.identity)) {
+        self.restored = record.as_ref().and_then(|record| self.went_back(record));
+        if self.restored.is_some()
+            || record.as_ref().is_some_and(|record| record.holder.as_ref() != Some(&self.identity))
+        {
             self.tenure = None;
         }
         self.see(now, record);
@@ -229,6 +255,8 @@ impl Election {
         match self.tenure(now) {
             Some(_) if is_mine => {}
             Some(_) => self.view = View::Unknown,
+            // A read shows whether the event is out of date, or etcd was restored.
+            None if record.as_ref().is_some_and(|record| self.went_back(record).is_some()) => self.view = View::Unknown,
             None => self.see(now, record),
         }
     }
@@ -240,6 +268,7 @@ impl Election {
             Outcome::Conflict => self.view = View::Unknown,
             Outcome::Stored(record) => {
                 self.failures = 0;
+                self.restored = self.went_back(&record);
                 let until = sent + self.timing.term();
                 let sequences_below = claim.sequences_below;
                 self.tenure = match (self.tenure(now), claim.first_sequence) {
@@ -249,13 +278,23 @@ impl Election {
                     }
                     // The Lease expired in the meantime. A new term needs new sequences, so it needs another claim.
                     _ => None,
-                };
+                }
+                .filter(|_| self.restored.is_none());
                 self.renew_at = sent + self.timing.renew().mul_f64(self.rng.random_range(0.9..=1.0));
                 self.seen = Some(record.version.clone());
                 self.sign_of_life = Some(now);
                 self.view = View::Present(record);
             }
         }
+    }
+
+    /// Compares the Lease with the newest version that was observed. Since Kubernetes 1.35, versions are numbers that can
+    /// be compared, and they were in practice before.
+    fn went_back(&mut self, record: &Record) -> Option<Restored> {
+        let now = record.version.parse().ok()?;
+        let before = self.newest;
+        self.newest = before.max(now);
+        (now < before).then_some(Restored { before, now })
     }
 
     /// Records the Lease, and the time at which it becomes free.

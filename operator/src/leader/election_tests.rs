@@ -121,6 +121,7 @@ fn a_leader_that_cannot_renew_stops_before_another_begins() {
             Step::Claim(claim) => election.claimed(seconds(at), seconds(at), &claim, Outcome::Unknown),
             Step::Read => election.read(seconds(at), Err(())),
             Step::Wait(until) => at = until.as_secs_f64(),
+            Step::Exit(restored) => panic!("{restored}"),
         }
     }
     assert!((at - 7.0).abs() < 1e-6, "the candidate woke at {at}, not at the end of its term");
@@ -238,4 +239,37 @@ fn a_lease_is_released_with_its_reservation() {
     assert_eq!((release.version.as_deref(), release.holder), (Some("6"), None));
     assert_eq!(release.sequences_below, UNIX + 8_000_000);
     assert!(!leads(&election, 1.1));
+}
+
+#[test]
+fn an_older_version_in_an_answer_ends_the_process() {
+    let exits = |election: &mut Election, at: f64| matches!(election.next(seconds(at), UNIX), Step::Exit(_));
+
+    let mut leader = candidate();
+    leader.read(seconds(1.0), Ok(None));
+    win(&mut leader, 1.0, 500);
+    let renewal = claim(&mut leader, 3.0);
+    leader.claimed(seconds(3.0), seconds(3.1), &renewal, Outcome::Conflict);
+    assert_eq!(leader.next(seconds(3.1), UNIX), Step::Read);
+    leader.read(seconds(3.2), Ok(Some(record(100, Some("a")))));
+    assert!(exits(&mut leader, 3.2) && !leads(&leader, 3.2));
+
+    // The backup had no Lease, so the leader creates it again.
+    let mut leader = candidate();
+    leader.read(seconds(1.0), Ok(None));
+    win(&mut leader, 1.0, 500);
+    leader.shown(seconds(2.0), None);
+    leader.read(seconds(2.0), Ok(None));
+    win(&mut leader, 2.0, 100);
+    assert!(exits(&mut leader, 2.1) && !leads(&leader, 2.1));
+
+    // A watch can be late, so a standby reads the Lease after it.
+    for (read, ends) in [(500, false), (101, true)] {
+        let mut standby = candidate();
+        standby.read(seconds(1.0), Ok(Some(record(500, Some("b")))));
+        standby.shown(seconds(3.0), Some(record(100, Some("b"))));
+        assert_eq!(standby.next(seconds(3.0), UNIX), Step::Read);
+        standby.read(seconds(3.1), Ok(Some(record(read, Some("b")))));
+        assert_eq!(exits(&mut standby, 3.1), ends, "{read}");
+    }
 }

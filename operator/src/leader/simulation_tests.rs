@@ -138,6 +138,7 @@ impl World {
             }
             Step::Read => self.ask(who, Request::Read),
             Step::Claim(claim) => self.ask(who, Request::Claim(local, claim)),
+            Step::Exit(restored) => panic!("{restored}, but no etcd is restored here"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Opens the connection of a link: the channel over mutual TLS, or plain HTTP.
+//! Opens the connection of a link: the channel over mutual TLS, or without TLS for agents without certificates.
 //!
 //! The process at a pod's address may be broken or hostile, so its messages are bounded and parsed strictly. Over TLS,
 //! a link accepts only the agent of its pod. Each connection belongs to one link and one pod, so it is never used for
@@ -9,17 +9,15 @@ use std::{sync::Arc, time::Duration};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_util::either::Either;
 use weir_channel::{ALPN, Channel, ChannelError, Outgoing, ToAgent, ToOperator};
-use weir_wire::{Answer, StatusRequest};
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{
     ContactError,
-    dial_error::{DialError, chain, is_silence},
-    http::Http,
+    dial_error::{DialError, is_silence},
     trust,
 };
-use crate::{calling::Held, identity::Peer, plan::Content};
+use crate::{authority::validity, calling::Held, identity::Peer, plan::Content, wording::chain};
 
 /// The time for which a host can be silent before the kernel probes it, and the interval of the probes.
 const KEEPALIVE: Duration = Duration::from_secs(1);
@@ -41,12 +39,10 @@ enum Security {
 }
 
 /// An open connection. Dropping it closes the connection.
+///
+/// The channel is boxed before it becomes part of a future, because nested futures would store it several times.
 #[derive(Debug)]
-pub(super) enum Connection {
-    /// The channel is boxed before it becomes part of a future, because nested futures would store it several times.
-    Mutual(Box<Channel<TlsStream<TcpStream>>>),
-    Plain(Box<Http>),
-}
+pub(super) struct Connection(Box<Channel<Either<TlsStream<TcpStream>, TcpStream>>>);
 
 /// A connection, and the agent's first message.
 #[derive(Debug)]
@@ -82,11 +78,13 @@ impl Dial {
     }
 
     async fn open(&self, limit: Duration) -> Result<Dialed, DialError> {
-        match &self.security {
+        let (mut channel, not_after) = match &self.security {
             Security::Plain => {
-                let stream = self.tcp().await?;
-                let (http, greeting) = Http::connect(stream, self.address.clone(), limit).await?;
-                Ok(Dialed { connection: Connection::Plain(Box::new(http)), not_after: u64::MAX, greeting })
+                let mut channel = Box::new(Channel::new(Either::Right(self.tcp().await?)));
+                // The agent serves HTTP on the same port. The first byte of a frame selects the channel.
+                let hello = ToAgent::Hello.frame().expect("an empty frame is short");
+                channel.send(hello, limit).await.map_err(DialError::Channel)?;
+                (channel, u64::MAX)
             }
             Security::Mutual { peer, credentials } => {
                 let credentials = credentials.as_ref().and_then(|held| held.borrow().clone());
@@ -98,16 +96,16 @@ impl Dial {
                 if session.alpn_protocol() != Some(ALPN) {
                     return Err(DialError::NoChannel);
                 }
-                let shown = session.peer_certificates().and_then(<[_]>::first).and_then(|shown| not_after(shown));
-                let not_after = shown.map_or(credentials.not_after, |shown| shown.min(credentials.not_after));
-                let mut channel = Box::new(Channel::new(stream));
+                let shown = session.peer_certificates().and_then(<[_]>::first).and_then(|shown| validity(shown));
+                let not_after = shown.map_or(credentials.not_after, |shown| shown.end.min(credentials.not_after));
                 // The agent sends the first message. So the operator can read the reason if the agent does not accept
                 // its certificate.
-                let greeting = channel.next().await.and_then(|frame| Ok(ToOperator::parse(&frame)?));
-                let greeting = greeting.map_err(DialError::Channel)?;
-                Ok(Dialed { connection: Connection::Mutual(channel), not_after, greeting })
+                (Box::new(Channel::new(Either::Left(stream))), not_after)
             }
-        }
+        };
+        let greeting = channel.next().await.and_then(|frame| Ok(ToOperator::parse(&frame)?));
+        let greeting = greeting.map_err(DialError::Channel)?;
+        Ok(Dialed { connection: Connection(channel), not_after, greeting })
     }
 
     async fn tcp(&self) -> Result<TcpStream, DialError> {
@@ -131,7 +129,6 @@ impl Dial {
         };
         match (explained, error) {
             (Some(explained), _) => ContactError::Untrusted(explained),
-            (None, DialError::Answer(error)) => error,
             (None, error @ DialError::Channel(ChannelError::Frame(_) | ChannelError::Message(_))) => {
                 ContactError::Garbage(chain(&error))
             }
@@ -147,48 +144,17 @@ impl Connection {
     ///
     /// The connection can no longer be used.
     pub(super) async fn next(&mut self) -> Result<ToOperator, ContactError> {
-        match self {
-            Self::Mutual(channel) => {
-                let frame = channel.next().await.map_err(contact_error)?;
-                ToOperator::parse(&frame).map_err(|error| contact_error(error.into()))
-            }
-            Self::Plain(http) => http.next().await,
-        }
+        let frame = self.0.next().await.map_err(contact_error)?;
+        ToOperator::parse(&frame).map_err(|error| contact_error(error.into()))
     }
 
-    /// Requests the agent's status at this interval.
+    /// Sends a message.
     ///
     /// # Errors
     ///
     /// The agent did not read the message within `limit`.
-    pub(super) async fn request_status(&mut self, every: Duration, limit: Duration) -> Result<(), ContactError> {
-        match self {
-            Self::Mutual(channel) => {
-                let every_millis = u64::try_from(every.as_millis()).unwrap_or(u64::MAX);
-                send(channel, ToAgent::StatusRequest(StatusRequest { every_millis }).frame(), limit).await
-            }
-            Self::Plain(http) => {
-                http.request_status(every);
-                Ok(())
-            }
-        }
-    }
-
-    /// Sends answers to questions. Plain HTTP carries none.
-    ///
-    /// # Errors
-    ///
-    /// The agent did not read the message within `limit`.
-    pub(super) async fn answer(&mut self, answers: Vec<Answer>, limit: Duration) -> Result<(), ContactError> {
-        match self {
-            Self::Mutual(channel) => send(channel, ToAgent::Answers(answers).frame(), limit).await,
-            Self::Plain(_) => Ok(()),
-        }
-    }
-
-    /// Returns true if the connection can carry questions.
-    pub(super) fn is_channel(&self) -> bool {
-        matches!(self, Self::Mutual(_))
+    pub(super) async fn send(&mut self, message: ToAgent, limit: Duration) -> Result<(), ContactError> {
+        self.send_frame(message.frame(), limit).await
     }
 
     /// Sends a snapshot. All agents with the same content share its bytes.
@@ -197,26 +163,15 @@ impl Connection {
     ///
     /// The agent did not read the message within `limit`.
     pub(super) async fn push(&mut self, content: &Content, sequence: u64, limit: Duration) -> Result<(), ContactError> {
-        match self {
-            Self::Mutual(channel) => {
-                let (start, shared) = content.snapshot(sequence);
-                send(channel, weir_channel::snapshot(&start, shared), limit).await
-            }
-            Self::Plain(http) => {
-                http.push(content.body(sequence).into());
-                Ok(())
-            }
-        }
+        let (start, shared) = content.snapshot(sequence);
+        self.send_frame(weir_channel::snapshot(&start, shared), limit).await
     }
-}
 
-async fn send(
-    channel: &mut Channel<TlsStream<TcpStream>>,
-    frame: Option<Outgoing>,
-    limit: Duration,
-) -> Result<(), ContactError> {
-    let frame = frame.ok_or_else(|| ContactError::Connection("the content is too long for a message".to_owned()))?;
-    channel.send(frame, limit).await.map_err(contact_error)
+    async fn send_frame(&mut self, frame: Option<Outgoing>, limit: Duration) -> Result<(), ContactError> {
+        let frame =
+            frame.ok_or_else(|| ContactError::Connection("the content is too long for a message".to_owned()))?;
+        self.0.send(frame, limit).await.map_err(contact_error)
+    }
 }
 
 /// Returns the reason why an open connection ended.
@@ -227,11 +182,6 @@ fn contact_error(error: ChannelError) -> ContactError {
         ChannelError::Stuck(limit) => ContactError::Timeout(limit),
         ChannelError::Frame(_) | ChannelError::Message(_) => ContactError::Garbage(error.to_string()),
     }
-}
-
-fn not_after(certificate: &[u8]) -> Option<u64> {
-    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
-    u64::try_from(certificate.validity().not_after.timestamp()).ok()
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use tokio::{
     sync::{mpsc, watch},
 };
 use tokio_rustls::TlsAcceptor;
-use weir_wire::{Goodbye, SnapshotInForce, Status, WIRE_VERSION};
+use weir_wire::{Goodbye, SnapshotInForce, Status, StatusRequest, WIRE_VERSION};
 
 use super::*;
 use crate::{
@@ -223,7 +223,10 @@ async fn where_a_clock_is_wrong_it_is_the_clock_that_is_told_and_no_pod_to_delet
         let server = tls(good(&ours), &ours, ALPN);
         let error = called(greeting(server, status(None)).await, credentials_made(&ours, at), LIMIT).await.unwrap_err();
         let text = error.to_string();
-        assert!(matches!(error, ContactError::Untrusted(_)) && text.contains("a clock is wrong"), "{error:?}");
+        assert!(
+            matches!(error, ContactError::Untrusted(_)) && text.contains("the clock of its node is wrong"),
+            "{error:?}"
+        );
         assert!(!text.contains("delete") && text.len() <= 256, "{text}");
     }
 }
@@ -248,7 +251,7 @@ async fn a_peer_that_speaks_no_tls_counts_for_nothing() {
     for (address, said) in [
         (plain, "it does not speak TLS: kubectl rollout restart"),
         (garbage, "it does not speak TLS"),
-        (hangs_up, "it hangs up when it is asked for its certificate"),
+        (hangs_up, "it closes the connection during the TLS handshake"),
     ] {
         let error = called(address, credentials(&ours), LIMIT).await.unwrap_err();
         assert!(matches!(error, ContactError::Untrusted(_)) && error.to_string().contains(said), "{error:?}");
@@ -291,7 +294,7 @@ async fn without_a_certificate_of_its_own_the_operator_believes_nobody() {
     for held in [None, Some(held)] {
         let error = Dial::new(&format!("https://{address}"), pod("web"), held).connect(LIMIT).await.unwrap_err();
         assert!(
-            matches!(&error, ContactError::Untrusted(text) if text.contains("no certificate to call it with")),
+            matches!(&error, ContactError::Untrusted(text) if text.contains("no certificate with which to connect")),
             "{error:?}"
         );
     }
@@ -320,9 +323,10 @@ async fn a_channel_carries_messages_both_ways_and_what_ends_it_is_told() {
     let mut connection = calling.await.unwrap().unwrap().connection;
     let content =
         crate::plan::content_for_new_pod(&Default::default(), &Default::default(), "shop", Default::default());
-    connection.request_status(Duration::from_secs(2), LIMIT).await.unwrap();
+    let request = ToAgent::StatusRequest(StatusRequest { every_millis: 2000 });
+    connection.send(request.clone(), LIMIT).await.unwrap();
     connection.push(&content, 7, LIMIT).await.unwrap();
-    assert_eq!(served.received().await, Some(ToAgent::StatusRequest(StatusRequest { every_millis: 2000 })));
+    assert_eq!(served.received().await, Some(request));
     assert_eq!(served.received().await, Some(ToAgent::Snapshot(content.body(7).into_bytes())));
     served.say(ToOperator::Unknown(99)).await;
     assert_eq!(connection.next().await.unwrap(), ToOperator::Unknown(99));
@@ -361,77 +365,55 @@ fn what_thousands_of_links_keep_is_small() {
     assert!(task <= READY, "{task} bytes");
 }
 
-const STATUS: &str = r#"{"wireVersion":1,"instance":"a","agentVersion":"0.1.0","uptimeMillis":1,"policies":[]}"#;
-
-/// Starts a plain-text agent that sends these responses in order, and then closes the connection.
-async fn plain(answers: &'static [(&'static str, &'static str)]) -> SocketAddr {
-    listen(move |mut stream| async move {
-        for (head, body) in answers {
-            let mut request = Vec::new();
-            while !request.ends_with(b"\r\n\r\n") && !request.ends_with(b"]}") {
-                if stream.read_buf(&mut request).await.unwrap_or(0) == 0 {
-                    return;
-                }
-            }
-            let answer = format!("HTTP/1.1 {head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-            let _ = stream.write_all(answer.as_bytes()).await;
-        }
-    })
-    .await
-}
-
 async fn called_plain(address: SocketAddr) -> Result<Dialed, ContactError> {
     Dial::new(&format!("http://{address}"), pod("web"), None).connect(LIMIT).await
 }
 
+/// An agent without certificates serves HTTP on the same port, so it waits for the first byte.
 #[tokio::test]
-async fn plain_http_looks_like_a_channel() {
-    const APPLIED: &str = r#"{"inForce":{"sequence":7,"revision":"r","sinceUnixMillis":1}}"#;
-    const REFUSED: &str = r#"{"error":"stale","message":"old"}"#;
-    let address = plain(&[
-        ("200 OK\r\netag: \"a\"", STATUS),
-        ("200 OK", APPLIED),
-        ("409 Conflict", REFUSED),
-        ("304 Not Modified", ""),
-        ("200 OK", STATUS),
-        ("409 Conflict", APPLIED),
-    ])
+async fn without_tls_the_operator_speaks_first_and_the_channel_is_the_same() {
+    let address = listen(|stream| async move {
+        let mut first = [1];
+        stream.peek(&mut first).await.unwrap();
+        assert_eq!(first, [weir_channel::FIRST_BYTE]);
+        let mut channel = Channel::new(stream);
+        assert_eq!(ToAgent::parse(channel.next().await.unwrap()).unwrap(), ToAgent::Hello);
+        channel.send(status(None).frame().unwrap(), LIMIT).await.unwrap();
+        let asked = ToAgent::parse(channel.next().await.unwrap()).unwrap();
+        assert_eq!(asked, ToAgent::Answers(Vec::new()));
+        channel.send(ToOperator::Unchanged.frame().unwrap(), LIMIT).await.unwrap();
+    })
     .await;
-    let Dialed { mut connection, greeting, .. } = called_plain(address).await.unwrap();
-    assert_eq!(greeting, status(None));
-    let content =
-        crate::plan::content_for_new_pod(&Default::default(), &Default::default(), "shop", Default::default());
-    connection.push(&content, 7, LIMIT).await.unwrap();
-    assert!(
-        matches!(connection.next().await.unwrap(), ToOperator::Acknowledgement(reply) if reply.in_force.sequence == 7)
-    );
-    connection.push(&content, 7, LIMIT).await.unwrap();
-    assert!(matches!(connection.next().await.unwrap(), ToOperator::Rejection(rejection) if rejection.message == "old"));
-    connection.request_status(Duration::from_millis(10), LIMIT).await.unwrap();
+    let Dialed { mut connection, greeting, not_after } = called_plain(address).await.unwrap();
+    assert_eq!((greeting, not_after), (status(None), u64::MAX));
+    connection.send(ToAgent::Answers(Vec::new()), LIMIT).await.unwrap();
     assert_eq!(connection.next().await.unwrap(), ToOperator::Unchanged);
-    assert_eq!(connection.next().await.unwrap(), status(None));
-    connection.push(&content, 7, LIMIT).await.unwrap();
-    connection.request_status(DAYS, LIMIT).await.unwrap();
-    assert!(matches!(connection.next().await, Err(ContactError::Garbage(_))), "this is not a rejection");
     let ended = connection.next().await.unwrap_err();
     assert!(matches!(ended, ContactError::Closed { is_silent: false }), "{ended:?}");
 }
 
-const DAYS: Duration = Duration::from_secs(1 << 20);
-
+/// An agent of an earlier version reads only HTTP without TLS.
 #[tokio::test]
 async fn what_is_no_agent_in_plain_text_is_named() {
-    for (answers, expected) in [
-        (&[("304 Not Modified", "")][..], "not an agent's answer: GET /v1/status answered 304"),
-        (&[("200 OK", "<html>")], "not an agent's answer: 200 OK"),
-        (&[("403 Forbidden", r#"{"error":"forbidden","message":"not for you"}"#)], "not for you"),
-        (&[], "no answer"),
-    ] {
-        let error = called_plain(plain(answers).await).await.unwrap_err().to_string();
-        assert!(error.contains(expected), "{error}");
-    }
+    let answers = |text: &'static [u8]| {
+        listen(move |mut stream| async move {
+            let _ = stream.read(&mut [0; 64]).await;
+            let _ = stream.write_all(text).await;
+        })
+    };
     let ours = authorities();
-    let address = greeting(tls(good(&ours), &ours, ALPN), status(None)).await;
-    let error = called_plain(address).await.unwrap_err();
-    assert!(matches!(&error, ContactError::Untrusted(text) if text.contains("call it by https://")), "{error:?}");
+    let of_tls = greeting(tls(good(&ours), &ours, ALPN), status(None)).await;
+    let of_http = answers(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await;
+    for (address, expected) in [
+        (of_tls, "if it speaks TLS, remove weir.dev/control: plaintext from its template, or"),
+        (of_http, "if its agent is of an earlier version, kubectl rollout restart"),
+        (
+            answers(&[0, 0, 0, 3, weir_channel::tag::STATUS, b'{', b'}']).await,
+            "not an agent's answer: no answer: a status",
+        ),
+        (answers(&[]).await, "no answer: the connection was closed"),
+    ] {
+        let error = called_plain(address).await.unwrap_err().to_string();
+        assert!(error.contains(expected) && error.len() <= 256, "{error}");
+    }
 }

@@ -16,7 +16,7 @@ use super::{
     ContactError, Failure, FailureKind, Seen, Timing,
     digest::digest,
     event::{LinkAction, LinkEvent, LinkMoment},
-    open::{Open, Received},
+    open::{Open, Proof, Received},
     rivals::Rivals,
 };
 use crate::plan::Content;
@@ -58,6 +58,7 @@ pub(super) struct LinkMachine {
     acknowledged: Option<Arc<Content>>,
     /// The number of failed pushes in a row.
     attempts: u32,
+    proof: Proof,
     /// The number of failed calls and silent connections in a row.
     misses: u32,
     /// A hash of the last reported status; `None` if another result was reported since.
@@ -108,6 +109,7 @@ impl LinkMachine {
             away_until: None,
             acknowledged: None,
             attempts: 0,
+            proof: Proof::Confirmed,
             misses: 0,
             reported: None,
             numbered: String::new(),
@@ -139,6 +141,7 @@ impl LinkMachine {
             LinkEvent::Connected { not_after, greeting } => {
                 let every = at.every;
                 self.connection = Connection::Open(Open::new(not_after, every, at.now, self.timing.timeout));
+                self.proof = Proof::Confirmed;
                 actions.push(LinkAction::RequestStatus(every));
                 self.received(greeting, at, &mut actions);
             }
@@ -243,6 +246,11 @@ impl LinkMachine {
             (Some(in_force), _) if in_force.revision == self.wanted.revision && self.is_fenced() => {
                 self.push = Push::Idle;
                 self.attempts = 0;
+                self.proof = Proof::Confirmed;
+            }
+            _ if is_idle && self.contradicts(in_force) => {
+                self.proof = Proof::Contradicted;
+                self.push_later(at);
             }
             _ if is_idle || was_silent => {
                 if let Some(other) = in_force
@@ -257,6 +265,14 @@ impl LinkMachine {
             }
             _ => {}
         }
+    }
+
+    /// Returns true if the agent acknowledged the wanted content on this connection, no status has confirmed that, and
+    /// no other operator has replaced the content since.
+    fn contradicts(&self, in_force: Option<&SnapshotInForce>) -> bool {
+        let is_acknowledged = self.acknowledged.as_ref().is_some_and(|it| it.revision == self.wanted.revision);
+        let is_replaced = in_force.is_some_and(|other| other.sequence > self.sequence);
+        self.proof != Proof::Confirmed && is_acknowledged && !is_replaced
     }
 
     /// Returns true if a push of the content that the agent has in force would change nothing. With rules of scope Fleet,
@@ -277,9 +293,12 @@ impl LinkMachine {
             if let Connection::Open(open) = &mut self.connection {
                 open.has_acknowledged = true;
             }
-            self.attempts = 0;
             self.push = if content.revision == self.wanted.revision { Push::Idle } else { Push::At(at.now) };
-            self.report(Seen::Applied(content), actions);
+            if self.proof != Proof::Contradicted {
+                self.proof = Proof::Acknowledged;
+                self.attempts = 0;
+                self.report(Seen::Applied(content), actions);
+            }
         } else {
             self.push_later(at);
             let message = format!("it acknowledged revision {told:?} instead of {:?}", content.revision);

@@ -388,3 +388,26 @@ fn pauses_double_up_to_a_bound_and_no_two_agents_keep_step() {
     // 10^27 runs.
     assert!(pauses[99] - pauses[0] > timing.backoff_most / 2, "{pauses:?}");
 }
+
+#[test]
+fn an_acknowledgement_that_the_status_contradicts_does_not_count_until_a_status_confirms_it() {
+    let mut bench = Bench::converged();
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        let does = bench.after(EVERY).does(LinkEvent::Received(status(None)));
+        assert!(!does.iter().any(|it| it.starts_with("push") || it == "acquire permit"), "{does:?}");
+        let pause = bench.due();
+        pauses.push(pause);
+        assert_eq!(bench.after(pause).does(LinkEvent::Due), ["acquire permit"]);
+        assert_eq!(bench.does(LinkEvent::PermitGranted), ["push one 100"]);
+        let does = bench.does(LinkEvent::Received(acknowledgement(100, "one")));
+        assert_eq!(does, ["count applied", "release permit"]);
+    }
+    assert!(pauses.iter().max() > Some(&Timing::default().backoff_first), "{pauses:?}");
+    assert_eq!(bench.after(EVERY).does(LinkEvent::Received(status(Some((100, "one"))))), ["status"]);
+    assert!(matches!(bench.machine.push, Push::Idle));
+    bench.does(LinkEvent::Wanted(Content::claiming("two")));
+    bench.does(LinkEvent::PermitGranted);
+    let does = bench.does(LinkEvent::Received(acknowledgement(101, "two")));
+    assert_eq!(does, ["count applied", "applied two", "release permit"]);
+}

@@ -32,6 +32,17 @@ pub(super) enum Received {
     TooOften,
 }
 
+/// What the statuses on this connection say about the agent's acknowledgements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Proof {
+    /// No status has come since the last acknowledgement.
+    Acknowledged,
+    /// A status has confirmed the acknowledgement, or there was none.
+    Confirmed,
+    /// A status has contradicted the acknowledgement. Until a status confirms one, acknowledgements do not count.
+    Contradicted,
+}
+
 impl Open {
     pub(super) fn new(not_after: u64, every: Duration, now: Instant, timeout: Duration) -> Self {
         let deadline = now + every + timeout;

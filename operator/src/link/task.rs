@@ -6,7 +6,8 @@ use tokio::{
     sync::{OwnedSemaphorePermit, watch},
     time::{Instant, sleep_until},
 };
-use weir_wire::Answer;
+use weir_channel::{ToAgent, ToOperator};
+use weir_wire::{Answer, StatusRequest};
 
 use super::{
     ContactError, LinkContext, Observation, Seen,
@@ -28,14 +29,14 @@ pub(super) struct Task {
     desired: watch::Receiver<Arc<Content>>,
     machine: LinkMachine,
     connection: Option<Connection>,
-    /// The agent's presence at the counter of scope Fleet, while there is a channel.
+    /// The agent's presence at the counter of scope Fleet, while there is a connection.
     presence: Option<Presence>,
     calling: InProgress<Result<Dialed, ContactError>>,
     acquiring: InProgress<OwnedSemaphorePermit>,
     permit: Option<OwnedSemaphorePermit>,
     /// Counts this agent in the metrics while another operator writes to it.
     contest: Option<Contest>,
-    /// True if the pod is gone for the engine. The task ends with the channel.
+    /// True if the pod is gone for the engine. The task ends with the connection.
     is_retired: bool,
 }
 
@@ -97,7 +98,7 @@ impl Task {
                 self.calling = None;
                 match called {
                     Ok(Dialed { connection, not_after, greeting }) => {
-                        self.presence = connection.is_channel().then(|| self.shared.fleet.connected(&self.pod_uid));
+                        self.presence = Some(self.shared.fleet.connected(&self.pod_uid));
                         self.connection = Some(connection);
                         LinkEvent::Connected { not_after, greeting }
                     }
@@ -134,7 +135,7 @@ impl Task {
         Ok(())
     }
 
-    /// Returns true if the agent has a channel, and asks the counter of scope Fleet on it.
+    /// Returns true if the agent is connected, and asks the counter of scope Fleet on it.
     fn asks_counter(&self) -> bool {
         self.presence.is_some() && !self.desired.borrow().fleet.is_empty()
     }
@@ -168,7 +169,9 @@ impl Task {
             LinkAction::HangUp => self.close(),
             LinkAction::RequestStatus(every) => {
                 if let Some(connection) = &mut self.connection {
-                    return Ok(Box::pin(connection.request_status(every, limit)).await);
+                    let every_millis = u64::try_from(every.as_millis()).unwrap_or(u64::MAX);
+                    let request = ToAgent::StatusRequest(StatusRequest { every_millis });
+                    return Ok(Box::pin(connection.send(request, limit)).await);
                 }
             }
             LinkAction::Push { content, sequence } => {
@@ -212,7 +215,7 @@ impl Task {
     async fn send_answers(&mut self, answers: Vec<Answer>) -> Result<(), ContactError> {
         let limit = self.shared.timing.timeout;
         match &mut self.connection {
-            Some(connection) => Box::pin(connection.answer(answers, limit)).await,
+            Some(connection) => Box::pin(connection.send(ToAgent::Answers(answers), limit)).await,
             None => Ok(()),
         }
     }
@@ -239,7 +242,7 @@ impl Task {
 }
 
 /// Returns the next message from the connection. Without a connection, it waits forever.
-async fn receive(connection: &mut Option<Connection>) -> Result<weir_channel::ToOperator, ContactError> {
+async fn receive(connection: &mut Option<Connection>) -> Result<ToOperator, ContactError> {
     match connection {
         Some(connection) => connection.next().await,
         None => pending().await,
@@ -252,7 +255,7 @@ async fn wanted(desired: &mut watch::Receiver<Arc<Content>>) -> Option<Arc<Conte
     Some(desired.borrow_and_update().clone())
 }
 
-/// Waits until the counter has collected the levels of agents. Without a channel, it waits forever.
+/// Waits until the counter has collected the levels of agents. Without a connection, it waits forever.
 async fn levels_collected(presence: &mut Option<Presence>) {
     match presence {
         Some(presence) => presence.levels_collected().await,
@@ -260,7 +263,7 @@ async fn levels_collected(presence: &mut Option<Presence>) {
     }
 }
 
-/// Returns the result of an operation. If none is in progress, it waits forever.
+/// Returns the result of an operation. Without an operation in progress, this function waits forever.
 async fn progress<T>(progress: &mut InProgress<T>) -> T {
     match progress {
         Some(progress) => progress.await,
@@ -268,7 +271,7 @@ async fn progress<T>(progress: &mut InProgress<T>) -> T {
     }
 }
 
-/// Sleeps until this time. Without a time, it sleeps forever.
+/// Sleeps until this time. Without a time, this function sleeps forever.
 async fn sleep(until: Option<Instant>) {
     match until {
         Some(until) => sleep_until(until).await,

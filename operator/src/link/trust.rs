@@ -3,9 +3,10 @@
 //! The causes in the error's chain use the terms of TLS, while the readers of a status need the terms of Kubernetes.
 //! Each text fits into the message of a drifted pod.
 
-use std::{error::Error, io};
+use std::{error::Error, io, iter};
 
 use rustls::{CertificateError, Error as TlsError};
+use weir_channel::ChannelError;
 
 use super::dial_error::DialError;
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
 
 /// The text for a peer that did not select the protocol of `weir-channel`.
 const NO_CHANNEL: &str = "it speaks TLS but not the operator's protocol (weir/1): kubectl rollout restart its workload if its agent \
-                          is of another version; if that does not help, something else listens there";
+                          is of another version; if that does not help, another program listens there";
 const NO_CHANNEL_OF_HOST: &str = "it speaks TLS but not the operator's protocol (weir/1): start an agent of the operator's version \
                                   there, if it is an agent";
 
@@ -34,7 +35,7 @@ pub(super) fn explain(error: &DialError, peer: &Peer) -> Option<String> {
         DialError::NoChannel => return Some(NO_CHANNEL.to_owned()),
         DialError::Name(_) => return Some(format!("{pod} cannot be named in a certificate")),
         DialError::NoCertificate => {
-            let problem = "the operator has no certificate to call it with: see the operator's log, or set \
+            let problem = "the operator has no certificate with which to connect: see the operator's log, or set \
                            weir.dev/control: plaintext";
             return Some(problem.to_owned());
         }
@@ -46,22 +47,22 @@ pub(super) fn explain(error: &DialError, peer: &Peer) -> Option<String> {
     // An agent without a certificate closes the connection.
     match error {
         DialError::Tls(cause) if is_hang_up(cause.kind()) => Some(
-            "it hangs up when it is asked for its certificate: it has none yet (see the log of weir-agent), or speaks \
-             no TLS"
+            "it closes the connection during the TLS handshake: it has no certificate yet (see the log of weir-agent), \
+             or does not speak TLS"
                 .to_owned(),
         ),
         _ => None,
     }
 }
 
-/// Returns the text for an answer that is not HTTP, such as the alert of a server that only speaks TLS.
+/// Returns the text for an answer without frames, such as the alert of a server that only speaks TLS.
 pub(super) fn explain_plain(error: &DialError) -> Option<String> {
-    match error {
-        DialError::Http(cause) if cause.is_parse() => {
-            Some("its answer is not HTTP: if it speaks TLS, call it by https://".to_owned())
-        }
-        _ => None,
-    }
+    matches!(error, DialError::Channel(ChannelError::Frame(_))).then(|| {
+        "it does not speak the operator's protocol in plain text: if it speaks TLS, remove weir.dev/control: plaintext \
+         from its template, or, without a cluster, use https:// in its URL; if its agent is of an earlier \
+         version, kubectl rollout restart its workload"
+            .to_owned()
+    })
 }
 
 fn of_tls(cause: &TlsError, pod: &PodIdentity) -> String {
@@ -87,17 +88,17 @@ fn of_certificate(problem: &CertificateError, pod: &PodIdentity) -> String {
             format!("another process answers at its address, with the certificate of {shown}")
         }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            "its certificate has expired: it could not get another, see the log of weir-agent; or a clock is wrong, its node's \
-             or, if all pods report it, the operator's"
+            "its certificate has expired: it could not get another one (see the log of weir-agent), or the clock of its node is \
+             wrong, or, if all pods report this, the operator's clock"
                 .to_owned()
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            "its certificate is not valid yet: the operator's clock is behind the one of the operator that issued it, set it"
+            "its certificate is not valid yet: set the operator's clock, which is behind the clock of the operator that issued it"
                 .to_owned()
         }
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             "its certificate is of an authority that is not the operator's: delete the pod, so that it gets another one; if \
-             that does not help, something else answers at its address"
+             that does not help, another program answers at its address"
                 .to_owned()
         }
         other => format!("its certificate is not valid: {other}"),
@@ -110,8 +111,8 @@ fn of_alert(alert: &str) -> String {
         "UnknownCA" | "DecryptError" => "is of an authority that it does not know",
         // TLS has the same alert for a certificate that is not valid yet.
         "CertificateExpired" => {
-            return "it reports that the operator's certificate has expired or is not valid yet: a clock is wrong, its node's or, if all \
-                    pods report it, the operator's; the fault ends when the clock is right"
+            return "it reports that the operator's certificate has expired or is not valid yet: the clock of its node is wrong, or, if \
+                    all pods report this, the operator's clock; the fault ends when the clock is right"
                 .to_owned();
         }
         "CertificateRequired" => "is missing",
@@ -190,16 +191,9 @@ fn is_hang_up(kind: io::ErrorKind) -> bool {
 /// Returns the TLS error in a chain of causes. It can be inside an [`io::Error`], which does not return it as its
 /// source.
 fn tls_error(error: &DialError) -> Option<&TlsError> {
-    let mut next: Option<&(dyn Error + 'static)> = Some(error);
-    while let Some(cause) = next {
-        if let Some(found) = cause.downcast_ref::<TlsError>() {
-            return Some(found);
-        }
+    let mut causes = iter::successors(Some(error as &(dyn Error + 'static)), |&error| error.source());
+    causes.find_map(|cause| {
         let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        if let Some(found) = inner.and_then(|inner| inner.downcast_ref::<TlsError>()) {
-            return Some(found);
-        }
-        next = cause.source();
-    }
-    None
+        cause.downcast_ref().or_else(|| inner?.downcast_ref())
+    })
 }

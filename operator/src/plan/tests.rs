@@ -46,6 +46,7 @@ fn policy(key: &ObjectKey, version: i64, target: &serde_json::Value) -> Policy {
         uid: format!("uid-{}", key.name),
         generation: version,
         created: Some(Timestamp::from_second(version).unwrap()),
+        changed: None,
         spec: Ok(Arc::new(serde_json::from_value(spec).unwrap())),
         file: None,
     }
@@ -146,6 +147,22 @@ fn who_is_targeted() {
         assert_eq!(targets.missing.iter().map(ToString::to_string).collect::<Vec<_>>(), missing, "{target}");
         world.policies.clear();
     }
+}
+
+#[test]
+fn a_service_without_a_selector_has_no_pods() {
+    let mut world = World::default();
+    let (web, outside) = (ObjectKey::new("shop", "web"), ObjectKey::new("shop", "outside"));
+    let (selector, ports) = service(labels(&[("app", "web")]), 80);
+    apply(&mut world, Change::Service(web, Some((selector, ports.clone()))));
+    apply(&mut world, Change::Service(outside, Some((None, ports))));
+    let key = ObjectKey::new("shop", "p");
+    let target = json!({"targetRefs": [{"kind": "Service", "name": "web"}, {"kind": "Service", "name": "outside"}]});
+    add_policy(&mut world, &key, 1, &target);
+    let plan = planned(&world);
+    let targets = plan.targets(&key).unwrap();
+    assert_eq!(targets.podless.iter().map(ToString::to_string).collect::<Vec<_>>(), ["Service outside"]);
+    assert!(targets.missing.is_empty(), "{:?}", targets.missing);
 }
 
 #[test]
@@ -419,7 +436,7 @@ fn policies_whose_logs_do_not_fit_into_a_pod_are_left_out() {
         let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
         let created = Some(Timestamp::from_second(number).unwrap());
         let name = format!("p{number}");
-        let policy = Policy { uid: name.clone(), generation: 1, created, spec, file: None };
+        let policy = Policy { uid: name.clone(), generation: 1, created, changed: None, spec, file: None };
         world
             .apply(Change::Policy(ObjectKey::new("shop", &*name), Some((policy, StoredStatus::default()))), &mut dirty);
     }
@@ -467,7 +484,7 @@ fn policies_that_do_not_fit_are_left_out_and_grown_ones_keep_their_old_rules() {
             "rules": [{"name": "all", "match": [{"paths": [path]}], "limits": [limit]}]});
         let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
         let created = Some(Timestamp::from_second(created).unwrap());
-        let policy = Policy { uid: name.to_owned(), generation, created, spec, file: None };
+        let policy = Policy { uid: name.to_owned(), generation, created, changed: None, spec, file: None };
         world.apply(Change::Policy(key(name), Some((policy, StoredStatus::default()))), dirty);
     };
     let names = ["a", "b", "c", "d", "small"];

@@ -16,8 +16,8 @@ use kube::{
 use serde_json::{Value, json};
 use weir_api::{RateLimitPolicy, RateLimitStore};
 
-use super::{Announcement, Report, SinkError, StoreReport, Stored};
-use crate::{clock, source::objects};
+use super::{Announcement, Pending, SinkError, Stored};
+use crate::{clock, source::objects::take_status, wording::shorten};
 
 /// The field manager of statuses, and the reporter of Events.
 const FIELD_MANAGER: &str = "weir-operator";
@@ -45,22 +45,29 @@ impl ClusterSink {
         Self { client, instance, is_behind: Arc::default() }
     }
 
-    pub(super) async fn write(&self, report: &Report) -> Result<Stored, SinkError> {
+    pub(super) async fn write(&self, pending: &Pending) -> Result<Stored, SinkError> {
+        let (resource, key, uid, version, status) = match pending {
+            Pending::Policy(report) => {
+                let resource = ApiResource::erase::<RateLimitPolicy>(&());
+                (resource, &report.key, &report.uid, report.version.as_ref(), json!(report.status))
+            }
+            Pending::Store(report) => {
+                (ApiResource::erase::<RateLimitStore>(&()), &report.key, &report.uid, None, json!(report.status))
+            }
+        };
         // Only the status of the response is parsed, because an unknown field in the spec must not make a write fail.
-        let resource = ApiResource::erase::<RateLimitPolicy>(&());
-        let policies: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &report.key.namespace, &resource);
+        let objects: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &resource);
         let mut patch = json!({
-            "apiVersion": RateLimitPolicy::api_version(&()),
-            "kind": RateLimitPolicy::kind(&()),
-            "metadata": {"name": &*report.key.name, "namespace": &*report.key.namespace, "uid": report.uid},
-            "status": report.status,
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {"name": &*key.name, "namespace": &*key.namespace, "uid": uid},
+            "status": status,
         });
-        if let Some(version) = &report.version {
+        if let Some(version) = version {
             patch["metadata"]["resourceVersion"] = json!(version);
         }
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
-        let apply =
-            async |patch: &Value| policies.patch_status(&report.key.name, &parameters, &Patch::Apply(patch)).await;
+        let apply = async |patch: &Value| objects.patch_status(&key.name, &parameters, &Patch::Apply(patch)).await;
         let mut answer = apply(&patch).await;
         if answer.as_ref().is_err_and(is_of_an_unknown_field) && without_newest(&mut patch["status"]) {
             if !self.is_behind.swap(true, Relaxed) {
@@ -72,41 +79,24 @@ impl ClusterSink {
             answer = apply(&patch).await;
         }
         match answer {
-            Ok(mut policy) => {
-                let status = objects::take_status(&mut policy);
-                Ok(Stored { status, version: policy.metadata.resource_version })
+            Ok(mut object) => {
+                let status = take_status(&mut object);
+                Ok(Stored { status, version: object.metadata.resource_version })
             }
-            // Any other 404 comes from an apiserver that does not serve policies at present.
+            // Any other 404 comes from an apiserver that does not serve these objects at present.
             Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Err(SinkError::Gone),
-            // Either a new policy has this name, or another write was faster.
+            // Either a new object has this name, or another write was faster.
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                // The code uses a list instead of a get, because the operator may only list policies.
-                let named = ListParams::default().fields(&format!("metadata.name={}", report.key.name));
-                let found = policies.list_metadata(&named).await.map_err(Box::new)?.items.pop();
-                match found.map(|policy| policy.metadata) {
-                    Some(found) if found.uid.as_deref() == Some(&report.uid) => {
+                // The code uses a list instead of a get, because the operator may only list these objects.
+                let named = ListParams::default().fields(&format!("metadata.name={}", key.name));
+                let found = objects.list_metadata(&named).await.map_err(Box::new)?.items.pop();
+                match found.map(|object| object.metadata) {
+                    Some(found) if found.uid.as_deref() == Some(uid) => {
                         Err(SinkError::Conflict { version: found.resource_version })
                     }
                     _ => Err(SinkError::Gone),
                 }
             }
-            Err(error) => Err(SinkError::Api(Box::new(error))),
-        }
-    }
-
-    pub(super) async fn write_store(&self, report: &StoreReport) -> Result<(), SinkError> {
-        let resource = ApiResource::erase::<RateLimitStore>(&());
-        let stores: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &report.key.namespace, &resource);
-        let patch = json!({
-            "apiVersion": RateLimitStore::api_version(&()),
-            "kind": RateLimitStore::kind(&()),
-            "metadata": {"name": &*report.key.name, "namespace": &*report.key.namespace, "uid": report.uid},
-            "status": report.status,
-        });
-        let parameters = PatchParams::apply(FIELD_MANAGER).force();
-        match stores.patch_status(&report.key.name, &parameters, &Patch::Apply(&patch)).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Err(SinkError::Gone),
             Err(error) => Err(SinkError::Api(Box::new(error))),
         }
     }
@@ -120,14 +110,15 @@ impl ClusterSink {
         Event {
             metadata: ObjectMeta {
                 // Each announcement gets a new Event, because a series would keep the first note for different facts.
-                name: Some(format!("{}.{:x}", key.name, now.as_nanosecond())),
+                name: Some(format!("{}.{:x}", beginning(&key.name), now.as_nanosecond())),
                 namespace: Some(key.namespace.to_string()),
                 ..ObjectMeta::default()
             },
             type_: Some(if *warning { "Warning" } else { "Normal" }.to_owned()),
             reason: Some((*reason).to_owned()),
             action: Some("Enforce".to_owned()),
-            note: Some(shorten(note, 1000)),
+            // The apiserver refuses notes above 1024 bytes.
+            note: Some(shorten(note.clone(), 1000)),
             event_time: Some(MicroTime(now)),
             regarding: Some(ObjectReference {
                 api_version: Some(RateLimitPolicy::api_version(&()).into_owned()),
@@ -166,11 +157,7 @@ fn without_newest(status: &mut Value) -> bool {
     status.as_object_mut().is_some_and(|fields| fields.remove("lastKnownGood").is_some())
 }
 
-/// Shortens a note, because the apiserver refuses notes above 1024 bytes.
-fn shorten(note: &str, most: usize) -> String {
-    if note.len() <= most {
-        return note.to_owned();
-    }
-    let end = (0..=most).rev().find(|&end| note.is_char_boundary(end)).unwrap_or(0);
-    format!("{}…", &note[..end])
+/// Returns the part of a policy's name that fits in the name of an Event, which has 253 bytes at most.
+fn beginning(name: &str) -> &str {
+    name.get(..200).unwrap_or(name).trim_end_matches(['-', '.'])
 }

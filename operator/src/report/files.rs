@@ -17,7 +17,7 @@ use weir_api::RateLimitPolicy;
 use super::{Announcement, Report, SinkError};
 use crate::{
     clock,
-    source::status_file::{Documents, FILE, documents, status_file},
+    source::status_file::{CHANGED, Documents, FILE, documents, status_file},
     world::ObjectKey,
 };
 
@@ -47,25 +47,20 @@ impl Shown {
         Self { by_file, files_of }
     }
 
-    /// Removes a policy from every status file except `except`. Returns the files that changed, with their remaining
-    /// documents.
-    fn forget(&mut self, key: &ObjectKey, except: Option<&str>) -> Vec<(String, Documents)> {
-        let Some(files) = self.files_of.get_mut(key) else { return Vec::new() };
-        let left: Vec<String> = files.iter().filter(|file| Some(file.as_str()) != except).cloned().collect();
-        files.retain(|file| Some(file.as_str()) == except);
-        if files.is_empty() {
-            self.files_of.remove(key);
-        }
-        let mut changed = Vec::new();
-        for file in left {
-            let Some(documents) = self.by_file.get_mut(&file) else { continue };
+    /// Removes a policy from a status file.
+    fn forget(&mut self, key: &ObjectKey, file: &str) {
+        if let Some(documents) = self.by_file.get_mut(file) {
             documents.remove(key);
-            changed.push((file.clone(), documents.clone()));
             if documents.is_empty() {
-                self.by_file.remove(&file);
+                self.by_file.remove(file);
             }
         }
-        changed
+        if let Some(files) = self.files_of.get_mut(key) {
+            files.remove(file);
+            if files.is_empty() {
+                self.files_of.remove(key);
+            }
+        }
     }
 }
 
@@ -78,7 +73,7 @@ impl FileSink {
 
     pub(super) fn write(&self, report: &Report) -> Result<(), SinkError> {
         let Some(file) = &report.file else { return Err(SinkError::Gone) };
-        let document = json!({
+        let mut document = json!({
             "apiVersion": RateLimitPolicy::api_version(&()),
             "kind": RateLimitPolicy::kind(&()),
             "metadata": {
@@ -88,12 +83,13 @@ impl FileSink {
             },
             "status": report.status,
         });
+        if let Some(changed) = report.changed {
+            document["metadata"]["annotations"][CHANGED] = changed.to_string().into();
+        }
         let status_file = status_file(file);
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         // The status of a policy that moved to another file is removed from the old status file.
-        for (name, documents) in shown.forget(&report.key, Some(&status_file)) {
-            self.render(&name, &documents)?;
-        }
+        self.forget(&mut shown, &report.key, Some(&status_file))?;
         let documents = shown.by_file.entry(status_file.clone()).or_default();
         let good = |document: Option<&Value>| document.and_then(|it| it.pointer("/status/lastKnownGood")).cloned();
         let is_new = good(documents.get(&report.key)) != good(Some(&document));
@@ -113,10 +109,8 @@ impl FileSink {
 
     pub(super) fn removed(&self, key: &ObjectKey) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        for (name, documents) in shown.forget(key, None) {
-            if let Err(error) = self.render(&name, &documents) {
-                tracing::warn!(policy = %key, %error, "cannot remove the status");
-            }
+        if let Err(error) = self.forget(&mut shown, key, None) {
+            tracing::warn!(policy = %key, %error, "cannot remove the status");
         }
         say(&format!("{key} Removed: the policy was deleted"));
     }
@@ -128,6 +122,20 @@ impl FileSink {
 
     pub(super) fn notice(&self, text: &str) {
         say(text);
+    }
+
+    /// Removes a policy from every status file except `except`. A file that cannot be written keeps the policy, so that
+    /// the next attempt finds it.
+    fn forget(&self, shown: &mut Shown, key: &ObjectKey, except: Option<&str>) -> io::Result<()> {
+        let files = shown.files_of.get(key).into_iter().flatten();
+        let files: Vec<String> = files.filter(|file| Some(file.as_str()) != except).cloned().collect();
+        for file in files {
+            let mut left = shown.by_file.get(&file).cloned().unwrap_or_default();
+            left.remove(key);
+            self.render(&file, &left)?;
+            shown.forget(key, &file);
+        }
+        Ok(())
     }
 
     fn render(&self, status_file: &str, documents: &Documents) -> io::Result<()> {
@@ -191,7 +199,36 @@ fn say(text: &str) {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+    use weir_api::{LastKnownGood, RateLimitPolicyStatus};
+
     use super::*;
+    use crate::{leader::Term, source::status_file::kept};
+
+    /// Without this time, an operator that starts again would give the same rules another stamp.
+    #[test]
+    fn a_status_file_stores_when_its_policy_changed() {
+        let directory = tempfile::tempdir().unwrap();
+        let limits = json!([{"name": "a", "requests": 1, "per": "1s"}]);
+        let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [{"name": "all", "limits": limits}]})
+            .to_string();
+        let last_known_good = Some(LastKnownGood { generation: 3, spec });
+        for changed in [Some(Timestamp::constant(1_800_000_000, 5)), None] {
+            let report = Report {
+                key: ObjectKey::new("shop", "checkout"),
+                uid: "1".to_owned(),
+                file: Some("a.yaml".into()),
+                changed,
+                number: 1,
+                status: RateLimitPolicyStatus { last_known_good: last_known_good.clone(), ..Default::default() },
+                version: None,
+                term: Term::unbounded(),
+            };
+            FileSink::new(directory.path().to_owned()).write(&report).unwrap();
+            let kept = kept(directory.path()).unwrap();
+            assert_eq!((kept["a.yaml"][0].generation, kept["a.yaml"][0].changed), (3, changed));
+        }
+    }
 
     #[test]
     fn a_failed_write_names_the_file_and_keeps_the_old_one() {

@@ -1,7 +1,8 @@
 //! Decides which status to write next. This module does no I/O and reads no clock.
 //!
-//! For each policy at most one status is being written, and at most one waits: the newest. After each failure the pause
-//! grows, until the write succeeds or the policy is deleted. A newer status replaces a waiting one, and takes its turn.
+//! For each policy or store at most one status is being written, and at most one waits: the newest. After each failure
+//! the pause grows, until the write succeeds or the object is deleted. A newer status replaces a waiting one, and takes
+//! its turn. So a status that the apiserver refuses again and again delays no other object.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -10,8 +11,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::Report;
-use crate::world::ObjectKey;
+use super::{Pending, Target};
 
 /// The upper limit of the pause after the first failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -21,42 +21,42 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The statuses that are not yet written.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    slots: HashMap<ObjectKey, Slot>,
-    /// The policies with a turn, by time.
-    turns: BTreeSet<(Instant, ObjectKey)>,
+    slots: HashMap<Target, Slot>,
+    /// The objects with a turn, by time.
+    turns: BTreeSet<(Instant, Target)>,
 }
 
 #[derive(Debug, Default)]
 struct Slot {
-    report: Option<Box<Report>>,
-    /// The time from which the report may be written; `None` while another status of this policy is being written.
+    pending: Option<Pending>,
+    /// The time from which the status may be written; `None` while another status of this object is being written.
     turn: Option<Instant>,
     failures: u32,
-    /// True if the policy was deleted while a status was being written.
+    /// True if the object was deleted while a status was being written.
     removed: bool,
 }
 
 impl Queue {
     /// Adds a status. It replaces an older one that waits.
-    pub(super) fn put(&mut self, now: Instant, report: Box<Report>) {
-        if let Some(slot) = self.slots.get_mut(&report.key) {
-            slot.report = Some(report);
+    pub(super) fn put(&mut self, now: Instant, pending: Pending) {
+        let target = pending.target();
+        if let Some(slot) = self.slots.get_mut(&target) {
+            slot.pending = Some(pending);
             return;
         }
-        let key = report.key.clone();
-        self.turns.insert((now, key.clone()));
-        self.slots.insert(key, Slot { report: Some(report), turn: Some(now), ..Slot::default() });
+        self.turns.insert((now, target.clone()));
+        self.slots.insert(target, Slot { pending: Some(pending), turn: Some(now), ..Slot::default() });
     }
 
     /// Takes the status that has the next turn. The caller must then call [`Self::ended`] or [`Self::failed`].
-    pub(super) fn take(&mut self, now: Instant) -> Option<Box<Report>> {
+    pub(super) fn take(&mut self, now: Instant) -> Option<Pending> {
         if self.next_turn()? > now {
             return None;
         }
-        let (_, key) = self.turns.pop_first()?;
-        let slot = self.slots.get_mut(&key)?;
+        let (_, target) = self.turns.pop_first()?;
+        let slot = self.slots.get_mut(&target)?;
         slot.turn = None;
-        slot.report.take()
+        slot.pending.take()
     }
 
     /// Returns the time from which the next status may be written.
@@ -69,53 +69,53 @@ impl Queue {
         self.slots.is_empty()
     }
 
-    /// Ends a write that succeeded, or whose policy does not exist. Returns true if the policy was deleted in the
+    /// Ends a write that succeeded, or whose object does not exist. Returns true if the object was deleted in the
     /// meantime.
-    pub(super) fn ended(&mut self, now: Instant, key: &ObjectKey) -> bool {
-        let Some(slot) = self.slots.get_mut(key) else { return false };
+    pub(super) fn ended(&mut self, now: Instant, target: &Target) -> bool {
+        let Some(slot) = self.slots.get_mut(target) else { return false };
         slot.failures = 0;
-        self.next(key, now)
+        self.next(target, now)
     }
 
-    /// Ends a write that failed. The next attempt waits for `share` of the longest pause. Returns true if the policy
+    /// Ends a write that failed. The next attempt waits for `share` of the longest pause. Returns true if the object
     /// was deleted in the meantime.
-    pub(super) fn failed(&mut self, now: Instant, report: Box<Report>, share: f64) -> bool {
-        let key = report.key.clone();
-        let Some(slot) = self.slots.get_mut(&key) else { return false };
+    pub(super) fn failed(&mut self, now: Instant, pending: Pending, share: f64) -> bool {
+        let target = pending.target();
+        let Some(slot) = self.slots.get_mut(&target) else { return false };
         let pause = pause(slot.failures, share);
         slot.failures = slot.failures.saturating_add(1);
-        if slot.report.is_none() && !slot.removed {
-            slot.report = Some(report);
+        if slot.pending.is_none() && !slot.removed {
+            slot.pending = Some(pending);
         }
-        self.next(&key, now + pause)
+        self.next(&target, now + pause)
     }
 
-    /// Removes a policy. Returns true if none of its statuses is being written.
-    pub(super) fn remove(&mut self, key: &ObjectKey) -> bool {
-        match self.slots.get_mut(key) {
+    /// Removes an object. Returns true if none of its statuses is being written.
+    pub(super) fn remove(&mut self, target: &Target) -> bool {
+        match self.slots.get_mut(target) {
             Some(slot) if slot.turn.is_none() => {
-                slot.report = None;
+                slot.pending = None;
                 slot.removed = true;
                 return false;
             }
             Some(slot) => {
-                let turn = slot.turn.map(|turn| (turn, key.clone()));
+                let turn = slot.turn.map(|turn| (turn, target.clone()));
                 turn.map(|turn| self.turns.remove(&turn));
-                self.slots.remove(key);
+                self.slots.remove(target);
             }
             None => {}
         }
         true
     }
 
-    fn next(&mut self, key: &ObjectKey, turn: Instant) -> bool {
-        let Some(slot) = self.slots.get_mut(key) else { return false };
+    fn next(&mut self, target: &Target, turn: Instant) -> bool {
+        let Some(slot) = self.slots.get_mut(target) else { return false };
         let removed = std::mem::take(&mut slot.removed);
-        if slot.report.is_some() {
+        if slot.pending.is_some() {
             slot.turn = Some(turn);
-            self.turns.insert((turn, key.clone()));
+            self.turns.insert((turn, target.clone()));
         } else {
-            self.slots.remove(key);
+            self.slots.remove(target);
         }
         removed
     }

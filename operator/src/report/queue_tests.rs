@@ -1,23 +1,32 @@
 use weir_api::RateLimitPolicyStatus;
 
-use super::*;
+use super::{super::Report, *};
+use crate::world::ObjectKey;
 
-fn report(name: &str, number: u64) -> Box<Report> {
+fn report(name: &str, number: u64) -> Pending {
     let key = ObjectKey::new("shop", name);
     let status = RateLimitPolicyStatus::default();
-    Box::new(Report {
+    Pending::Policy(Box::new(Report {
         key,
         uid: "1".to_owned(),
         file: None,
+        changed: None,
         number,
         status,
         version: None,
         term: crate::leader::Term::unbounded(),
-    })
+    }))
+}
+
+fn target(name: &str) -> Target {
+    Target::Policy(ObjectKey::new("shop", name))
 }
 
 fn taken(queue: &mut Queue, now: Instant) -> Option<(String, u64)> {
-    queue.take(now).map(|report| (report.key.name.to_string(), report.number))
+    queue.take(now).map(|pending| match pending {
+        Pending::Policy(report) => (report.key.name.to_string(), report.number),
+        Pending::Store(_) => panic!("these tests have no stores"),
+    })
 }
 
 fn some(name: &str, number: u64) -> Option<(String, u64)> {
@@ -35,10 +44,10 @@ async fn one_at_a_time_and_the_newest_next() {
     assert_eq!(taken(&mut queue, now), None, "a status of this policy is being written");
     queue.put(now, report("b", 1));
     assert_eq!(taken(&mut queue, now), some("b", 1), "another policy does not wait");
-    assert!(!queue.ended(now, &ObjectKey::new("shop", "a")));
+    assert!(!queue.ended(now, &target("a")));
     assert_eq!(taken(&mut queue, now), some("a", 3));
-    assert!(!queue.ended(now, &ObjectKey::new("shop", "a")));
-    assert!(!queue.ended(now, &ObjectKey::new("shop", "b")));
+    assert!(!queue.ended(now, &target("a")));
+    assert!(!queue.ended(now, &target("b")));
     assert!(queue.is_empty());
 }
 
@@ -59,7 +68,7 @@ async fn a_failed_write_is_retried_with_growing_pauses() {
     assert_eq!(pauses[0], FIRST_PAUSE);
     assert!(pauses.is_sorted() && pauses[39] == LONGEST_PAUSE, "{pauses:?}");
     assert_eq!(taken(&mut queue, now), some("a", 1));
-    queue.ended(now, &ObjectKey::new("shop", "a"));
+    queue.ended(now, &target("a"));
     assert!(queue.is_empty());
 }
 
@@ -79,7 +88,7 @@ async fn a_newer_status_takes_the_place_of_a_failed_one_but_not_its_turn() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_written_for_a_deleted_policy() {
     let now = Instant::now();
-    let key = ObjectKey::new("shop", "a");
+    let key = target("a");
     let mut queue = Queue::default();
     assert!(queue.remove(&key), "an unknown policy has no write in progress");
     queue.put(now, report("a", 1));

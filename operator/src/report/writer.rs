@@ -11,12 +11,11 @@ use tokio::{
 };
 
 use super::{
-    Announcement, ClusterSink, Message, Report, Sink, SinkError, StoreReport, Stored, WrittenStatus,
+    Announcement, ClusterSink, Message, Pending, Report, Sink, SinkError, Stored, Target, WrittenStatus,
     budget::Budget,
     queue::{Queue, pause},
-    stores,
 };
-use crate::{clock, metrics::Metrics, world::ObjectKey};
+use crate::{clock, metrics::Metrics};
 
 /// The number of statuses that are written in parallel.
 const WRITERS: usize = 8;
@@ -34,15 +33,9 @@ pub async fn run(
     metrics: Metrics,
 ) {
     let (announcements, announced) = mpsc::channel(ANNOUNCEMENTS);
-    let (stores, stores_told) = mpsc::unbounded_channel();
     let (queue, budget) = (Queue::default(), Budget::default());
-    let writer = Writer { sink: &sink, queue, budget, announcements, stores, landings, metrics };
-    let write_stores = async {
-        if let Sink::Cluster(sink) = &sink {
-            stores::run(sink, stores_told).await;
-        }
-    };
-    tokio::join!(writer.run(messages), announce(&sink, announced), write_stores);
+    let writer = Writer { sink: &sink, queue, budget, announcements, landings, metrics, open: true };
+    tokio::join!(writer.run(messages), announce(&sink, announced));
 }
 
 async fn announce(sink: &Sink, mut announced: mpsc::Receiver<Announcement>) {
@@ -52,7 +45,7 @@ async fn announce(sink: &Sink, mut announced: mpsc::Receiver<Announcement>) {
             && let Err(error) = tell(sink, &announcement).await
         {
             let Announcement { key, reason, .. } = announcement;
-            tracing::warn!(policy = %key, reason, error = %format!("{error:#}"), "an event was not written, despite retries");
+            tracing::warn!(policy = %key, reason, error = %format!("{error:#}"), "an event was not written");
         }
     }
 }
@@ -84,37 +77,41 @@ struct Writer<'a> {
     queue: Queue,
     budget: Budget,
     announcements: mpsc::Sender<Announcement>,
-    stores: mpsc::UnboundedSender<StoreReport>,
     landings: mpsc::Sender<WrittenStatus>,
     metrics: Metrics,
+    /// True until the channel of messages is closed.
+    open: bool,
 }
 
 impl Writer<'_> {
     async fn run(mut self, mut messages: mpsc::UnboundedReceiver<Message>) {
         let sink = self.sink;
         let mut writing = FuturesUnordered::new();
-        let mut open = true;
-        while open || !self.queue.is_empty() {
+        loop {
             while writing.len() < WRITERS
-                && let Some(report) = self.queue.take(clock::now())
+                && let Some(pending) = self.queue.take(clock::now())
             {
-                if !report.term.is_current(clock::since_boot()) {
-                    tracing::debug!(policy = %report.key, "not writing a status of a term that has ended");
-                    self.leave(&report.key);
+                if !pending.term().is_current(clock::since_boot()) {
+                    let target = pending.target();
+                    tracing::debug!(%target, "not writing a status of a term that has ended");
+                    self.leave(&target);
                     continue;
                 }
                 writing.push(async move {
-                    let outcome = timeout(LIMIT, sink.write(&report)).await.unwrap_or(Err(SinkError::Timeout));
-                    (report, outcome)
+                    let outcome = timeout(LIMIT, sink.write(&pending)).await.unwrap_or(Err(SinkError::Timeout));
+                    (pending, outcome)
                 });
+            }
+            if !self.open && self.queue.is_empty() {
+                return;
             }
             let turn = self.queue.next_turn().filter(|_| writing.len() < WRITERS);
             tokio::select! {
-                message = messages.recv(), if open => match message {
+                message = messages.recv(), if self.open => match message {
                     Some(message) => self.take_in(message),
-                    None => open = false,
+                    None => self.open = false,
                 },
-                Some((report, outcome)) = writing.next() => self.end(report, outcome).await,
+                Some((pending, outcome)) = writing.next() => self.end(pending, outcome).await,
                 () = sleep_until(turn.unwrap_or_else(clock::now)), if turn.is_some() => {}
             }
         }
@@ -122,13 +119,13 @@ impl Writer<'_> {
 
     fn take_in(&mut self, message: Message) {
         match message {
-            Message::Status(report) => self.queue.put(clock::now(), report),
-            // Without a cluster, the channel has no receiver.
-            Message::Store(report) => drop(self.stores.send(*report)),
+            Message::Status(report) => self.queue.put(clock::now(), Pending::Policy(report)),
+            Message::Store(report) => self.queue.put(clock::now(), Pending::Store(report)),
             Message::Removed(key) => {
                 self.budget.forget(&key);
-                if self.queue.remove(&key) {
-                    self.sink.removed(&key);
+                let target = Target::Policy(key);
+                if self.queue.remove(&target) {
+                    self.sink.removed(&target);
                 }
             }
             Message::Announce(announcement) => match self.sink {
@@ -154,38 +151,40 @@ impl Writer<'_> {
         }
     }
 
-    async fn end(&mut self, report: Box<Report>, outcome: Result<Stored, SinkError>) {
-        let now = clock::now();
-        let removed = match outcome {
-            Ok(stored) => {
+    async fn end(&mut self, pending: Pending, outcome: Result<Stored, SinkError>) {
+        let (now, target) = (clock::now(), pending.target());
+        let removed = match (outcome, pending) {
+            (Ok(stored), Pending::Policy(report)) => {
                 self.metrics.status_written(true);
                 let Report { key, uid, number, .. } = *report;
-                let removed = self.queue.ended(now, &key);
+                let removed = self.queue.ended(now, &target);
                 // The channel closes only when the process ends.
-                let _ = self.landings.send(WrittenStatus { key: key.clone(), uid, number, stored }).await;
-                removed.then_some(key)
+                let _ = self.landings.send(WrittenStatus { key, uid, number, stored }).await;
+                removed
             }
-            Err(SinkError::Gone) => self.queue.ended(now, &report.key).then_some(report.key),
-            Err(error) => {
-                self.metrics.status_written(false);
-                let key = report.key.clone();
-                let report = match &error {
-                    SinkError::Conflict { version } => Box::new(Report { version: version.clone(), ..*report }),
-                    _ => report,
-                };
-                tracing::warn!(policy = %key, error = %format!("{error:#}"), "cannot write the status, retrying");
-                self.queue.failed(now, report, rand::rng().random_range(0.5..=1.0)).then_some(key)
+            (Ok(_) | Err(SinkError::Gone), _) => self.queue.ended(now, &target),
+            // The next leader computes the status again.
+            (Err(_), Pending::Store(_)) if !self.open => self.queue.ended(now, &target),
+            (Err(error), mut pending) => {
+                if let Pending::Policy(report) = &mut pending {
+                    self.metrics.status_written(false);
+                    if let SinkError::Conflict { version } = &error {
+                        report.version.clone_from(version);
+                    }
+                }
+                tracing::warn!(%target, error = %format!("{error:#}"), "cannot write the status, retrying");
+                self.queue.failed(now, pending, rand::rng().random_range(0.5..=1.0))
             }
         };
-        if let Some(key) = removed {
-            self.sink.removed(&key);
+        if removed {
+            self.sink.removed(&target);
         }
     }
 
     /// Drops a status without writing it.
-    fn leave(&mut self, key: &ObjectKey) {
-        if self.queue.ended(clock::now(), key) {
-            self.sink.removed(key);
+    fn leave(&mut self, target: &Target) {
+        if self.queue.ended(clock::now(), target) {
+            self.sink.removed(target);
         }
     }
 }

@@ -16,9 +16,12 @@ use axum::{
 use kube::{Client, Config};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinHandle};
-use weir_api::{RateLimitPolicyStatus, Summary};
+use weir_api::{RateLimitPolicyStatus, RateLimitStoreStatus, Summary};
 
-use super::{super::ClusterSink, *};
+use super::{
+    super::{ClusterSink, StoreReport},
+    *,
+};
 use crate::{leader::Term, world::ObjectKey};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -43,6 +46,8 @@ struct Script {
     /// The scripted responses to Events. After the script, there is no response.
     event_answers: VecDeque<u16>,
     events: Vec<Value>,
+    /// The names of the stores whose status was written or refused.
+    stores: Vec<String>,
 }
 
 type Shared = Arc<Mutex<Script>>;
@@ -63,6 +68,14 @@ async fn answer(State(script): State<Shared>, method: Method, uri: Uri, body: By
         let kind = "PartialObjectMetadataList";
         let body = json!({"apiVersion": "meta.k8s.io/v1", "kind": kind, "metadata": {}, "items": items});
         return axum::Json(body).into_response();
+    }
+    if let Some((_, store)) = uri.path().split_once("/ratelimitstores/") {
+        script.stores.push(store.to_owned());
+        let code = StatusCode::UNPROCESSABLE_ENTITY;
+        return match store.starts_with("refused") {
+            true => (code, axum::Json(failure(code.as_u16()))).into_response(),
+            false => axum::Json(serde_json::from_slice::<Value>(&body).unwrap()).into_response(),
+        };
     }
     assert!(method == Method::PATCH && uri.path().ends_with("/ratelimitpolicies/checkout/status"), "{method} {uri}");
     let body: Value = serde_json::from_slice(&body).unwrap();
@@ -133,7 +146,16 @@ impl Stage {
     fn write_in(&self, number: u64, term: Term) {
         let key = ObjectKey::new("shop", "checkout");
         let version = Some(number.to_string());
-        let report = Report { key, uid: UID.to_owned(), file: None, number, status: status(number), version, term };
+        let report = Report {
+            key,
+            uid: UID.to_owned(),
+            file: None,
+            changed: None,
+            number,
+            status: status(number),
+            version,
+            term,
+        };
         self.messages.send(Message::Status(Box::new(report))).unwrap();
     }
 
@@ -188,6 +210,15 @@ async fn a_conflict_is_retried_with_the_new_version() {
 async fn nothing_is_written_outside_of_its_term() {
     let stage = Stage::set(&[]).await;
     stage.write_in(1, Term::over());
+    assert_eq!(stage.ends().await, 0);
+}
+
+/// The write of the first status fails while the operator stops, and the term of the next one has ended.
+#[tokio::test(start_paused = true)]
+async fn the_writer_ends_when_the_last_status_is_of_a_term_that_has_ended() {
+    let stage = Stage::without_apiserver(([127, 0, 0, 1], 1).into());
+    stage.write(1);
+    stage.write_in(2, Term::over());
     assert_eq!(stage.ends().await, 0);
 }
 
@@ -285,4 +316,30 @@ async fn pods_that_flap_do_not_flood_the_events_of_their_policy() {
     let events = script.lock().unwrap().events.clone();
     assert_eq!(events.len(), 26, "{events:#?}");
     assert_eq!(events[25]["regarding"]["name"], "other");
+}
+
+/// The apiserver refuses the statuses of some stores again and again.
+#[tokio::test]
+async fn a_refused_status_of_a_store_does_not_hold_back_others() {
+    let mut stage = Stage::set(&[]).await;
+    let write = |name: String| {
+        let (key, status) = (ObjectKey::new("shop", name), RateLimitStoreStatus::default());
+        let report = StoreReport { key, uid: UID.to_owned(), status, term: Term::unbounded() };
+        stage.messages.send(Message::Store(Box::new(report))).unwrap();
+    };
+    (0..2 * WRITERS).for_each(|number| write(format!("refused-{number}")));
+    write("well".to_owned());
+    timeout(PATIENCE, async {
+        while !stage.script.lock().unwrap().stores.contains(&"well/status".to_owned()) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("the apiserver must get the status of the last store");
+    stage.write(1);
+    stage.lands(1).await;
+    let script = stage.script.clone();
+    stage.ends().await;
+    let stores = script.lock().unwrap().stores.clone();
+    assert_eq!(stores.iter().filter(|store| *store == "well/status").count(), 1, "{stores:?}");
 }

@@ -127,7 +127,7 @@ pub enum AgentsError {
         source: InvalidAgent,
     },
     /// The URL needs mutual TLS, for which there is no certificate.
-    #[error("agent {0} must be called over mutual TLS: set --agent-ca, --client-cert and --client-key, or use http://")]
+    #[error("agent {0} needs mutual TLS: set --agent-ca, --client-cert and --client-key, or use http://")]
     NoCertificate(String),
     /// The list is empty.
     #[error("{}: names no agent: write one URL[,LABEL=VALUE...] on each line", path.display())]
@@ -284,11 +284,11 @@ mod tests {
             ),
             ("http://a:1?c # why\n", "\"http://a:1?c\" contains '?'"),
             ("http://a:1\nHTTP://A:01\n", "listed twice"),
-            ("HTTPS://b:1\n", "must be called over mutual TLS"),
+            ("HTTPS://b:1\n", "needs mutual TLS"),
             ("http://a:1\nb:1\n", "agents:2: "),
             ("http://a:1\nhttp://a:1/,app=web\n", "listed twice"),
             ("http://fixed:1\n", "listed twice"),
-            ("http://a:1\nhttps://b:1\n", "agent https://b:1 must be called over mutual TLS: set --agent-ca"),
+            ("http://a:1\nhttps://b:1\n", "agent https://b:1 needs mutual TLS: set --agent-ca"),
         ] {
             write(bad);
             let error = said(&mut agents).unwrap_err().to_string();

@@ -146,12 +146,15 @@ impl Directory {
         let unwatchable = |source| DirectoryError::Unwatchable { path: path.clone(), source };
         let calling = inputs.tls.clone().map(CallingFiles::open).transpose()?;
         let agents = Agents::open(inputs.agents.clone(), inputs.agents_file.clone(), calling.is_some())?;
-        std::fs::read_dir(path).map_err(|source| DirectoryError::Unreadable { path: path.clone(), source })?;
+        let unreadable = |source| DirectoryError::Unreadable { path: path.clone(), source };
+        let is_empty = names(path, inputs.recursive).map_err(unreadable)?.is_empty();
         let state = |source| DirectoryError::State { path: inputs.state().to_owned(), source };
         std::fs::create_dir_all(inputs.state()).map_err(state)?;
         let kept = status_file::kept(inputs.state()).map_err(state)?;
         // A status next to the policies proves that their volume is mounted.
-        let awaited = if inputs.state.is_some() { kept.keys().cloned().collect() } else { Vec::new() };
+        let awaited = if inputs.state.is_some() && is_empty { kept.keys().cloned().collect() } else { Vec::new() };
+        let listed = kept.keys().cloned().collect();
+        let reader = Reader::new(path, inputs.recursive, listed, awaited);
 
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             let is_input =
@@ -176,7 +179,7 @@ impl Directory {
         }
         Ok(Self {
             path: path.clone(),
-            files: Some(Files { reader: Reader::new(path, inputs.recursive, awaited), folder: Folder::new(kept) }),
+            files: Some(Files { reader, folder: Folder::new(kept) }),
             agents,
             calling,
             moved,
@@ -259,8 +262,9 @@ impl Directory {
     async fn look(&mut self) -> io::Result<(Outcome, FileCounts)> {
         let mut files = self.files.take().expect("the files are always put back below");
         let looked = tokio::task::spawn_blocking(move || {
-            let listing = files.reader.list(SystemTime::from(clock::timestamp()));
-            let outcome = listing.map(|listing| files.folder.absorb(clock::now(), listing));
+            let time = clock::timestamp();
+            let listing = files.reader.list(SystemTime::from(time));
+            let outcome = listing.map(|listing| files.folder.absorb(clock::now(), time, listing));
             let counts = files.folder.counts();
             (files, outcome.map(|outcome| (outcome, counts)))
         });

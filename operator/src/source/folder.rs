@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 use weir_api::{LastKnownGood, RateLimitPolicySpec, RateLimitPolicyStatus, RateLimitStoreSpec};
 
@@ -53,13 +54,15 @@ impl fmt::Display for FileNotice {
     }
 }
 
-/// A policy's last good generation from before this operator's start.
+/// The last good generation of a policy, from a status file that an earlier run of the operator wrote.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
     /// The policy.
     pub key: ObjectKey,
-    /// The good generation.
+    /// The number of the generation.
     pub generation: i64,
+    /// The time of its change, if it is known.
+    pub changed: Option<Timestamp>,
     /// The spec of the generation.
     pub spec: Arc<RateLimitPolicySpec>,
 }
@@ -96,6 +99,8 @@ pub(super) struct Folder {
     kept: BTreeMap<Arc<str>, Vec<Kept>>,
     /// The stored generations by policy.
     generations: BTreeMap<ObjectKey, Kept>,
+    /// The latest time of change of a policy that was deleted.
+    deleted: Option<Timestamp>,
     /// True once everything that existed at the start was sent.
     is_complete: bool,
 }
@@ -161,8 +166,8 @@ impl Folder {
         counts
     }
 
-    /// Compares a listing with the previous state.
-    pub(super) fn absorb(&mut self, now: Instant, listing: Listing) -> Outcome {
+    /// Compares a listing with the previous state. `time` is the wall-clock time.
+    pub(super) fn absorb(&mut self, now: Instant, time: Timestamp, listing: Listing) -> Outcome {
         let mut outcome = Outcome::default();
         self.files.retain(|file, _| listing.contains_key(file));
         for (file, seen) in listing {
@@ -191,9 +196,13 @@ impl Folder {
         let gone = std::mem::take(&mut self.kept).into_values().flatten();
         outcome.forgotten.extend(gone.map(|kept| kept.key).filter(|key| !wanted.contains_key(key)));
         let lost = self.gone.take(now, &mut self.current, |key| wanted.contains_key(key), &mut outcome);
-        outcome.changes.extend(lost.into_iter().map(|key| Change::Policy(key, None)));
+        for (key, policy) in lost {
+            self.deleted = self.deleted.max(policy.changed);
+            self.generations.remove(&key);
+            outcome.changes.push(Change::Policy(key, None));
+        }
         for (key, (file, spec)) in wanted {
-            self.set(key, file, spec, &mut outcome);
+            self.set(time, key, file, spec, &mut outcome);
         }
         outcome
     }
@@ -276,25 +285,32 @@ impl Folder {
 
     fn set(
         &mut self,
+        time: Timestamp,
         key: ObjectKey,
         file: Arc<str>,
         spec: Result<Arc<RateLimitPolicySpec>, Vec<Fault>>,
         outcome: &mut Outcome,
     ) {
-        let generation = match self.current.get(&key) {
+        // A stamp has whole seconds, and its generation may begin at 1 again. A clock that is set back must not make a
+        // change look older. The generation that stays in force in place of a broken one keeps its time.
+        let time = self
+            .deleted
+            .map_or(time, |deleted| time.max(deleted.checked_add(SignedDuration::from_secs(1)).unwrap_or(deleted)));
+        let later = |before: Option<Timestamp>| if spec.is_ok() { before.max(Some(time)) } else { before };
+        let (generation, changed) = match self.current.get(&key) {
             Some(known) if known.spec == spec && known.file.as_ref() == Some(&file) => return,
-            Some(known) if known.spec == spec => known.generation,
-            Some(known) => known.generation + 1,
+            Some(known) if known.spec == spec => (known.generation, known.changed),
+            Some(known) => (known.generation + 1, later(known.changed)),
             None => match self.generations.get(&key) {
-                Some(kept) if spec.as_ref() == Ok(&kept.spec) => kept.generation,
-                Some(kept) => kept.generation + 1,
-                None => 1,
+                Some(kept) if spec.as_ref() == Ok(&kept.spec) => (kept.generation, kept.changed),
+                Some(kept) => (kept.generation + 1, later(kept.changed)),
+                None => (1, later(None)),
             },
         };
         // The UID depends only on the name, so it stays the same after a restart. The agents' counters belong to the
         // UID.
         let uid = revision_of(&(&*key.namespace, &*key.name));
-        let policy = Policy { uid, generation, created: None, spec, file: Some(file) };
+        let policy = Policy { uid, generation, created: None, changed, spec, file: Some(file) };
         // The stored status is needed only if the file is broken before the engine has compiled its good content.
         let kept = self.generations.get(&key).filter(|_| policy.spec.is_err() && !self.is_complete);
         let stored = kept.map(Kept::stored).unwrap_or_default();
@@ -315,14 +331,14 @@ impl Outcome {
 struct Missing(BTreeMap<ObjectKey, Instant>);
 
 impl Missing {
-    /// Removes from `current` the entries that have been missing for long enough.
+    /// Removes from `current` the entries that have been missing for long enough, and returns them.
     fn take<V>(
         &mut self,
         now: Instant,
         current: &mut BTreeMap<ObjectKey, V>,
         is_wanted: impl Fn(&ObjectKey) -> bool,
         outcome: &mut Outcome,
-    ) -> Vec<ObjectKey> {
+    ) -> Vec<(ObjectKey, V)> {
         let before = std::mem::take(&mut self.0);
         let gone = current.keys().filter(|key| !is_wanted(key));
         let gone = gone.map(|key| (key.clone(), before.get(key).copied().unwrap_or(now)));
@@ -331,8 +347,7 @@ impl Missing {
             outcome.look_again_at(*since + CONFIRM);
         }
         self.0 = waiting;
-        current.retain(|key, _| !lost.contains_key(key));
-        lost.into_keys().collect()
+        lost.keys().filter_map(|key| current.remove_entry(key)).collect()
     }
 }
 
@@ -374,7 +389,7 @@ impl StoresOfFolder {
         }
         self.doubled = doubled;
         let lost = self.gone.take(now, &mut self.current, |key| wanted.contains_key(key), outcome);
-        outcome.changes.extend(lost.into_iter().map(|key| Change::Store(key, None)));
+        outcome.changes.extend(lost.into_iter().map(|(key, _)| Change::Store(key, None)));
         for (key, (_, spec)) in wanted {
             let known = self.current.get(key);
             if known.is_some_and(|known| known.spec.as_ref() == Ok(spec)) {

@@ -1,4 +1,10 @@
 use super::*;
+use crate::{
+    compile::Compiler,
+    world::{DirtySet, World},
+};
+
+const TIME: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
 fn policy(name: &str, requests: &str) -> String {
     format!(
@@ -42,11 +48,11 @@ async fn only_changed_content_is_a_change() {
     let now = Instant::now();
     let mut folder = Folder::default();
     let [fifty, hundred] = ["50", "100"].map(|requests| policy("p", requests));
-    assert_eq!(said(&folder.absorb(now, listing(&[("a.yaml", &fifty)]))), ["p 1 50"]);
-    assert!(said(&folder.absorb(now, listing(&[("a.yaml", &fifty)]))).is_empty());
+    assert_eq!(said(&folder.absorb(now, TIME, listing(&[("a.yaml", &fifty)]))), ["p 1 50"]);
+    assert!(said(&folder.absorb(now, TIME, listing(&[("a.yaml", &fifty)]))).is_empty());
     let commented = format!("# the same\n{fifty}");
-    assert!(said(&folder.absorb(now, listing(&[("a.yaml", &commented)]))).is_empty());
-    assert_eq!(said(&folder.absorb(now, listing(&[("a.yaml", &hundred)]))), ["p 2 100"]);
+    assert!(said(&folder.absorb(now, TIME, listing(&[("a.yaml", &commented)]))).is_empty());
+    assert_eq!(said(&folder.absorb(now, TIME, listing(&[("a.yaml", &hundred)]))), ["p 2 100"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -55,11 +61,11 @@ async fn a_file_that_is_replaced_or_truncated_for_a_moment_loses_nothing() {
     let text = policy("p", "50");
     for moment in [listing(&[]), listing(&[("a.yaml", "")]), listing(&[("a.yaml", &text[..text.len() / 2])])] {
         let mut folder = Folder::default();
-        folder.absorb(now, listing(&[("a.yaml", &text)]));
-        let outcome = folder.absorb(now, moment.clone());
+        folder.absorb(now, TIME, listing(&[("a.yaml", &text)]));
+        let outcome = folder.absorb(now, TIME, moment.clone());
         assert!(outcome.changes.is_empty() && outcome.notices.is_empty(), "{moment:?}: {outcome:?}");
         assert_eq!(outcome.look_again, Some(now + CONFIRM), "{moment:?}");
-        let outcome = folder.absorb(now + CONFIRM / 2, listing(&[("a.yaml", &text)]));
+        let outcome = folder.absorb(now + CONFIRM / 2, TIME, listing(&[("a.yaml", &text)]));
         assert!(outcome.changes.is_empty() && outcome.look_again.is_none(), "{moment:?}: {outcome:?}");
     }
 }
@@ -76,17 +82,17 @@ async fn stores_are_read_next_to_policies() {
     let now = Instant::now();
     let mut folder = Folder::default();
     let both = format!("{}---\n{}", store("s", "m:1"), policy("p", "50"));
-    assert_eq!(said(&folder.absorb(now, listing(&[("a.yaml", &both)]))), ["store s 1 m:1", "p 1 50"]);
-    assert!(said(&folder.absorb(now, listing(&[("a.yaml", &format!("# the same\n{both}"))]))).is_empty());
+    assert_eq!(said(&folder.absorb(now, TIME, listing(&[("a.yaml", &both)]))), ["store s 1 m:1", "p 1 50"]);
+    assert!(said(&folder.absorb(now, TIME, listing(&[("a.yaml", &format!("# the same\n{both}"))]))).is_empty());
     let moved = format!("{}---\n{}", store("s", "m:2"), policy("p", "50"));
     let second = store("s", "m:3");
-    let outcome = folder.absorb(now, listing(&[("a.yaml", &moved), ("b.yaml", &second)]));
+    let outcome = folder.absorb(now, TIME, listing(&[("a.yaml", &moved), ("b.yaml", &second)]));
     assert_eq!(said(&outcome), ["store s 2 m:2"]);
     assert_eq!(notices(&outcome), ["b.yaml: store shop/s is ignored: it is already in a.yaml"]);
     // A broken file keeps its store.
     let broken = format!("{}---\n{}", store("s", "m"), policy("p", "50"));
-    folder.absorb(now, listing(&[("a.yaml", &broken)]));
-    let outcome = folder.absorb(now + CONFIRM, listing(&[("a.yaml", &broken)]));
+    folder.absorb(now, TIME, listing(&[("a.yaml", &broken)]));
+    let outcome = folder.absorb(now + CONFIRM, TIME, listing(&[("a.yaml", &broken)]));
     assert_eq!(said(&outcome), ["p 2 invalid"]);
     assert!(
         notices(&outcome)[0].starts_with("a.yaml:4:20: spec.memcached.servers: servers must have a host"),
@@ -94,8 +100,8 @@ async fn stores_are_read_next_to_policies() {
     );
     // A store that is missing for a short time is not removed.
     let alone = policy("p", "50");
-    assert_eq!(said(&folder.absorb(now, listing(&[("a.yaml", &alone)]))), ["p 3 50"]);
-    assert_eq!(said(&folder.absorb(now + CONFIRM, listing(&[("a.yaml", &alone)]))), ["store s gone"]);
+    assert_eq!(said(&folder.absorb(now, TIME, listing(&[("a.yaml", &alone)]))), ["p 3 50"]);
+    assert_eq!(said(&folder.absorb(now + CONFIRM, TIME, listing(&[("a.yaml", &alone)]))), ["store s gone"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,12 +109,12 @@ async fn a_policy_that_stays_away_is_removed() {
     let now = Instant::now();
     let mut folder = Folder::default();
     let both = format!("{}---\n{}", policy("p", "50"), policy("q", "60"));
-    assert_eq!(said(&folder.absorb(now, listing(&[("a.yaml", &both)]))), ["p 1 50", "q 1 60"]);
+    assert_eq!(said(&folder.absorb(now, TIME, listing(&[("a.yaml", &both)]))), ["p 1 50", "q 1 60"]);
     let one = policy("p", "50");
-    assert!(said(&folder.absorb(now, listing(&[("a.yaml", &one)]))).is_empty());
-    assert_eq!(said(&folder.absorb(now + CONFIRM, listing(&[("a.yaml", &one)]))), ["q gone"]);
-    folder.absorb(now + CONFIRM, listing(&[]));
-    assert_eq!(said(&folder.absorb(now + CONFIRM * 2, listing(&[]))), ["p gone"]);
+    assert!(said(&folder.absorb(now, TIME, listing(&[("a.yaml", &one)]))).is_empty());
+    assert_eq!(said(&folder.absorb(now + CONFIRM, TIME, listing(&[("a.yaml", &one)]))), ["q gone"]);
+    folder.absorb(now + CONFIRM, TIME, listing(&[]));
+    assert_eq!(said(&folder.absorb(now + CONFIRM * 2, TIME, listing(&[]))), ["p gone"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,16 +123,16 @@ async fn a_broken_file_makes_its_policies_invalid_and_says_so_once() {
     let mut folder = Folder::default();
     let good = policy("p", "50");
     let broken = listing(&[("a.yaml", &policy("p", "0"))]);
-    folder.absorb(now, listing(&[("a.yaml", &good)]));
-    assert!(notices(&folder.absorb(now, broken.clone())).is_empty());
-    let outcome = folder.absorb(now + CONFIRM, broken.clone());
+    folder.absorb(now, TIME, listing(&[("a.yaml", &good)]));
+    assert!(notices(&folder.absorb(now, TIME, broken.clone())).is_empty());
+    let outcome = folder.absorb(now + CONFIRM, TIME, broken.clone());
     assert_eq!(said(&outcome), ["p 2 invalid"]);
     let told = notices(&outcome);
     assert!(told[0].starts_with("a.yaml:9:17: spec.rules[0].limits[0].requests: "), "{told:?}");
     assert_eq!(told.last().map(String::as_str), Some("a.yaml: its last good content stays in force"));
-    let again = folder.absorb(now + CONFIRM * 2, broken);
+    let again = folder.absorb(now + CONFIRM * 2, TIME, broken);
     assert!(again.changes.is_empty() && again.notices.is_empty());
-    let fixed = folder.absorb(now + CONFIRM * 3, listing(&[("a.yaml", &good)]));
+    let fixed = folder.absorb(now + CONFIRM * 3, TIME, listing(&[("a.yaml", &good)]));
     assert_eq!((said(&fixed), notices(&fixed)), (vec!["p 3 50".to_owned()], vec!["a.yaml: is valid again".to_owned()]));
 }
 
@@ -136,12 +142,12 @@ async fn a_policy_in_two_files_is_taken_from_the_first() {
     let mut folder = Folder::default();
     let (first, second) = (policy("p", "50"), policy("p", "60"));
     let files = listing(&[("a.yaml", &first), ("b.yaml", &second)]);
-    let outcome = folder.absorb(now, files.clone());
+    let outcome = folder.absorb(now, TIME, files.clone());
     assert_eq!(said(&outcome), ["p 1 50"]);
     assert_eq!(notices(&outcome), ["b.yaml: policy shop/p is ignored: it is already in a.yaml"]);
-    assert!(notices(&folder.absorb(now, files)).is_empty(), "a duplicate must be reported once");
+    assert!(notices(&folder.absorb(now, TIME, files)).is_empty(), "a duplicate must be reported once");
     assert_eq!(
-        said(&folder.absorb(now, listing(&[("b.yaml", &second)]))),
+        said(&folder.absorb(now, TIME, listing(&[("b.yaml", &second)]))),
         ["p 2 60"],
         "the policy moved and was never missing"
     );
@@ -172,20 +178,20 @@ async fn a_file_that_is_emptied_or_cut_off_keeps_its_policies() {
         ("cut off in a number", text[..cut].to_owned(), "a.yaml:19:"),
     ] {
         let mut folder = Folder::default();
-        assert_eq!(said(&folder.absorb(now, listing(&[("a.yaml", &text)]))), ["p 1 50", "q 1 600"]);
+        assert_eq!(said(&folder.absorb(now, TIME, listing(&[("a.yaml", &text)]))), ["p 1 50", "q 1 600"]);
         let left = listing(&[("a.yaml", &left)]);
-        folder.absorb(now, left.clone());
-        let outcome = folder.absorb(now + CONFIRM, left.clone());
+        folder.absorb(now, TIME, left.clone());
+        let outcome = folder.absorb(now + CONFIRM, TIME, left.clone());
         assert_eq!(said(&outcome), ["p 2 invalid", "q 2 invalid"], "{what}");
         assert!(notices(&outcome)[0].starts_with(told), "{what}: {:?}", notices(&outcome));
         assert_eq!(folder.counts(), FileCounts { kept: 1, ..FileCounts::default() });
-        let later = folder.absorb(now + CONFIRM * 1000, left);
+        let later = folder.absorb(now + CONFIRM * 1000, TIME, left);
         assert!(later.changes.is_empty(), "{what}: {:?}", later.changes);
-        let again = folder.absorb(now + CONFIRM * 1001, listing(&[("a.yaml", &text)]));
+        let again = folder.absorb(now + CONFIRM * 1001, TIME, listing(&[("a.yaml", &text)]));
         assert_eq!(said(&again), ["p 3 50", "q 3 600"], "{what}");
         // Only deleting the file removes its policies.
-        folder.absorb(now + CONFIRM * 1002, listing(&[]));
-        assert_eq!(said(&folder.absorb(now + CONFIRM * 1003, listing(&[]))), ["p gone", "q gone"], "{what}");
+        folder.absorb(now + CONFIRM * 1002, TIME, listing(&[]));
+        assert_eq!(said(&folder.absorb(now + CONFIRM * 1003, TIME, listing(&[]))), ["p gone", "q gone"], "{what}");
     }
 }
 
@@ -194,11 +200,11 @@ async fn a_policy_may_move_out_of_a_file_that_stays_empty() {
     let now = Instant::now();
     let mut folder = Folder::default();
     let text = policy("p", "50");
-    folder.absorb(now, listing(&[("a.yaml", &text)]));
+    folder.absorb(now, TIME, listing(&[("a.yaml", &text)]));
     let moved = listing(&[("a.yaml", ""), ("b.yaml", &policy("p", "60"))]);
-    folder.absorb(now, moved.clone());
-    assert_eq!(said(&folder.absorb(now + CONFIRM, moved.clone())), ["p 2 60"]);
-    assert!(said(&folder.absorb(now + CONFIRM * 2, moved)).is_empty());
+    folder.absorb(now, TIME, moved.clone());
+    assert_eq!(said(&folder.absorb(now + CONFIRM, TIME, moved.clone())), ["p 2 60"]);
+    assert!(said(&folder.absorb(now + CONFIRM * 2, TIME, moved)).is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -212,16 +218,16 @@ async fn a_broken_file_affects_no_other_and_never_valid_policies_are_reported() 
         ("d.yaml", "kind: ConfigMap\napiVersion: v1\n"),
         ("e.yaml", ""),
     ]);
-    let first = folder.absorb(now, files.clone());
+    let first = folder.absorb(now, TIME, files.clone());
     assert_eq!((said(&first), first.look_again), (vec!["p 1 50".to_owned()], Some(now + CONFIRM)));
-    let outcome = folder.absorb(now + CONFIRM, files);
+    let outcome = folder.absorb(now + CONFIRM, TIME, files);
     assert_eq!(said(&outcome), ["a.yaml 1 invalid", "q 1 invalid"]);
     assert_eq!(folder.counts(), FileCounts { good: 3, kept: 0, broken: 2 });
     let last = "c.yaml: none of its policies is in force, because no good content is known";
     assert_eq!(notices(&outcome).last().map(String::as_str), Some(last));
     let well = listing(&[("a.yaml", ""), ("b.yaml", &policy("p", "50")), ("c.yaml", &policy("q", "5"))]);
-    assert_eq!(said(&folder.absorb(now + CONFIRM * 2, well.clone())), ["q 2 5"]);
-    assert_eq!(said(&folder.absorb(now + CONFIRM * 3, well)), ["a.yaml gone"]);
+    assert_eq!(said(&folder.absorb(now + CONFIRM * 2, TIME, well.clone())), ["q 2 5"]);
+    assert_eq!(said(&folder.absorb(now + CONFIRM * 3, TIME, well)), ["a.yaml gone"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -229,6 +235,7 @@ async fn the_last_good_content_survives_a_restart_while_the_file_is_broken() {
     let now = Instant::now();
     let spec = |text: &str| documents::read(text).policies().unwrap().into_values().next().unwrap();
     let kept = |name: &str, generation, requests: &str| Kept {
+        changed: None,
         key: ObjectKey::new("shop", name),
         generation,
         spec: spec(&policy(name, requests)),
@@ -241,9 +248,54 @@ async fn the_last_good_content_survives_a_restart_while_the_file_is_broken() {
     ]));
     // One file is broken, one is unchanged, one has changed, one was deleted.
     let files = listing(&[("a.yaml", "a: ["), ("b.yaml", &policy("q", "60")), ("c.yaml", &policy("r", "71"))]);
-    let outcome = folder.absorb(now, files.clone());
+    let outcome = folder.absorb(now, TIME, files.clone());
     assert_eq!(said(&outcome), ["p 7 50", "q 3 60", "r 5 71"]);
     assert_eq!(outcome.forgotten, [ObjectKey::new("shop", "s")]);
-    assert_eq!(said(&folder.absorb(now + CONFIRM, files)), ["p 8 invalid"]);
+    assert_eq!(said(&folder.absorb(now + CONFIRM, TIME, files)), ["p 8 invalid"]);
     assert_eq!(folder.counts(), FileCounts { good: 2, kept: 1, broken: 0 });
+}
+
+/// The stores compare stamps. Whatever happens to a file, later limits have a larger stamp.
+#[tokio::test(start_paused = true)]
+async fn limits_that_are_read_later_have_a_larger_stamp() {
+    let now = Instant::now();
+    let fleet = |requests: &str| policy("p", requests).replace("- name: all", "- name: all\n    scope: Fleet");
+    let file = |text: &str| listing(&[("a.yaml", text)]);
+    let stamp = |outcome: &Outcome| {
+        let key = ObjectKey::new("shop", "p");
+        let Some(Change::Policy(_, Some((policy, _)))) = outcome.changes.last() else {
+            panic!("the policy must change: {outcome:?}")
+        };
+        let world = World::of_policies(BTreeMap::from([(key.clone(), policy.clone())]));
+        let mut compiler = Compiler::default();
+        compiler.update(&world, &mut DirtySet { policies: [key.clone()].into(), ..DirtySet::default() }, |_| None);
+        let rules = compiler.compiled()[&key].policy.clone().expect("the policy must compile");
+        (policy.changed, rules.rules[0].shared.as_ref().expect("the scope is Fleet").stamp)
+    };
+    let minute = SignedDuration::from_mins(1);
+    let mut folder = Folder::default();
+    let (changed, first) = stamp(&folder.absorb(now, TIME, file(&fleet("50"))));
+    let (_, second) = stamp(&folder.absorb(now, TIME, file(&fleet("60"))));
+    let (_, slow) = stamp(&folder.absorb(now, TIME - minute, file(&fleet("70"))));
+    assert!(first < second && second < slow, "a change: {first} {second} {slow}");
+    // The file is deleted and created again within a second.
+    folder.absorb(now, TIME, listing(&[]));
+    assert_eq!(said(&folder.absorb(now + CONFIRM, TIME, listing(&[]))), ["p gone"]);
+    let (_, again) = stamp(&folder.absorb(now + CONFIRM, TIME, file(&fleet("80"))));
+    assert!(slow < again, "created again: {slow} {again}");
+
+    // The status of the first generation was stored, and the operator starts again.
+    let kept = |requests: &str| Kept {
+        key: ObjectKey::new("shop", "p"),
+        generation: 1,
+        changed,
+        spec: documents::read(&fleet(requests)).policies().unwrap().into_values().next().unwrap(),
+    };
+    let mut folder = Folder::new(BTreeMap::from([("a.yaml".into(), vec![kept("50")])]));
+    let (_, same) = stamp(&folder.absorb(now, TIME + minute, file(&fleet("50"))));
+    assert_eq!(same, first, "the stamp must survive a restart");
+    let (_, changed) = stamp(&folder.absorb(now, TIME + minute, file(&fleet("60"))));
+    // The file was deleted and created again while no operator ran, so that no status is stored.
+    let (_, lost) = stamp(&Folder::default().absorb(now, TIME + minute * 2, file(&fleet("70"))));
+    assert!(same < changed && changed < lost, "a new start: {same} {changed} {lost}");
 }

@@ -1,7 +1,7 @@
 //! Reads a directory of policy files. An unchanged file is not read again.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs::{self, Metadata},
     io::{self, Read},
     os::unix::fs::MetadataExt,
@@ -25,15 +25,25 @@ pub(super) type Listing = BTreeMap<Arc<str>, Text>;
 
 type Text = Result<Arc<str>, String>;
 
+/// The device and the inode of a directory.
+type Inode = (u64, u64);
+
+fn inode(metadata: &Metadata) -> Inode {
+    (metadata.dev(), metadata.ino())
+}
+
 /// Reads a directory repeatedly.
 #[derive(Debug)]
 pub(super) struct Reader {
     directory: PathBuf,
     recursive: bool,
-    /// The directory's device and inode when it last contained a policy file.
-    held: Option<(u64, u64)>,
-    /// Files that were good before the operator started, if their statuses are in another directory.
+    /// The directory when it last contained a policy file.
+    held: Option<Inode>,
+    /// Files that were good before the operator started, if their statuses are in another directory and the directory
+    /// was empty at the start. Each is awaited until it appears, because files can be copied slowly.
     awaited: Vec<Arc<str>>,
+    /// The files of the last listing, or of an earlier run of the operator.
+    listed: BTreeSet<Arc<str>>,
     /// The last text of each file.
     known: HashMap<Arc<str>, (Signature, Text)>,
 }
@@ -61,8 +71,9 @@ impl Signature {
 }
 
 impl Reader {
-    pub(super) fn new(directory: &Path, recursive: bool, awaited: Vec<Arc<str>>) -> Self {
-        Self { directory: directory.to_owned(), recursive, held: None, awaited, known: HashMap::new() }
+    /// Returns a reader. `listed` are the files of an earlier run of the operator.
+    pub(super) fn new(directory: &Path, recursive: bool, listed: BTreeSet<Arc<str>>, awaited: Vec<Arc<str>>) -> Self {
+        Self { directory: directory.to_owned(), recursive, held: None, awaited, listed, known: HashMap::new() }
     }
 
     /// Pretends that a file was read before, with this text and its current metadata.
@@ -82,37 +93,50 @@ impl Reader {
     /// # Errors
     ///
     /// The directory cannot be read, or an empty directory has replaced the one with the policies. An unreadable file
-    /// is an entry of the listing.
+    /// is an entry of the listing, and so is each file that an unreadable subdirectory contained.
     pub(super) fn list(&mut self, now: SystemTime) -> io::Result<Listing> {
         let mut listing = Listing::new();
-        let directory = fs::metadata(&self.directory)?;
-        let directory = (directory.dev(), directory.ino());
-        let names = names(&self.directory, self.recursive)?;
-        if !names.is_empty() {
+        let directory = inode(&fs::metadata(&self.directory)?);
+        let Found { names, hidden } = find(&self.directory, self.recursive)?;
+        for (below, error) in &hidden {
+            let is_below = |name: &&Arc<str>| name.strip_prefix(&**below).is_some_and(|rest| rest.starts_with('/'));
+            let error = format!("directory {below}: {error}");
+            listing.extend(self.listed.iter().filter(is_below).map(|name| (name.clone(), Err(error.clone()))));
+        }
+        if !names.is_empty() || !listing.is_empty() {
             self.held = Some(directory);
         } else if self.held.is_some_and(|held| held != directory) {
             return Err(io::Error::other(
                 "it is empty, and not the directory that contained the policies, as if a volume had been unmounted: restore \
                  that one, or restart the operator to remove the policies",
             ));
-        } else if self.held.is_none() {
-            let missing = "the directory of policies is empty, as if its volume were not mounted: mount it, or, to end the policy, \
-                           delete its status file and restart the operator";
-            return Ok(self.awaited.iter().map(|name| (name.clone(), Err(missing.to_owned()))).collect());
+        }
+        self.awaited.retain(|name| names.binary_search(name).is_err());
+        for name in &self.awaited {
+            let missing = "it has not appeared since the operator started with an empty directory of policies, as if its volume \
+                           were not mounted: mount it, or, to end the policy, stop the operator, delete its status file, and start it";
+            listing.insert(name.clone(), Err(missing.to_owned()));
         }
         for name in names {
             let path = self.directory.join(&*name);
-            let Ok(metadata) = fs::metadata(&path) else {
-                // The file was deleted in the meantime, or is a dangling link.
-                continue;
-            };
-            let signature = Signature::of(&metadata);
-            let text = match self.known.get(&name) {
-                Some((known, text)) if *known == signature => text.clone(),
-                _ => match read(&path) {
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                    text => text.map(Arc::from).map_err(|error| error.to_string()),
-                },
+            let seen = fs::metadata(&path).and_then(|metadata| {
+                let signature = Signature::of(&metadata);
+                let text = match self.known.get(&name) {
+                    Some((known, text)) if *known == signature => text.clone(),
+                    _ => match read(&path) {
+                        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
+                        text => text.map(Arc::from).map_err(|error| error.to_string()),
+                    },
+                };
+                Ok((metadata, signature, text))
+            });
+            let (metadata, signature, text) = match seen {
+                Ok(seen) => seen,
+                Err(_) if is_gone(&path) => continue,
+                Err(error) => {
+                    listing.insert(name, Err(unseen(&error)));
+                    continue;
+                }
             };
             let has_converged =
                 metadata.modified().is_ok_and(|at| now.duration_since(at).is_ok_and(|age| age > COARSE));
@@ -124,8 +148,25 @@ impl Reader {
             listing.insert(name, text);
         }
         self.known.retain(|name, _| listing.contains_key(name));
+        self.listed = listing.keys().cloned().collect();
         Ok(listing)
     }
+}
+
+/// Returns true if a file was deleted. A link without a target still exists, and so do the files below it: the target can
+/// come back.
+fn is_gone(path: &Path) -> bool {
+    let has_parent = || path.parent().is_none_or(|parent| fs::metadata(parent).is_ok());
+    fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) && has_parent()
+}
+
+/// Returns the reason why an existing file has no metadata.
+fn unseen(error: &io::Error) -> String {
+    if error.kind() == io::ErrorKind::NotFound {
+        return "it is a link without a target: restore the target, or delete the link to remove its policies"
+            .to_owned();
+    }
+    error.to_string()
 }
 
 /// Returns the names of the input files of a directory, in order.
@@ -134,13 +175,28 @@ impl Reader {
 ///
 /// The directory cannot be read. An unreadable subdirectory is logged and ignored.
 pub fn names(directory: &Path, recursive: bool) -> io::Result<Vec<Arc<str>>> {
-    let mut names = Vec::new();
-    collect(directory, "", if recursive { DEPTH } else { 0 }, &mut names)?;
-    names.sort();
-    Ok(names)
+    find(directory, recursive).map(|found| found.names)
 }
 
-fn collect(directory: &Path, prefix: &str, depth: usize, names: &mut Vec<Arc<str>>) -> io::Result<()> {
+/// The content of a directory.
+#[derive(Debug, Default)]
+struct Found {
+    /// The names of the input files, in order.
+    names: Vec<Arc<str>>,
+    /// Subdirectories, and links that may lead to one, whose files cannot be seen, with the reasons.
+    hidden: Vec<(String, io::Error)>,
+}
+
+fn find(directory: &Path, recursive: bool) -> io::Result<Found> {
+    let mut found = Found::default();
+    let above = [inode(&fs::metadata(directory)?)];
+    collect(directory, "", &above, if recursive { DEPTH } else { 0 }, &mut found)?;
+    found.names.sort();
+    Ok(found)
+}
+
+/// Adds the files of a directory. `above` are the directories from the first one to this one.
+fn collect(directory: &Path, prefix: &str, above: &[Inode], depth: usize, found: &mut Found) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
@@ -151,14 +207,26 @@ fn collect(directory: &Path, prefix: &str, depth: usize, names: &mut Vec<Arc<str
             continue;
         }
         let below = format!("{prefix}{name}");
-        if path.is_dir() {
+        let metadata = fs::metadata(&path);
+        if let Some(directory) = metadata.as_ref().ok().filter(|it| it.is_dir()).map(inode) {
+            // A link to a directory above this one would lead back here.
             if depth > 0
-                && let Err(error) = collect(&path, &format!("{below}/"), depth - 1, names)
+                && !above.contains(&directory)
+                && let Err(error) =
+                    collect(&path, &format!("{below}/"), &[above, &[directory]].concat(), depth - 1, found)
             {
                 tracing::warn!(path = %path.display(), %error, "cannot read a directory of policies");
+                found.hidden.push((below, error));
             }
-        } else if is_input(name) {
-            names.push(below.into());
+            continue;
+        }
+        if is_input(name) {
+            found.names.push(below.as_str().into());
+        }
+        if depth > 0
+            && let Err(error) = metadata
+        {
+            found.hidden.push((below, error));
         }
     }
     Ok(())
@@ -192,6 +260,8 @@ pub(crate) fn is_input(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     #[test]
@@ -200,7 +270,7 @@ mod tests {
         let path = |name: &str| root.path().join(name);
         let (policies, aside) = (path("policies"), path("aside"));
         fs::create_dir(&policies).unwrap();
-        let mut reader = Reader::new(&policies, false, Vec::new());
+        let mut reader = Reader::new(&policies, false, BTreeSet::new(), Vec::new());
         let mut list = || reader.list(SystemTime::UNIX_EPOCH).map(|listing| listing.len());
         assert_eq!(list().unwrap(), 0, "a directory may be empty at first");
         fs::write(policies.join("a.yaml"), "a").unwrap();
@@ -223,5 +293,94 @@ mod tests {
         assert_eq!(list().unwrap(), 1);
         fs::remove_file(policies.join("a.yaml")).unwrap();
         assert_eq!(list().unwrap(), 0, "a deleted file must be accepted");
+    }
+
+    /// Returns each file with its text, or with the reason why it cannot be read.
+    fn listed(reader: &mut Reader) -> Vec<(String, String)> {
+        let listing = reader.list(SystemTime::UNIX_EPOCH).unwrap();
+        let said = |text: Text| text.map_or_else(|error| format!("cannot: {error}"), |text| text.to_string());
+        listing.into_iter().map(|(name, text)| (name.to_string(), said(text))).collect()
+    }
+
+    #[test]
+    fn only_a_file_that_does_not_exist_is_deleted() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        fs::create_dir(path("..1")).unwrap();
+        fs::write(path("..1/a.yaml"), "a").unwrap();
+        symlink("..1", path("..data")).unwrap();
+        symlink("..data/a.yaml", path("a.yaml")).unwrap();
+        let mut reader = Reader::new(root.path(), false, BTreeSet::new(), Vec::new());
+        let mut is_listed = |what: &str, expected: &str| {
+            let [(_, text)] = &listed(&mut reader)[..] else { panic!("{what}: the file must be listed") };
+            assert!(text.starts_with(expected), "{what}: {text}");
+        };
+        is_listed("a link", "a");
+        fs::remove_file(path("..data")).unwrap();
+        is_listed("a link without a target", "cannot: it is a link without a target: restore the target, or delete");
+        symlink("..data", path("..data")).unwrap();
+        is_listed("a loop", "cannot: ");
+        fs::remove_file(path("..data")).unwrap();
+        symlink("..1", path("..data")).unwrap();
+        is_listed("the link again", "a");
+        fs::remove_file(path("a.yaml")).unwrap();
+        assert_eq!(listed(&mut reader), []);
+    }
+
+    #[test]
+    fn a_link_to_a_directory_above_is_not_followed() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        fs::create_dir_all(path("policies/team")).unwrap();
+        fs::write(path("policies/team/a.yaml"), "a").unwrap();
+        symlink(".", path("policies/self")).unwrap();
+        symlink("..", path("policies/team/up")).unwrap();
+        symlink("team", path("policies/other")).unwrap();
+        let names = names(&path("policies"), true).unwrap();
+        assert_eq!(names.iter().map(|name| &**name).collect::<Vec<_>>(), ["other/a.yaml", "team/a.yaml"]);
+    }
+
+    #[test]
+    fn each_awaited_file_is_awaited_until_it_appears() {
+        let root = tempfile::tempdir().unwrap();
+        let awaited = vec!["a.yaml".into(), "b.yaml".into()];
+        let mut reader = Reader::new(root.path(), false, BTreeSet::new(), awaited);
+        let mut read =
+            || listed(&mut reader).into_iter().map(|(name, text)| (name, text.len() == 1)).collect::<Vec<_>>();
+        let pair = |name: &str, is_text| (name.to_owned(), is_text);
+        assert_eq!(read(), [pair("a.yaml", false), pair("b.yaml", false)]);
+        fs::write(root.path().join("a.yaml"), "a").unwrap();
+        fs::write(root.path().join("c.yaml"), "c").unwrap();
+        assert_eq!(read(), [pair("a.yaml", true), pair("b.yaml", false), pair("c.yaml", true)], "a slow copy");
+        fs::write(root.path().join("b.yaml"), "b").unwrap();
+        fs::remove_file(root.path().join("a.yaml")).unwrap();
+        assert_eq!(read(), [pair("b.yaml", true), pair("c.yaml", true)], "a file that appeared can be deleted");
+    }
+
+    #[test]
+    fn files_of_a_subdirectory_that_cannot_be_read_are_not_deleted() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        fs::create_dir_all(path("team")).unwrap();
+        fs::create_dir_all(path("policies")).unwrap();
+        fs::write(path("team/b.yaml"), "b").unwrap();
+        fs::write(path("policies/teams.yaml"), "c").unwrap();
+        symlink(path("team"), path("policies/team")).unwrap();
+        let mut reader = Reader::new(&path("policies"), true, BTreeSet::new(), Vec::new());
+        let pair = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+        assert_eq!(listed(&mut reader), [pair("team/b.yaml", "b"), pair("teams.yaml", "c")]);
+
+        fs::rename(path("team"), path("away")).unwrap();
+        let missing = "cannot: directory team: No such file or directory (os error 2)";
+        let expected = [pair("team/b.yaml", missing), pair("teams.yaml", "c")];
+        for moment in ["at once", "later"] {
+            assert_eq!(listed(&mut reader), expected, "{moment}");
+        }
+        let earlier = ["team/b.yaml".into(), "other/b.yaml".into()].into();
+        let mut restarted = Reader::new(&path("policies"), true, earlier, Vec::new());
+        assert_eq!(listed(&mut restarted), expected, "after a restart");
+
+        fs::remove_file(path("policies/team")).unwrap();
+        assert_eq!(listed(&mut reader), [pair("teams.yaml", "c")], "the subdirectory was deleted");
     }
 }

@@ -36,6 +36,7 @@ pub(super) fn policy(key: ObjectKey, mut object: DynamicObject) -> Change {
         uid: object.metadata.uid.unwrap_or_default(),
         generation: object.metadata.generation.unwrap_or_default(),
         created: object.metadata.creation_timestamp.map(|time| time.0),
+        changed: None,
         spec,
         file: None,
     };

@@ -6,6 +6,7 @@
 
 use std::{collections::BTreeMap, io, path::Path, sync::Arc};
 
+use jiff::Timestamp;
 use kube::Resource;
 use serde_json::{Value, json};
 use weir_api::{RateLimitPolicy, check};
@@ -18,6 +19,8 @@ use crate::{documents::values, world::ObjectKey};
 
 /// The annotation of a status that names the policy's file.
 pub(crate) const FILE: &str = "weir.dev/file";
+/// The annotation of a status with the time at which the policy changed.
+pub(crate) const CHANGED: &str = "weir.dev/changed";
 /// The maximum depth of status directories.
 const DEPTH: usize = 16;
 
@@ -29,13 +32,16 @@ pub(crate) type Documents = BTreeMap<ObjectKey, Value>;
 /// # Errors
 ///
 /// The directory cannot be read. An unreadable status is logged and ignored.
-pub(super) fn kept(directory: &Path) -> io::Result<BTreeMap<Arc<str>, Vec<Kept>>> {
+pub(crate) fn kept(directory: &Path) -> io::Result<BTreeMap<Arc<str>, Vec<Kept>>> {
     let mut kept: BTreeMap<Arc<str>, Vec<Kept>> = BTreeMap::new();
     for (status_file, documents) in documents(directory)? {
         for (key, document) in documents {
-            let file = document.pointer("/metadata/annotations").and_then(|it| it.get(FILE)).and_then(Value::as_str);
-            let (Some(file), Some(good)) = (file, document.pointer("/status/lastKnownGood")) else { continue };
-            match spec(&key, good) {
+            let annotation = |name: &str| document["metadata"]["annotations"][name].as_str();
+            let (Some(file), Some(good)) = (annotation(FILE), document.pointer("/status/lastKnownGood")) else {
+                continue;
+            };
+            let changed = annotation(CHANGED).and_then(|time| time.parse().ok());
+            match spec(&key, good, changed) {
                 Ok(policy) => kept.entry(file.into()).or_default().push(policy),
                 Err(problem) => {
                     tracing::warn!(policy = %key, status_file, problem, "the last good generation is not usable");
@@ -47,7 +53,7 @@ pub(super) fn kept(directory: &Path) -> io::Result<BTreeMap<Arc<str>, Vec<Kept>>
 }
 
 /// Parses a stored generation. It is validated like a new policy, because every writer of the status can change it.
-fn spec(key: &ObjectKey, good: &Value) -> Result<Kept, String> {
+fn spec(key: &ObjectKey, good: &Value, changed: Option<Timestamp>) -> Result<Kept, String> {
     let text = good["spec"].as_str().unwrap_or_default();
     let spec: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let document = json!({
@@ -59,7 +65,7 @@ fn spec(key: &ObjectKey, good: &Value) -> Result<Kept, String> {
     let policy = check::review(&document)
         .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
     let generation = good["generation"].as_i64().filter(|generation| *generation > 0).unwrap_or(1);
-    Ok(Kept { key: key.clone(), generation, spec: Arc::new(policy.spec) })
+    Ok(Kept { key: key.clone(), generation, changed, spec: Arc::new(policy.spec) })
 }
 
 /// Returns the documents in the status files of a directory.

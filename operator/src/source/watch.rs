@@ -1,6 +1,6 @@
 //! Watches objects of the apiserver, with delays after failures.
 
-use std::{error::Error, fmt::Debug, future::ready, time::Duration};
+use std::{fmt::Debug, future::ready, time::Duration};
 
 use futures::{Stream, TryStreamExt};
 use kube::{
@@ -13,6 +13,8 @@ use kube::{
 };
 use rand::Rng;
 use serde::de::DeserializeOwned;
+
+use crate::wording::chain;
 
 /// Returns the events of the objects, without [`Event::Init`]: it precedes each attempt to list, so it would end the
 /// delays even if each attempt fails. A failed listing is an error, and then the next one starts again.
@@ -28,15 +30,7 @@ where
 
 /// Logs that a watch failed, with the cause at the end of the chain, such as "connection refused".
 pub(crate) fn warn(kind: &str, error: &watcher::Error) {
-    let (mut text, mut source) = (error.to_string(), error.source());
-    while let Some(cause) = source {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        source = cause.source();
-    }
-    tracing::warn!(kind, error = %text, "watch failed, trying again");
+    tracing::warn!(kind, error = chain(error), "watch failed, trying again");
 }
 
 /// Jittered delays of at most a few seconds. So a CRD that is installed after the operator, or an apiserver that

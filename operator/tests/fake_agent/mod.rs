@@ -1,4 +1,4 @@
-//! An agent for tests. It serves the control API, enforces nothing, and misbehaves on demand.
+//! An agent for tests. It serves the operator's channel without TLS, enforces nothing, and misbehaves on demand.
 
 use std::{
     sync::{
@@ -8,39 +8,41 @@ use std::{
     time::Duration,
 };
 
-use axum::{
-    Json, Router,
-    body::Bytes,
-    extract::State,
-    http::StatusCode,
-    response::{IntoResponse, Response},
-    routing::{get, put},
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::{JoinHandle, JoinSet},
+    time::sleep,
 };
-use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
+use weir_channel::{Channel, ChannelError, Outgoing, ToAgent, ToOperator, tag};
 use weir_wire::{
     ApplyReply, Fault, PolicyStatus, Rejection, RejectionKind, RuleStatus, Snapshot, SnapshotInForce, Status,
     WIRE_VERSION,
 };
 
+/// The timeout for sending a message.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// The way in which an agent answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
     Good,
-    /// Accepts connections and requests, and never responds.
+    /// Accepts connections and messages, and never responds.
     Silent,
-    /// Responds with 200 and a body that no agent sends.
+    /// Sends a status that no agent sends.
     Garbage,
-    /// Responds with an endless body.
+    /// Sends messages without an end.
     Endless,
-    /// Starts a response and closes the connection.
+    /// Sends a part of a message and closes the connection.
     Closing,
-    /// Responds byte by byte, without an end.
+    /// Sends a message byte by byte, without an end.
     Trickling,
     /// Acknowledges another revision than the pushed one, and applies nothing.
     Lying,
     /// Rejects every snapshot.
     Invalid,
-    /// Delays each response by this time.
+    /// Delays each message by this time.
     Slow(Duration),
 }
 
@@ -54,7 +56,7 @@ struct Inner {
     counts: (u64, u64),
 }
 
-/// The number of agents with a request in progress.
+/// The number of agents that handle a snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct Crowd {
     now: AtomicUsize,
@@ -62,7 +64,7 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
-    /// Returns the maximum number of requests that were in progress at the same time.
+    /// Returns the maximum number of snapshots that were in progress at the same time.
     pub(crate) fn most(&self) -> usize {
         self.most.load(Ordering::Relaxed)
     }
@@ -74,7 +76,7 @@ impl Crowd {
     }
 }
 
-/// Counts a request in progress, even if its client disconnects.
+/// Counts a snapshot in progress, even if the operator disconnects.
 struct Present(Arc<Crowd>);
 
 impl Drop for Present {
@@ -98,19 +100,23 @@ impl FakeAgent {
         Self::start_in(manner, Arc::default()).await
     }
 
-    /// Starts an agent that counts its requests in `crowd`.
+    /// Starts an agent that counts its snapshots in `crowd`.
     pub(crate) async fn start_in(manner: Manner, crowd: Arc<Crowd>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let inner = Inner { manner, instance: 1, in_force: None, puts: 0, refused: 0, counts: (0, 0) };
         let inner = Arc::new(Mutex::new(inner));
         let changed = Arc::new(watch::Sender::new(()));
-        let router = Router::new().route("/v1/config", put(config)).route("/v1/status", get(status)).with_state((
-            inner.clone(),
-            changed.clone(),
-            crowd,
-        ));
-        let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let shared = (inner.clone(), changed.clone(), crowd);
+        let task = tokio::spawn(async move {
+            // Dropping this set closes the connections.
+            let mut connections = JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let shared = shared.clone();
+                connections.spawn(async move { drop(serve(stream, &shared).await) });
+            }
+        });
         Self { url, inner, changed, task }
     }
 
@@ -172,77 +178,93 @@ impl Drop for FakeAgent {
     }
 }
 
-async fn misbehave(shared: &Shared) -> Option<Response> {
-    let manner = shared.0.lock().unwrap().manner;
-    match manner {
-        Manner::Good | Manner::Invalid | Manner::Lying => None,
-        Manner::Closing => {
-            let broken = futures::stream::iter([Ok(Bytes::from_static(b"{")), Err(std::io::Error::other("gone"))]);
-            Some(axum::body::Body::from_stream(broken).into_response())
+/// Serves the operator until the channel ends.
+async fn serve(mut stream: TcpStream, shared: &Shared) -> Result<(), ChannelError> {
+    let mut channel = Channel::new(&mut stream);
+    let mut every = None;
+    // The first message is a status.
+    let mut snapshot = None;
+    loop {
+        let present = snapshot.as_ref().map(|_| shared.2.enter());
+        shared.0.lock().unwrap().puts += usize::from(snapshot.is_some());
+        let manner = shared.0.lock().unwrap().manner;
+        match manner {
+            Manner::Good | Manner::Invalid | Manner::Lying => {}
+            Manner::Silent => std::future::pending().await,
+            Manner::Garbage => send(&mut channel, Outgoing::new(tag::STATUS, b"<html>hello</html>")).await?,
+            Manner::Endless => loop {
+                send(&mut channel, ToOperator::Unknown(99).frame()).await?;
+            },
+            Manner::Closing => return Ok(stream.write_all(&[0, 0, 0, 9, tag::STATUS, b'{']).await?),
+            Manner::Trickling => {
+                stream.write_all(&[0, 1, 0, 0, tag::STATUS]).await?;
+                loop {
+                    stream.write_all(b" ").await?;
+                    sleep(Duration::from_millis(50)).await;
+                }
+            }
+            Manner::Slow(delay) => sleep(delay).await,
         }
-        Manner::Silent => std::future::pending().await,
-        Manner::Trickling => {
-            let bytes = futures::stream::unfold((), async |()| {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                Some((Ok::<_, std::io::Error>(Bytes::from_static(b" ")), ()))
-            });
-            Some(axum::body::Body::from_stream(bytes).into_response())
-        }
-        Manner::Garbage => Some((StatusCode::OK, "<html>hello</html>").into_response()),
-        Manner::Endless => Some((StatusCode::OK, vec![b' '; 8 * 1024 * 1024]).into_response()),
-        Manner::Slow(delay) => {
-            tokio::time::sleep(delay).await;
-            None
+        let message = snapshot.take().map_or_else(|| status(shared), |snapshot| apply(shared, snapshot));
+        drop(present);
+        send(&mut channel, message.frame()).await?;
+        snapshot = next(&mut channel, &mut every).await?;
+    }
+}
+
+/// Returns the next snapshot, or `None` when the next status is due.
+async fn next(
+    channel: &mut Channel<&mut TcpStream>,
+    every: &mut Option<Duration>,
+) -> Result<Option<Snapshot>, ChannelError> {
+    loop {
+        tokio::select! {
+            frame = channel.next() => match ToAgent::parse(frame?)? {
+                ToAgent::Snapshot(body) => {
+                    return Ok(Some(serde_json::from_slice(&body).expect("the operator sends snapshots")));
+                }
+                ToAgent::StatusRequest(request) => *every = Some(Duration::from_millis(request.every_millis)),
+                ToAgent::Hello | ToAgent::Answers(_) | ToAgent::Unknown(_) => {}
+            },
+            () = sleep(every.unwrap_or_default()), if every.is_some() => return Ok(None),
         }
     }
 }
 
-async fn config(State(shared): State<Shared>, body: Bytes) -> Response {
-    let _present = shared.2.enter();
-    shared.0.lock().unwrap().puts += 1;
-    if let Some(response) = misbehave(&shared).await {
-        return response;
-    }
-    let snapshot: Snapshot = serde_json::from_slice(&body).expect("the operator sends snapshots");
+async fn send(channel: &mut Channel<&mut TcpStream>, frame: Option<Outgoing>) -> Result<(), ChannelError> {
+    channel.send(frame.unwrap(), WRITE_TIMEOUT).await
+}
+
+fn apply(shared: &Shared, snapshot: Snapshot) -> ToOperator {
     let mut inner = shared.0.lock().unwrap();
-    let refuse = |inner: &mut Inner, code, error, message: &str, faults| {
+    let refuse = |inner: &mut Inner, error, message: &str, faults| {
         inner.refused += 1;
         let in_force = inner.in_force.as_ref().map(in_force);
-        (code, Json(Rejection { error, message: message.to_owned(), faults, in_force })).into_response()
+        ToOperator::Rejection(Box::new(Rejection { error, message: message.to_owned(), faults, in_force }))
     };
     if inner.manner == Manner::Invalid {
         let fault = Fault { path: "policies[0].rules[0]".to_owned(), message: "no".to_owned() };
-        let code = StatusCode::UNPROCESSABLE_ENTITY;
-        return refuse(&mut inner, code, RejectionKind::Invalid, "cannot enforce this", vec![fault]);
+        return refuse(&mut inner, RejectionKind::Invalid, "cannot enforce this", vec![fault]);
     }
     if inner.manner == Manner::Lying {
         let mut told = in_force(&snapshot);
         told.revision = "another".to_owned();
-        return Json(ApplyReply { in_force: told }).into_response();
+        return ToOperator::Acknowledgement(ApplyReply { in_force: told });
     }
     let stale = inner.in_force.as_ref().is_some_and(|now| {
         snapshot.sequence < now.sequence || (snapshot.sequence == now.sequence && snapshot.revision != now.revision)
     });
     if stale {
-        return refuse(
-            &mut inner,
-            StatusCode::CONFLICT,
-            RejectionKind::Stale,
-            "older than the snapshot in force",
-            vec![],
-        );
+        return refuse(&mut inner, RejectionKind::Stale, "older than the snapshot in force", vec![]);
     }
     let reply = ApplyReply { in_force: in_force(&snapshot) };
     inner.in_force = Some(snapshot);
     drop(inner);
     shared.1.send_replace(());
-    Json(reply).into_response()
+    ToOperator::Acknowledgement(reply)
 }
 
-async fn status(State(shared): State<Shared>) -> Response {
-    if let Some(response) = misbehave(&shared).await {
-        return response;
-    }
+fn status(shared: &Shared) -> ToOperator {
     let inner = shared.0.lock().unwrap();
     let policies = inner.in_force.iter().flat_map(|snapshot| &snapshot.policies);
     let (allowed, limited) = inner.counts;
@@ -271,7 +293,7 @@ async fn status(State(shared): State<Shared>) -> Response {
             .collect(),
         stores: Vec::new(),
     };
-    Json(status).into_response()
+    ToOperator::Status(Box::new(status))
 }
 
 fn in_force(snapshot: &Snapshot) -> SnapshotInForce {

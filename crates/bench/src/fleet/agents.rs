@@ -16,7 +16,6 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use bytes::Bytes;
 use serde::{Deserialize, de::IgnoredAny};
 use tokio::{sync::oneshot, time::timeout};
 use weir_wire::{
@@ -82,12 +81,12 @@ pub(crate) struct Waiting {
     over: oneshot::Receiver<Instant>,
 }
 
-/// The answer to a request: status code and body.
+/// The answer to a snapshot or to a question about the status: the status code of HTTP, and the body.
 pub(crate) struct Answer {
     pub(crate) code: u16,
-    pub(crate) body: String,
+    body: String,
     /// The entity tag of a status.
-    pub(crate) tag: Option<String>,
+    tag: Option<String>,
     /// The sender that ends the round. Set only if this is the answer of the last agent of the round.
     last: Option<oneshot::Sender<Instant>>,
 }
@@ -186,19 +185,15 @@ impl Agents {
         Ok(())
     }
 
-    /// Answers a request to the agent with this number. `known` is the tag of the last status that the client has.
-    pub(crate) fn answer(&self, number: usize, method: &str, path: &str, known: Option<&[u8]>, body: &[u8]) -> Answer {
-        match (method, path) {
-            ("PUT", "/v1/config") => self.put(number, body).unwrap_or_else(|error| {
-                let message = format!("{error:#}");
-                rejection(400, RejectionKind::Malformed, message, None)
-            }),
-            ("GET", "/v1/status") => self.status(number, known),
-            _ => Answer::new(404, String::new()),
-        }
+    /// Answers a snapshot for the agent with this number.
+    pub(crate) fn take(&self, number: usize, snapshot: &[u8]) -> Answer {
+        self.apply(number, snapshot).unwrap_or_else(|error| {
+            let message = format!("{error:#}");
+            rejection(400, RejectionKind::Malformed, message, None)
+        })
     }
 
-    fn put(&self, number: usize, body: &[u8]) -> anyhow::Result<Answer> {
+    fn apply(&self, number: usize, body: &[u8]) -> anyhow::Result<Answer> {
         let envelope: Envelope<'_> = serde_json::from_slice(body)?;
         ensure!(envelope.wire_version == WIRE_VERSION, "wire version {}", envelope.wire_version);
         let content = self.content(envelope.revision, body)?;
@@ -253,20 +248,20 @@ impl Agents {
 
     /// The next status of this agent. Empty if nothing has changed. `last_tag` is the tag of the last status that was
     /// sent.
-    pub(crate) fn line(&self, number: usize, last_tag: &mut Option<String>) -> Bytes {
-        let answer = self.status(number, last_tag.as_deref().map(str::as_bytes));
+    pub(crate) fn line(&self, number: usize, last_tag: &mut Option<String>) -> String {
+        let answer = self.status(number, last_tag.as_deref());
         *last_tag = answer.tag;
-        answer.body.into()
+        answer.body
     }
 
-    fn status(&self, number: usize, known: Option<&[u8]>) -> Answer {
+    fn status(&self, number: usize, known: Option<&str>) -> Answer {
         self.statuses.fetch_add(1, Ordering::Relaxed);
         let agent = self.agents[number].lock().unwrap_or_else(PoisonError::into_inner);
         let instance = format!("{number}-{}", agent.instance);
         // The counters are always zero, so the tag needs no other parts.
         let sequence = agent.in_force.as_ref().map_or(0, |(sequence, _)| *sequence);
         let tag = format!("W/\"{instance}-{sequence}\"");
-        if known == Some(tag.as_bytes()) {
+        if known == Some(&*tag) {
             return Answer { tag: Some(tag), ..Answer::new(304, String::new()) };
         }
         let status = Status {
@@ -376,17 +371,17 @@ mod tests {
     #[test]
     fn what_is_older_is_refused_and_a_status_can_be_read() {
         let agents = Agents::new(1);
-        assert_eq!(agents.answer(0, "PUT", "/v1/config", None, &body(2, "b", 5)).code, 200);
-        assert_eq!(agents.answer(0, "PUT", "/v1/config", None, &body(1, "a", 4)).code, 409);
-        assert_eq!(agents.answer(0, "PUT", "/v1/config", None, b"{").code, 400);
-        let answer = agents.answer(0, "GET", "/v1/status", None, b"");
+        assert_eq!(agents.take(0, &body(2, "b", 5)).code, 200);
+        assert_eq!(agents.take(0, &body(1, "a", 4)).code, 409);
+        assert_eq!(agents.take(0, b"{").code, 400);
+        let answer = agents.status(0, None);
         let status: Status = serde_json::from_str(&answer.body).unwrap();
         assert_eq!(status.in_force.map(|in_force| in_force.revision).as_deref(), Some("b"));
         assert_eq!(status.policies[0].rules[0].name, "all");
         let tag = answer.tag.unwrap();
-        let asked_again = || agents.answer(0, "GET", "/v1/status", Some(tag.as_bytes()), b"").code;
+        let asked_again = || agents.status(0, Some(&tag)).code;
         assert_eq!(asked_again(), 304);
-        assert_eq!(agents.answer(0, "PUT", "/v1/config", None, &body(3, "c", 6)).code, 200);
+        assert_eq!(agents.take(0, &body(3, "c", 6)).code, 200);
         assert_eq!(asked_again(), 200);
     }
 
@@ -395,7 +390,7 @@ mod tests {
         let agents = Agents::new(2);
         let waiting = agents.await_acknowledgements(Wanted::Limit("all".to_owned(), 5), 2);
         let put = |number, sequence, revision: &str, requests| {
-            agents.answer(number, "PUT", "/v1/config", None, &body(sequence, revision, requests)).given();
+            agents.take(number, &body(sequence, revision, requests)).given();
         };
         put(0, 1, "a", 4);
         put(0, 2, "b", 5);

@@ -44,7 +44,7 @@ const AUTHORITY: &str = "weir-operator-identity";
 pub(crate) struct Cluster {
     pub(crate) control_plane: ControlPlane,
     port: u16,
-    /// The certificates of agents. None if agents use plain HTTP.
+    /// The certificates of agents. None if agents use no TLS.
     identities: Option<Arc<Identities>>,
     pods: usize,
     policies: usize,

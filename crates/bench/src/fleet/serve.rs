@@ -1,4 +1,4 @@
-//! Serves the one listener of all agents: the channel over mutual TLS, like real agents, or plain HTTP/1.1.
+//! Serves the one listener of all agents: the channel over mutual TLS, like real agents.
 
 use std::{
     convert::Infallible,
@@ -8,14 +8,6 @@ use std::{
 };
 
 use anyhow::Context as _;
-use bytes::Bytes;
-use http::{
-    HeaderValue,
-    header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH},
-};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::TokioIo;
 use rand::Rng;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -31,8 +23,6 @@ use crate::clock;
 
 /// The maximum number of pending connections. A starting operator opens thousands at the same time.
 const BACKLOG: u32 = 8192;
-/// The maximum size of a request, which is larger than any snapshot of these fleets.
-const LONGEST: usize = 4 << 20;
 /// The longest time for writing a message to the operator.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// A tenth of a second in nanoseconds. Statuses are sent at its start.
@@ -47,12 +37,8 @@ pub(crate) fn listen() -> anyhow::Result<(TcpListener, u16)> {
     Ok((listener, port))
 }
 
-/// Serves all agents, and never ends. Without `identities`, it uses plain HTTP.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    agents: Arc<Agents>,
-    identities: Option<Arc<Identities>>,
-) -> Infallible {
+/// Serves all agents, and never ends.
+pub(crate) async fn serve(listener: TcpListener, agents: Arc<Agents>, identities: Arc<Identities>) -> Infallible {
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -77,15 +63,7 @@ pub(crate) async fn serve(
 }
 
 /// Serves one connection. Errors are ignored, because the operator connects again.
-async fn converse(number: usize, agents: Arc<Agents>, identities: Option<Arc<Identities>>, stream: TcpStream) {
-    let Some(identities) = identities else {
-        let service = service_fn(move |request| {
-            let agents = agents.clone();
-            async move { anyhow::Ok(answer(number, &agents, request).await?) }
-        });
-        let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
-        return;
-    };
+async fn converse(number: usize, agents: Arc<Agents>, identities: Arc<Identities>, stream: TcpStream) {
     let Some(server) = identities.server(number) else { return };
     let Ok(stream) = TlsAcceptor::from(server).accept(stream).await else { return };
     let _ = talk(number, &agents, Box::new(stream)).await;
@@ -107,13 +85,13 @@ async fn talk(
                 nothing if nothing.is_empty() => (tag::UNCHANGED, nothing),
                 status => (tag::STATUS, status),
             };
-            send(&mut channel, tag, &status).await?;
+            send(&mut channel, tag, status.as_bytes()).await?;
             next_at = clock::timer_now() + every.map_or(Duration::ZERO, until_next);
         }
         tokio::select! {
             frame = channel.next() => match ToAgent::parse(frame?)? {
                 ToAgent::Snapshot(body) => {
-                    let answer = agents.answer(number, "PUT", "/v1/config", None, &body);
+                    let answer = agents.take(number, &body);
                     let tag = if answer.code == 200 { tag::ACKNOWLEDGEMENT } else { tag::REJECTION };
                     send(&mut channel, tag, answer.given().as_bytes()).await?;
                     if tag == tag::ACKNOWLEDGEMENT && let Some(levels) = asking.joins() {
@@ -131,7 +109,7 @@ async fn talk(
                         report(&mut channel, Vec::new(), releases).await?;
                     }
                 }
-                ToAgent::Unknown(_) => {}
+                ToAgent::Hello | ToAgent::Unknown(_) => {}
             },
             question = asking.question() => {
                 send(&mut channel, tag::QUESTIONS, &serde_json::to_vec(&[question])?).await?;
@@ -141,7 +119,7 @@ async fn talk(
     }
 }
 
-/// Sends questions without answers, and that these were all.
+/// Sends questions that need no answer, and then the message that no more will follow.
 async fn report<S: AsyncRead + AsyncWrite + Unpin>(
     channel: &mut Channel<S>,
     questions: Vec<Question>,
@@ -167,23 +145,4 @@ async fn send<S: AsyncRead + AsyncWrite + Unpin>(
 fn until_next(every: Duration) -> Duration {
     let since_1970 = clock::since_1970();
     every - every.min(Duration::from_nanos(u64::from(since_1970.subsec_nanos() % TENTH)))
-}
-
-async fn answer(
-    number: usize,
-    agents: &Arc<Agents>,
-    request: Request<Incoming>,
-) -> anyhow::Result<Response<Full<Bytes>>> {
-    let (head, body) = request.into_parts();
-    let body = Limited::new(body, LONGEST).collect().await.map_err(anyhow::Error::from_boxed)?.to_bytes();
-    let known = head.headers.get(IF_NONE_MATCH).map(HeaderValue::as_bytes);
-    let answer = agents.answer(number, head.method.as_str(), head.uri.path(), known, &body);
-    let mut response = Response::builder().status(answer.code);
-    if !answer.body.is_empty() {
-        response = response.header(CONTENT_TYPE, "application/json");
-    }
-    if let Some(tag) = &answer.tag {
-        response = response.header(ETAG, tag);
-    }
-    Ok(response.body(Full::new(answer.given().into()))?)
 }

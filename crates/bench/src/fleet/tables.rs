@@ -64,11 +64,11 @@ pub(super) fn line(found: &Found) -> String {
 
 impl Found {
     fn resident(&self) -> f64 {
-        float(self.memory.resident) / MEBIBYTE
+        float(self.resident) / MEBIBYTE
     }
 
     fn peak(&self) -> f64 {
-        float(self.memory.peak) / MEBIBYTE
+        float(self.peak) / MEBIBYTE
     }
 
     fn rest_cpu(&self) -> f64 {
@@ -197,10 +197,7 @@ fn requests(found: &[Found]) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::{Memory, Rest},
-        *,
-    };
+    use super::{super::Rest, *};
 
     #[test]
     fn an_aim_that_is_missed_is_told() -> anyhow::Result<()> {
@@ -213,7 +210,8 @@ mod tests {
             small: vec![Duration::from_millis(20), Duration::from_millis(251)],
             all: vec![Duration::from_millis(700)],
             all_cpu: Duration::from_millis(500),
-            memory: Memory { resident: 90 << 20, peak: 100 << 20 },
+            resident: 90 << 20,
+            peak: 100 << 20,
             rest: Rest {
                 settling: Duration::from_secs(1),
                 length: Duration::from_secs(10),

@@ -7,6 +7,7 @@ mod processes;
 mod tables;
 
 use std::{
+    net::SocketAddr,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -20,7 +21,7 @@ use super::world::{Decision, Fault, OF_PROCESSES, Request, Run, Scenario, Traffi
 use crate::{
     clock,
     fleet::{load_average, raise_open_files},
-    proxy::Upstream,
+    proxy::start_app,
     report::Part,
 };
 
@@ -46,7 +47,7 @@ struct Found {
 pub(super) fn measure(quick: bool, operator: &Path, part: &mut Part<'_>) -> anyhow::Result<()> {
     raise_open_files()?;
     let before = load_average();
-    let upstream = Upstream::start()?;
+    let upstream = start_app()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let mut found = Vec::new();
     for scenario in OF_PROCESSES {
@@ -54,7 +55,7 @@ pub(super) fn measure(quick: bool, operator: &Path, part: &mut Part<'_>) -> anyh
         let rounds = if quick || scenario.fault.is_some() { 1 } else { 3 };
         let mut all = Found { scenario, verdicts: Vec::new() };
         for round in 1..=rounds {
-            let run = runtime.block_on(run(&scenario, round, operator, &upstream));
+            let run = runtime.block_on(run(&scenario, round, operator, upstream));
             let (traffic, run) = run.with_context(|| scenario.name)?;
             let verdict = judge(&traffic, &run);
             eprintln!("fleet-limits: {}: {:.1} % used, excess {}", scenario.name, verdict.used, verdict.excess);
@@ -68,9 +69,9 @@ pub(super) fn measure(quick: bool, operator: &Path, part: &mut Part<'_>) -> anyh
 }
 
 /// Sends the requests of a scenario. Returns them with the times at which they were really sent.
-async fn run(scenario: &Scenario, seed: u64, operator: &Path, upstream: &Upstream) -> anyhow::Result<(Traffic, Run)> {
+async fn run(scenario: &Scenario, seed: u64, operator: &Path, upstream: SocketAddr) -> anyhow::Result<(Traffic, Run)> {
     let traffic = scenario.traffic(seed);
-    let mut fleet = Fleet::start(operator, scenario.limit, upstream.address()).await?;
+    let mut fleet = Fleet::start(operator, scenario.limit, upstream).await?;
     let clients: Vec<_> = fleet.addresses().into_iter().map(Client::new).collect();
     let decided: Arc<Mutex<Vec<(Decision, usize)>>> = Arc::default();
     let begun = clock::now();

@@ -12,9 +12,10 @@ use self::load::Load;
 use crate::{
     clock,
     fleet::{
-        Agents, Asking, COUNTED, Cluster, OperatorProcess, Wanted, certify, listen, load_average, raise_open_files,
-        rest, serve,
+        Agents, Asking, COUNTED, Cluster, Wanted, certify, listen, load_average, raise_open_files, rest, serve,
+        start_operator,
     },
+    proxy::Process,
     report::Part,
 };
 
@@ -85,7 +86,7 @@ async fn measure_all(sizes: &[Size], program: &Path) -> anyhow::Result<Vec<Found
     eprintln!("fleet-limits: starting etcd and kube-apiserver");
     let mut cluster = Cluster::start(port).await?;
     let identities = certify(program, &mut cluster, most).await?;
-    tokio::spawn(serve(listener, agents.clone(), Some(identities)));
+    tokio::spawn(serve(listener, agents.clone(), identities));
     let mut found = Vec::new();
     for (number, size) in sizes.iter().enumerate() {
         let started = clock::now();
@@ -101,10 +102,7 @@ async fn measure_all(sizes: &[Size], program: &Path) -> anyhow::Result<Vec<Found
 
 async fn measure_size(size: Size, program: &Path, cluster: &Cluster, agents: &Arc<Agents>) -> anyhow::Result<Found> {
     let folder = tempfile::tempdir().context("make a folder for the operator's log")?;
-    let start = || {
-        let log = folder.path().join("operator.log");
-        OperatorProcess::start(program, cluster.control_plane.operators_kubeconfig(), log, false)
-    };
+    let start = || start_operator(program, cluster.control_plane.operators_kubeconfig(), folder.path());
     let asking = Arc::clone(agents.asking());
     agents.restart();
     let mut limit = LIMIT + 2 * u64::try_from(size.pods)?;
@@ -134,7 +132,7 @@ async fn measure_size(size: Size, program: &Path, cluster: &Cluster, agents: &Ar
                 let idle = rest.cpu.as_secs_f64() / rest.length.as_secs_f64() * 100.0;
                 eprintln!("fleet-limits: {} agents, scope {scope}: {idle:.2} % of a core when idle", size.pods);
                 found.idle[place].push(idle);
-                found.memory[place] = operator.memory()?.resident;
+                found.memory[place] = operator.resident()?;
             }
         }
         let idle = found.idle[1].iter().copied().fold(0.0, f64::max);
@@ -142,12 +140,12 @@ async fn measure_size(size: Size, program: &Path, cluster: &Cluster, agents: &Ar
             found.rates.push(load::at_rate(&asking, &operator, size.pods, (rate, size.load), idle).await?);
         }
         found.fastest = load::fastest(&asking, &operator, size.pods, size.load, idle).await?;
-        found.peak = operator.memory()?.peak;
+        found.peak = operator.peak()?;
         anyhow::Ok(found)
     };
     let mut found =
         outcome.await.with_context(|| format!("the end of the operator's log:\n{}", operator.log_tail()))?;
-    operator.end()?;
+    operator.end_well()?;
     asking.until_counted(0, PATIENCE).await?;
     let operator = start()?;
     found.cold = until_counted(&asking, size.pods, &operator).await?;
@@ -158,13 +156,13 @@ async fn measure_size(size: Size, program: &Path, cluster: &Cluster, agents: &Ar
     let operator = start()?;
     until_counted(&asking, size.pods, &operator).await?;
     found.failover = clock::since(killed);
-    operator.end()?;
+    operator.end_well()?;
     eprintln!("fleet-limits: cold start {:.2?}, failover {:.2?}", found.cold, found.failover);
     Ok(found)
 }
 
 /// The time from the start of the operator until it counts for all agents.
-async fn until_counted(asking: &Asking, pods: usize, operator: &OperatorProcess) -> anyhow::Result<Duration> {
+async fn until_counted(asking: &Asking, pods: usize, operator: &Process) -> anyhow::Result<Duration> {
     let counted = asking.until_counted(pods, PATIENCE).await;
     counted.with_context(|| format!("the end of the operator's log:\n{}", operator.log_tail()))?;
     Ok(clock::since(operator.started))

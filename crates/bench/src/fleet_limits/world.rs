@@ -1,6 +1,7 @@
 //! A world of pods, requests and channels in virtual time. The same seed gives the same decisions, on any machine and with
 //! any load.
 
+mod decisions;
 mod judge;
 mod peers;
 mod tables;
@@ -14,7 +15,8 @@ use self::{
 use crate::report::Part;
 
 pub(super) use self::{
-    judge::{Decision, Run, Verdict, judge},
+    decisions::{Decision, Run},
+    judge::{Verdict, judge},
     traffic::{Fault, MILLI, OF_PROCESSES, PROCESSES, Request, Scenario, Traffic},
 };
 

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    contenders::{Contender, Demand, Kind, contenders},
+    contender::{Contender, Demand, Kind},
+    contenders::contenders,
     exact::Exact,
     hammer::{hammer, in_words},
 };

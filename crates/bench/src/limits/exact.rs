@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    contenders::{Contender, Counts, Demand, Kind, REFILL, contenders},
+    contender::{Contender, Counts, Demand, Kind, REFILL},
+    contenders::contenders,
     hammer::{BATCH, Rate, hammer},
 };
 use crate::{

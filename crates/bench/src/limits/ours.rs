@@ -10,7 +10,7 @@ use weir_core::{Limiter, Quota, Strategy, Time};
 use weir_tower::MonotonicClock;
 
 use super::{
-    contenders::{Contender, Counts, DAY, Demand, Kind, REFILL},
+    contender::{Contender, Counts, DAY, Demand, Kind, REFILL},
     hammer::{BATCH, Batch, batch},
 };
 use crate::clock::QuantaClock;

@@ -9,6 +9,7 @@ use std::{
     io::{ErrorKind, Read as _, Write as _},
     net::{SocketAddr, TcpStream},
     num::NonZeroU32,
+    os::fd::OwnedFd,
     time::Duration,
 };
 
@@ -29,7 +30,8 @@ use crate::clock;
 
 /// The longest wait for a response.
 const PATIENCE: Duration = Duration::from_secs(5);
-const LARGEST_ANSWER: usize = 16 * 1024;
+/// The longest response, and the size of the buffer for reading.
+pub(crate) const LARGEST_ANSWER: usize = 16 * 1024;
 
 /// The settings of the client: the request, and the number of connections that send it.
 pub(super) struct Lean<'a> {
@@ -43,8 +45,8 @@ pub(super) struct Lean<'a> {
     pub(super) per_second: Option<NonZeroU32>,
 }
 
-/// A connection with one request at a time.
-struct Connection {
+/// A connection with one request at a time. One thread waits for the responses of many such connections.
+pub(crate) struct PolledConnection {
     stream: TcpStream,
     answer: Answer,
 }
@@ -56,16 +58,11 @@ struct Answer(Vec<u8>);
 impl Lean<'_> {
     /// Runs the client. At the end, every sent request was answered, or counts as failed. Latencies are not measured.
     pub(super) fn run(&self) -> anyhow::Result<Load> {
-        let request = get(self.path, self.key);
+        let request = get(self.path, self.key).into_bytes();
         let epoll = epoll::create(CreateFlags::CLOEXEC).context("create an epoll instance")?;
         let mut connections = Vec::new();
         for number in 0..self.connections {
-            let stream = TcpStream::connect(self.address).with_context(|| format!("connect to {}", self.address))?;
-            stream.set_nodelay(true).context("set TCP_NODELAY")?;
-            stream.set_nonblocking(true).context("make a socket non-blocking")?;
-            epoll::add(&epoll, &stream, EventData::new_u64(number as u64), EventFlags::IN | EventFlags::ET)
-                .context("wait for answers")?;
-            connections.push(Connection { stream, answer: Answer::default() });
+            connections.push(PolledConnection::open(self.address, &epoll, number as u64)?);
         }
         let mut load = Load { served: 0, refused: 0, failed: 0, seconds: 0.0, bytes: 0, p50: 0.0, p95: 0.0, p99: 0.0 };
         let started = clock::now();
@@ -113,16 +110,26 @@ impl Lean<'_> {
     }
 }
 
-impl Connection {
-    fn ask(&mut self, request: &str) -> anyhow::Result<()> {
+impl PolledConnection {
+    /// Connects. Responses are events of `epoll` with this number.
+    pub(crate) fn open(address: SocketAddr, epoll: &OwnedFd, number: u64) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(address).with_context(|| format!("connect to {address}"))?;
+        stream.set_nodelay(true).context("set TCP_NODELAY")?;
+        stream.set_nonblocking(true).context("make a socket non-blocking")?;
+        epoll::add(epoll, &stream, EventData::new_u64(number), EventFlags::IN | EventFlags::ET)
+            .context("wait for answers")?;
+        Ok(Self { stream, answer: Answer::default() })
+    }
+
+    pub(crate) fn ask(&mut self, request: &[u8]) -> anyhow::Result<()> {
         // The send buffer of a socket without a request in flight has room for one request.
-        let sent = self.stream.write(request.as_bytes()).context("send a request")?;
+        let sent = self.stream.write(request).context("send a request")?;
         ensure!(sent == request.len(), "only {sent} bytes of a request were sent");
         Ok(())
     }
 
     /// Reads the received bytes. Returns the status and the length of a complete response.
-    fn read_response(&mut self, room: &mut [u8]) -> anyhow::Result<Option<(u16, usize)>> {
+    pub(crate) fn read_response(&mut self, room: &mut [u8]) -> anyhow::Result<Option<(u16, usize)>> {
         loop {
             let count = match self.stream.read(room) {
                 Ok(0) => bail!("a connection was closed"),

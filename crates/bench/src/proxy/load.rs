@@ -101,7 +101,8 @@ fn h2load(url: &str, flags: &[String], length: Duration, folder: &Path) -> anyho
     parse_h2load(&said, &fs::read_to_string(&log).context("read h2load's log")?)
 }
 
-fn output(command: &mut Command) -> anyhow::Result<String> {
+/// Runs a program, and returns its output.
+pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("run {program}"))?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

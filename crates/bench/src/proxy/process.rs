@@ -1,12 +1,13 @@
-//! The processes of a proxy. They are started on a separate core, measured with /proc, and stopped by their IDs.
+//! The processes of proxies, operators and other programs. They are started, on a separate core if necessary, measured
+//! with /proc, and stopped by their IDs.
 
 use std::{
     fs,
     net::{SocketAddr, TcpListener, TcpStream},
     ops::{Add, Sub},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, bail, ensure};
@@ -42,6 +43,12 @@ pub(crate) struct Cpu {
     pub(crate) system: Duration,
 }
 
+impl Cpu {
+    pub(crate) fn total(self) -> Duration {
+        self.user + self.system
+    }
+}
+
 impl Add for Cpu {
     type Output = Self;
 
@@ -62,6 +69,10 @@ impl Sub for Cpu {
 pub(crate) struct Process {
     name: String,
     child: Child,
+    log: PathBuf,
+    pub(crate) started: Instant,
+    /// The time that the program has for its exit when this value is dropped, before it is killed.
+    grace: Duration,
     /// The time from the start of the program to the first accepted connection.
     pub(crate) listening_after: Duration,
 }
@@ -75,10 +86,25 @@ impl Process {
         log: &Path,
         listen: SocketAddr,
     ) -> anyhow::Result<Self> {
+        let mut process = Self::spawn(name, command, cores, log)?;
+        process.grace = GRACE;
+        while TcpStream::connect(listen).is_err() {
+            process.check().context("during its start")?;
+            if clock::since(process.started) > PATIENCE {
+                bail!("{name} does not listen on {listen} after {PATIENCE:?}: {}", process.log_tail());
+            }
+            clock::sleep(POLL);
+        }
+        process.listening_after = clock::since(process.started);
+        Ok(process)
+    }
+
+    /// Starts a program, with its output in a log. It is killed when the value is dropped.
+    pub(crate) fn spawn(name: &str, command: &[String], cores: Cores, log: &Path) -> anyhow::Result<Self> {
         let output = fs::File::create(log).with_context(|| format!("write {}", log.display()))?;
         let started = clock::now();
         let mut words = Command::new("setpriv");
-        // The proxies end with this program, also if this program is killed.
+        // The program ends with this one, also if this one is killed.
         words.args(["--pdeathsig", "TERM"]);
         if let Cores::Own = cores {
             words.args(["taskset", "-c", &PROXY_CORE.to_string()]);
@@ -90,18 +116,16 @@ impl Process {
             .stderr(output)
             .spawn()
             .with_context(|| format!("start {name}"))?;
-        let mut process = Self { name: name.to_owned(), child, listening_after: Duration::ZERO };
-        while TcpStream::connect(listen).is_err() {
-            if let Some(status) = process.child.try_wait().context("read its status")? {
-                bail!("{name} ended during its start ({status}): {}", log_tail(log));
-            }
-            if clock::since(started) > PATIENCE {
-                bail!("{name} does not listen on {listen} after {PATIENCE:?}: {}", log_tail(log));
-            }
-            clock::sleep(POLL);
+        let (name, log) = (name.to_owned(), log.to_owned());
+        Ok(Self { name, child, log, started, grace: Duration::ZERO, listening_after: Duration::ZERO })
+    }
+
+    /// Fails if the program has ended.
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
+        match self.child.try_wait().context("read its status")? {
+            Some(status) => bail!("{} ended ({status}): {}", self.name, self.log_tail()),
+            None => Ok(()),
         }
-        process.listening_after = clock::since(started);
-        Ok(process)
     }
 
     /// Moves all its threads to these cores.
@@ -119,8 +143,7 @@ impl Process {
     pub(crate) fn cpu(&self) -> anyhow::Result<Cpu> {
         let mut total = Cpu::default();
         for id in self.ids() {
-            let stat =
-                fs::read_to_string(format!("/proc/{id}/stat")).with_context(|| format!("{} ended", self.name))?;
+            let stat = self.read(&format!("/proc/{id}/stat"))?;
             total = total + parse_cpu(&stat).with_context(|| format!("read the CPU time of {}", self.name))?;
         }
         Ok(total)
@@ -139,11 +162,14 @@ impl Process {
     fn memory(&self, field: &str) -> anyhow::Result<u64> {
         let mut total = 0;
         for id in self.ids() {
-            let status =
-                fs::read_to_string(format!("/proc/{id}/status")).with_context(|| format!("{} ended", self.name))?;
+            let status = self.read(&format!("/proc/{id}/status"))?;
             total += parse_memory(&status, field).with_context(|| format!("read the memory of {}", self.name))?;
         }
         Ok(total)
+    }
+
+    fn read(&self, file: &str) -> anyhow::Result<String> {
+        fs::read_to_string(file).with_context(|| format!("{} ended: {}", self.name, self.log_tail()))
     }
 
     /// The number of open files and sockets of all processes.
@@ -155,17 +181,42 @@ impl Process {
         self.ids().into_iter().map(count).sum()
     }
 
+    pub(crate) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        send(self.child.id(), signal)
+    }
+
     /// Sends SIGTERM to the program, and returns its exit status. None if the program had to be killed.
     pub(crate) fn end(mut self) -> anyhow::Result<Option<ExitStatus>> {
-        signal(self.child.id(), Signal::TERM);
+        self.ends_within(PATIENCE)
+    }
+
+    /// Sends SIGTERM to the program. Fails if the program does not end successfully.
+    pub(crate) fn end_well(mut self) -> anyhow::Result<()> {
+        match self.ends_within(PATIENCE)? {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => bail!("{} ended with {status}: {}", self.name, self.log_tail()),
+            None => bail!("{} does not end: {}", self.name, self.log_tail()),
+        }
+    }
+
+    fn ends_within(&mut self, patience: Duration) -> anyhow::Result<Option<ExitStatus>> {
+        // This call fails only if the program has just ended.
+        let _ = self.signal(Signal::TERM);
         let asked = clock::now();
-        while clock::since(asked) < PATIENCE {
+        while clock::since(asked) < patience {
             if let Some(status) = self.child.try_wait().context("read its status")? {
                 return Ok(Some(status));
             }
             clock::sleep(POLL);
         }
         Ok(None)
+    }
+
+    /// The last lines of the program's log.
+    pub(crate) fn log_tail(&self) -> String {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<_> = text.lines().map(|line| line.chars().take(300).collect::<String>()).collect();
+        lines[lines.len().saturating_sub(10)..].join("\n")
     }
 
     /// The IDs of the program and its children.
@@ -183,29 +234,27 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        // After its exit, the ID can belong to another program.
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
         let ids = self.ids();
-        signal(self.child.id(), Signal::TERM);
-        let asked = clock::now();
-        while clock::since(asked) < GRACE {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
-            }
-            clock::sleep(POLL);
+        if !self.grace.is_zero() && !matches!(self.ends_within(self.grace), Ok(None)) {
+            return;
         }
         // The exit statuses were not collected yet, so the IDs are still valid.
         for id in ids {
-            signal(id, Signal::KILL);
+            // This call fails only if the process has just ended.
+            let _ = send(id, Signal::KILL);
         }
         // A process cannot ignore SIGKILL, so this only collects the exit status.
         let _ = self.child.wait();
     }
 }
 
-fn signal(id: u32, signal: Signal) {
-    if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
-        // This call fails only if the process has just exited.
-        let _ = kill_process(pid, signal);
-    }
+fn send(id: u32, signal: Signal) -> anyhow::Result<()> {
+    let pid = i32::try_from(id).ok().and_then(Pid::from_raw).context("the program has no ID")?;
+    kill_process(pid, signal).context("signal a program")
 }
 
 /// Finds a free address on this machine.
@@ -228,12 +277,6 @@ fn parse_cpu(stat: &str) -> Option<Cpu> {
 fn parse_memory(status: &str, field: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
-}
-
-fn log_tail(log: &Path) -> String {
-    let text = fs::read_to_string(log).unwrap_or_default();
-    let lines: Vec<_> = text.lines().rev().take(3).map(|line| line.chars().take(300).collect::<String>()).collect();
-    lines.into_iter().rev().collect::<Vec<_>>().join(" / ")
 }
 
 #[cfg(test)]

@@ -66,12 +66,8 @@ fn place(contender: Contender) -> usize {
     CONTENDERS.iter().position(|at| *at == contender).expect("a known contender")
 }
 
-fn spread(samples: &[Sample], figure: fn(&Sample) -> f64) -> Spread {
-    Spread::of(samples.iter().map(figure).collect())
-}
-
 fn cpu(samples: &[Sample]) -> Spread {
-    spread(samples, Sample::cpu)
+    Spread::over(samples, Sample::cpu)
 }
 
 /// The ratios of CPU per request within each round.
@@ -152,7 +148,7 @@ fn samples_tables(results: &Results, report: &mut Report) {
 
 fn cell_of(outcome: &Outcome, figure: fn(&Sample) -> f64) -> Cell {
     match outcome {
-        Ok(samples) => Cell::Measured(spread(samples, figure)),
+        Ok(samples) => Cell::Measured(Spread::over(samples, figure)),
         Err(_) => Cell::Text("cannot".to_owned()),
     }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
-use super::{exchange::Connection, scenarios::Scenario};
+use super::{exchange::Connection, process::free_address, scenarios::Scenario};
 
 /// A rate that no contender can reach.
 pub(super) const UNREACHED: u64 = 1_000_000;
@@ -17,6 +17,12 @@ pub(crate) struct Addresses {
     pub(crate) listen: SocketAddr,
     pub(crate) control: SocketAddr,
     pub(crate) telemetry: SocketAddr,
+}
+
+impl Addresses {
+    pub(crate) fn free() -> anyhow::Result<Self> {
+        Ok(Self { listen: free_address()?, control: free_address()?, telemetry: free_address()? })
+    }
 }
 
 /// The path of the agent: the value of `WEIR_AGENT`, or the agent next to this program.
@@ -64,6 +70,17 @@ pub(crate) fn snapshot_of(name: &str, sequence: u64, rules: impl IntoIterator<It
     json!({"wireVersion": 1, "sequence": sequence, "revision": revision, "policies": [policy]})
 }
 
+/// A limit of a rule: a token bucket.
+pub(crate) fn bucket(requests: u64, period_millis: u64, burst: u64) -> Value {
+    json!({
+        "name": "limit",
+        "strategy": "TokenBucket",
+        "requests": requests,
+        "periodMillis": period_millis,
+        "burst": burst,
+    })
+}
+
 /// The snapshot of a scenario, with the rules that a user would write.
 fn snapshot(scenario: Scenario) -> Value {
     let (requests, period) = if scenario.refused { (1, DAY) } else { (UNREACHED, SECOND) };
@@ -73,13 +90,7 @@ fn snapshot(scenario: Scenario) -> Value {
             "action": "Limit",
             "match": [{ "paths": [format!("{prefix}**")] }],
             "key": [{ "header": "x-key" }],
-            "limits": [{
-                "name": "limit",
-                "strategy": "TokenBucket",
-                "requests": requests,
-                "periodMillis": period,
-                "burst": requests,
-            }],
+            "limits": [bucket(requests, period, requests)],
             "onLimit": { "status": 429, "headers": "IETF" },
             "maxKeys": scenario.keys.max(1_000),
         })

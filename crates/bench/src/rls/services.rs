@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use serde_json::Value;
 
 use crate::{
-    proxy::{Cores, Process, agent_program, free_address},
+    proxy::{Cores, Cpu, Process, agent_program, free_address},
     redis,
 };
 
@@ -124,6 +124,6 @@ impl Service {
 
     /// The CPU time of all its processes so far.
     pub(crate) fn cpu(&self) -> anyhow::Result<Duration> {
-        self.processes.iter().map(|process| process.cpu().map(|cpu| cpu.user + cpu.system)).sum()
+        self.processes.iter().map(|process| process.cpu().map(Cpu::total)).sum()
     }
 }

@@ -22,7 +22,7 @@ use super::{
     services::{PeerSettings, Service},
 };
 use crate::{
-    proxy::{Cores, Process, make_room, snapshot_of},
+    proxy::{Cores, Cpu, Process, make_room, snapshot_of},
     report::{Part, Report},
     stats::{float, quantile_us},
 };
@@ -185,7 +185,7 @@ impl Target {
     fn cpu(&self) -> anyhow::Result<Duration> {
         let services = self.services.iter().map(Service::cpu).sum::<anyhow::Result<Duration>>()?;
         let store = self.store.as_ref().map(Process::cpu).transpose()?;
-        Ok(services + store.map_or(Duration::ZERO, |cpu| cpu.user + cpu.system))
+        Ok(services + store.map_or(Duration::ZERO, Cpu::total))
     }
 }
 

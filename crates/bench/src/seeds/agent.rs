@@ -2,11 +2,13 @@
 
 use std::{net::SocketAddr, path::Path};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::proxy::{Addresses, Cores, Process, agent_command, free_address, put_snapshot, snapshot_of};
+use crate::proxy::{Addresses, Cores, Process, agent_command, put_snapshot, snapshot_of};
 
 pub(super) const WEIR: &str = "weir-agent";
+/// The store's name in rules.
+const STORE: &str = "bench/limits";
 
 /// A running agent, with as many threads as the machine has cores. It is stopped when this value is dropped.
 pub(super) struct Agent {
@@ -15,14 +17,14 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// Starts it with these rules. `flags` are more flags than those of its addresses.
+    /// Starts the agent with these rules. `flags` are added to the flags for the addresses.
     pub(super) fn start(
         upstream: SocketAddr,
         flags: &[(&str, &str)],
         policy: &Policy,
         folder: &Path,
     ) -> anyhow::Result<Self> {
-        let at = Addresses { listen: free_address()?, control: free_address()?, telemetry: free_address()? };
+        let at = Addresses::free()?;
         let command = agent_command(upstream, &at, flags)?;
         let process = Process::start(WEIR, &command, Cores::All, &folder.join("weir-agent.log"), at.listen)?;
         put_snapshot(at.control, &policy.snapshot())?;
@@ -48,4 +50,24 @@ impl Policy {
         snapshot["stores"] = self.stores.clone().into();
         snapshot
     }
+}
+
+pub(super) fn redis_store(address: SocketAddr) -> Value {
+    store(&json!({ "redis": { "topology": "Standalone", "endpoints": [address.to_string()] } }))
+}
+
+pub(super) fn store(backend: &Value) -> Value {
+    json!({ "name": STORE, "backend": backend })
+}
+
+/// Gives a rule scope Shared, with the default for a lost store.
+pub(super) fn share(rule: &mut Value, sharers: usize) {
+    let name = rule["name"].as_str().unwrap_or_default();
+    rule["shared"] = json!({
+        "store": STORE,
+        "counters": format!("bench/bench.{name}"),
+        "stamp": 1,
+        "onStoreLoss": "LocalShare",
+        "sharers": sharers,
+    });
 }

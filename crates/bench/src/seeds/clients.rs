@@ -193,15 +193,14 @@ mod tests {
     use tokio::runtime::Builder;
 
     use super::{
-        super::levels::app::{AT_ONCE, App},
+        super::levels::app::{self, AT_ONCE},
         *,
     };
 
     #[test]
     fn every_request_is_counted_once() {
-        let app = App::start(1).expect("a free port");
+        let [address] = app::start().expect("a free port");
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-        let address = app.addresses()[0];
         let clients = [Client::new(address, "/"), Client::new(address, AT_ONCE)];
         let answers = run_step(&runtime, &clients, 200, Duration::from_millis(100));
         assert_eq!(answers.iter().map(|answers| answers.served.len()).collect::<Vec<_>>(), [20, 20]);

@@ -1,5 +1,5 @@
-//! Seed 000: a burst of five times as many requests as a limit admits, and a crowd of clients on a limit that admits
-//! all, through the agent and through gateways made of tower-shot's layers and tower's own.
+//! Seed 000: a burst of five times as many requests as a limit admits, and many clients under a limit that admits all
+//! requests. The requests pass through the agent and through gateways with the layers of tower-shot and of tower.
 
 mod app;
 mod h2load;
@@ -17,7 +17,7 @@ use self::{
 };
 use super::agent::{Agent, Policy};
 use crate::{
-    proxy::{Cores, Process, free_address, more_files},
+    proxy::{Cores, Process, bucket, free_address, more_files},
     report::Part,
     stacks,
 };
@@ -171,13 +171,7 @@ fn policy(load: Load, wait: Option<Duration>) -> Policy {
     let mut rule = json!({
         "name": "all",
         "action": "Limit",
-        "limits": [{
-            "name": "limit",
-            "strategy": "TokenBucket",
-            "requests": load.per_second,
-            "periodMillis": 1_000,
-            "burst": load.per_second,
-        }],
+        "limits": [bucket(load.per_second.into(), 1_000, load.per_second.into())],
         "onLimit": { "status": 429, "headers": "IETF" },
     });
     if let Some(wait) = wait {
@@ -193,13 +187,21 @@ fn most(outcome: &Outcome, load: Load) -> f64 {
     shares.fold(0.0, f64::max)
 }
 
-/// Whether no more reached the app than the limit allows, and as many as were served.
+/// Checks that the app got no more requests than the limit allows, and exactly as many as were served.
 fn check(outcome: &Outcome, load: Load) -> anyhow::Result<()> {
     let most = most(outcome, load);
-    ensure!(most <= 1.0, "{:.2} % of what the limit allows reached the app", most * 100.0);
+    ensure!(most <= 1.0, "the app got {:.2} % of the requests that the limit allows", most * 100.0);
     let served = outcome.answers.iter().filter(|answer| answer.is_served()).count();
-    ensure!(served == outcome.arrivals.len(), "{served} served, but {} reached the app", outcome.arrivals.len());
-    ensure!(served >= load.per_second as usize, "{served} served, although {} could be at once", load.per_second);
+    ensure!(
+        served == outcome.arrivals.len(),
+        "{served} requests were served, but {} reached the app",
+        outcome.arrivals.len()
+    );
+    ensure!(
+        served >= load.per_second as usize,
+        "{served} requests were served, although the limit admits {} at once",
+        load.per_second
+    );
     let mut others = BTreeMap::new();
     for answer in outcome.answers.iter().filter(|answer| !matches!(answer.status, 200 | 429)) {
         let (count, longest) = others.entry(answer.status).or_insert((0, Duration::ZERO));

@@ -13,7 +13,7 @@ use super::agent::{Agent, Policy, WEIR};
 use crate::{
     clock,
     gateway::{DASHMAP, GatewayArgs, MUTEX, Rate},
-    proxy::{Connection, Cores, Load, Process, Upstream, Wrk, free_address, more_files},
+    proxy::{Connection, Cores, Load, Process, Wrk, bucket, free_address, more_files, start_app},
     report::Part,
     stats::{Spread, figure, float},
 };
@@ -129,11 +129,11 @@ pub(super) fn measure(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
         (Kind::Limited, FEW),
         (Kind::Hangs, FEW),
     ];
-    let app = Upstream::start()?;
+    let app = start_app()?;
     let folder = tempfile::tempdir().context("make a folder for logs")?;
     let (mut cases, mut steady) = (Vec::new(), Vec::new());
     for (kind, addresses) in settings {
-        let bench = Bench { kind, addresses, app: app.address(), folder: folder.path() };
+        let bench = Bench { kind, addresses, app, folder: folder.path() };
         let mut gateways = bench.start_all()?;
         let found = bench.run(&mut gateways, rounds)?;
         if matches!(kind, Kind::Refused | Kind::Forwarded) && addresses.name == FEW.name {
@@ -194,7 +194,7 @@ impl Bench<'_> {
 
     /// Gives all gateways the same rates, which follow from what they served in a closed loop.
     fn run_steady(&self, gateways: &mut [Gateway], closed: &Case, rounds: usize) -> anyhow::Result<Vec<Case>> {
-        let throughput = |samples: &Vec<Sample>| Spread::of(samples.iter().map(|it| it.per_second).collect()).median;
+        let throughput = |samples: &Vec<Sample>| Spread::over(samples, |it| it.per_second).median;
         let slowest = closed.samples.iter().map(throughput).fold(f64::INFINITY, f64::min);
         let mut cases = Vec::new();
         for share in open_loop::SHARES {
@@ -277,7 +277,7 @@ impl Bench<'_> {
         gateway.admitted += load.served;
         let passed = clock::since(gateway.started).as_secs_f64();
         self.check(&load, connections, gateway.admitted, passed)?;
-        Ok(Sample::new((cpu.user + cpu.system).as_secs_f64(), &load))
+        Ok(Sample::new(cpu.total().as_secs_f64(), &load))
     }
 
     /// Whether this many were admitted as the limit says, all in all and in this round.
@@ -305,17 +305,12 @@ impl Bench<'_> {
 }
 
 fn policy(rate: Rate, deadline: Option<Duration>) -> Policy {
+    let period = u64::try_from(rate.period.as_millis()).unwrap_or(u64::MAX);
     let rule = json!({
         "name": "per-client",
         "action": "Limit",
         "key": [{ "clientIP": { "trustedHops": 1, "ipv6Prefix": 64 } }],
-        "limits": [{
-            "name": "limit",
-            "strategy": "TokenBucket",
-            "requests": rate.requests,
-            "periodMillis": u64::try_from(rate.period.as_millis()).unwrap_or(u64::MAX),
-            "burst": rate.burst,
-        }],
+        "limits": [bucket(rate.requests.into(), period, rate.burst.into())],
         "onLimit": { "status": 429, "headers": "IETF" },
         "maxKeys": 200_000,
     });

@@ -45,9 +45,9 @@ struct Limit {
 
 /// The document's limit.
 const SMALL: Limit = Limit { path: "/small", requests: 1_000, millis: 3_600_000 };
-/// More than any contender can do.
+/// A limit that no contender can reach.
 const LARGE: Limit = Limit { path: "/large", requests: 10_000_000, millis: 3_600_000 };
-/// Many requests a second.
+/// A limit of many requests a second.
 const RATE: Limit = Limit { path: "/rate", requests: 2_000, millis: 2_000 };
 
 impl Limit {

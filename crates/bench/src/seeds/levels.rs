@@ -10,13 +10,12 @@ use anyhow::{Context as _, ensure};
 use serde_json::json;
 use tokio::runtime::Builder;
 
-use self::app::App;
 use super::{
     agent::{Agent, Policy, WEIR},
     clients::{Answers, Client, run_step},
 };
 use crate::{
-    proxy::{Cores, Process, free_address, more_files},
+    proxy::{Cores, Process, bucket, free_address, more_files},
     report::Part,
 };
 
@@ -78,15 +77,15 @@ pub(super) fn measure(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
     } else {
         (3, RATES.iter().map(|rate| step(*rate, STEP)).chain([step(425, LONG), step(600, LONG)]).collect::<Vec<_>>())
     };
-    let app = App::start(CONTENDERS.len())?;
+    let apps = app::start::<{ CONTENDERS.len() }>()?;
     let folder = tempfile::tempdir().context("make a folder for logs")?;
     let mut proxies = Vec::new();
-    for (name, upstream) in CONTENDERS.into_iter().zip(app.addresses()) {
-        proxies.push(start(name, *upstream, folder.path()).with_context(|| format!("start {name}"))?);
+    for (name, upstream) in CONTENDERS.into_iter().zip(apps) {
+        proxies.push(start(name, upstream, folder.path()).with_context(|| format!("start {name}"))?);
     }
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let addresses = proxies.iter().map(|(_, listen)| *listen);
-    let paths = addresses.map(|address| (address, "/")).chain([(app.addresses()[0], app::AT_ONCE)]);
+    let paths = addresses.map(|address| (address, "/")).chain([(apps[0], app::AT_ONCE)]);
     let clients: Vec<_> = paths.map(|(address, path)| Client::new(address, path)).collect();
     for client in &clients {
         runtime.block_on(client.open(CONNECTIONS))?;
@@ -152,13 +151,7 @@ fn policy() -> Policy {
     let rule = json!({
         "name": "paced",
         "action": "Limit",
-        "limits": [{
-            "name": "slots",
-            "strategy": "TokenBucket",
-            "requests": RATE,
-            "periodMillis": 1_000,
-            "burst": BURST,
-        }],
+        "limits": [bucket(RATE.into(), 1_000, BURST.into())],
         "onLimit": { "maxWaitMillis": u64::try_from(WAIT.as_millis()).unwrap_or(u64::MAX), "status": 429, "headers": "IETF" },
     });
     Policy { rules: vec![rule], ..Policy::default() }
@@ -176,8 +169,8 @@ fn go_version() -> anyhow::Result<String> {
     Ok(line.context("the peer's go.mod requires golang.org/x/time")?.to_owned())
 }
 
-/// Whether the agent admitted no more than its limit: a full bucket, and what it earned until it admitted the last
-/// request, which was at least a service time before the app's answer.
+/// Checks that the agent admitted no more than its limit: a full bucket, and the units that the bucket earned until the
+/// agent admitted the last request. This was at least a service time before the app's answer.
 fn check(rate: u32, length: Duration, ours: &Answers) -> anyhow::Result<()> {
     let admitted = ours.served.len() + ours.timed_out.len();
     let most = f64::from(BURST) + f64::from(RATE) * ours.lasting.saturating_sub(SERVICE).as_secs_f64();

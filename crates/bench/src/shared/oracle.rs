@@ -37,9 +37,9 @@ pub(crate) fn excess(admitted: &[Admission], limit: SharedLimit) -> u64 {
     by_key.into_values().map(|times| excess_of(times, limit)).max().unwrap_or_default()
 }
 
-/// A request is decided at some moment between its two times. So between any two moments *a* and *b*, at least those
-/// requests were admitted whose both times lie there, and the limit allows `requests + requests × (b - a) / period`.
-/// Only the starts of requests matter as *a*, and only their ends as *b*.
+/// The decision on a request happens at some moment between its two times. So if both times of a request are between
+/// two moments *a* and *b*, the request was admitted between *a* and *b*. There, the limit allows
+/// `requests + requests × (b - a) / period`. Only the starts of requests matter as *a*, and only their ends as *b*.
 fn excess_of(mut times: Vec<(u64, u64)>, limit: SharedLimit) -> u64 {
     times.sort_unstable();
     let first = times.first().map_or(0, |(begun, _)| *begun);

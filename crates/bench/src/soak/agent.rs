@@ -11,7 +11,7 @@ use anyhow::{Context as _, ensure};
 use super::{clients::http1, samples::Sample};
 use crate::{
     clock,
-    proxy::{Cores, Process, agent_program, free_address},
+    proxy::{Addresses, Cores, Process, agent_command},
 };
 
 /// The number of workers: enough for races between workers, and typical for a sidecar.
@@ -35,23 +35,14 @@ pub(super) struct Ended {
 
 impl SoakedAgent {
     pub(super) fn start(app: SocketAddr, more: &[String], folder: &Path) -> anyhow::Result<Self> {
-        let (proxy, control, telemetry) = (free_address()?, free_address()?, free_address()?);
-        let mut command = vec![agent_program()?];
-        let flags = [
-            ("--listen", proxy.to_string()),
-            ("--control", control.to_string()),
-            ("--telemetry", telemetry.to_string()),
-            ("--upstream", app.to_string()),
-            ("--workers", WORKERS.to_owned()),
-            ("--header-timeout", "5s".to_owned()),
-            ("--stall-timeout", "5s".to_owned()),
-            ("--idle-timeout", "10s".to_owned()),
-        ];
-        command.extend(flags.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
+        let at = Addresses::free()?;
+        let flags =
+            [("--workers", WORKERS), ("--header-timeout", "5s"), ("--stall-timeout", "5s"), ("--idle-timeout", "10s")];
+        let mut command = agent_command(app, &at, &flags)?;
         command.extend_from_slice(more);
         let log = folder.join("agent.log");
-        let process = Process::start("weir-agent", &command, Cores::All, &log, proxy)?;
-        Ok(Self { process, proxy, control, telemetry, log })
+        let process = Process::start("weir-agent", &command, Cores::All, &log, at.listen)?;
+        Ok(Self { process, proxy: at.listen, control: at.control, telemetry: at.telemetry, log })
     }
 
     pub(super) fn proxy(&self) -> SocketAddr {
@@ -68,12 +59,11 @@ impl SoakedAgent {
         ensure!(status == 200, "/metrics has the status {status}");
         let metrics = std::str::from_utf8(&metrics).context("read the metrics")?;
         // The connection of this scrape is one of the agent's descriptors in every sample.
-        let cpu = self.process.cpu()?;
         Ok(Sample {
             seconds: clock::since(started).as_secs_f64(),
             resident: self.process.resident()?,
             descriptors: self.process.descriptors()?,
-            cpu: (cpu.user + cpu.system).as_secs_f64(),
+            cpu: self.process.cpu()?.total().as_secs_f64(),
             ..Sample::of_metrics(metrics)?
         })
     }

@@ -31,7 +31,7 @@ use tokio::{
 };
 use tokio_tungstenite::{
     WebSocketStream,
-    tungstenite::{handshake::derive_accept_key, protocol::Role},
+    tungstenite::{handshake::server::create_response, protocol::Role},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -215,9 +215,11 @@ fn dripping() -> Response<Body> {
 
 /// Accepts a WebSocket, and echoes every message.
 fn websocket(mut request: Request<Incoming>) -> Response<Body> {
-    let Some(key) = request.headers().get("sec-websocket-key") else { return with_status(StatusCode::BAD_REQUEST) };
-    let accept = derive_accept_key(key.as_bytes());
     let upgrade = hyper::upgrade::on(&mut request);
+    let (parts, _) = request.into_parts();
+    let Ok(switching) = create_response(&Request::from_parts(parts, ())) else {
+        return with_status(StatusCode::BAD_REQUEST);
+    };
     tokio::spawn(async move {
         let Ok(upgraded) = upgrade.await else { return };
         let mut messages = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, None).await;
@@ -227,12 +229,7 @@ fn websocket(mut request: Request<Incoming>) -> Response<Body> {
             }
         }
     });
-    let switching = Response::builder()
-        .status(StatusCode::SWITCHING_PROTOCOLS)
-        .header("connection", "upgrade")
-        .header("upgrade", "websocket")
-        .header("sec-websocket-accept", accept);
-    switching.body(Full::default().boxed_unsync()).expect("well formed")
+    switching.map(|()| Full::default().boxed_unsync())
 }
 
 #[cfg(test)]

@@ -137,11 +137,14 @@ impl Add<'_> {
 }
 
 async fn lane(mut client: impl Client, target: Arc<Target>, tally: Rc<Tally>, pace: Pace) {
+    // When the app stops, the agent also closes the connections that clients keep between their rounds.
+    let mut moment = target.app.now();
     loop {
-        let (moment, started) = (target.app.now(), clock::now());
+        let started = clock::now();
         let round = tokio::time::timeout(PATIENCE, client.round(&target)).await;
         let outcome = round.unwrap_or_else(|_| Err(anyhow!("the round did not end within {PATIENCE:?}")));
         tally.count(&outcome, target.app.none_since(moment), clock::since(started));
+        moment = target.app.now();
         tokio::time::sleep(pace.pause).await;
     }
 }

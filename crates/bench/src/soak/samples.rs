@@ -5,8 +5,6 @@ use std::fmt;
 use anyhow::{Context as _, ensure};
 use serde::Serialize;
 
-use crate::stats::Spread;
-
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Sample {
     /// The time of the sample, in seconds since the start.
@@ -65,10 +63,6 @@ impl fmt::Display for Sample {
 pub(super) fn third(samples: &[Sample], place: usize) -> &[Sample] {
     let at = |place: usize| samples.len() * place / 3;
     &samples[at(place)..at(place + 1)]
-}
-
-pub(super) fn spread(samples: &[Sample], figure: fn(&Sample) -> f64) -> Spread {
-    Spread::of(samples.iter().map(figure).collect())
 }
 
 /// Adds up all series of a metric family whose labels contain this text.

@@ -5,11 +5,11 @@ use std::time::Duration;
 use super::{
     Outcome,
     clients::{CONTROL, SLOWEST},
-    samples::{Sample, spread, third},
+    samples::{Sample, third},
 };
 use crate::{
     report::{Cell, Lines, Report, Row, Series, Table},
-    stats::{figure, float},
+    stats::{Spread, figure, float},
 };
 
 const MEBIBYTE: f64 = 1_048_576.0;
@@ -102,7 +102,7 @@ fn aims(outcome: &Outcome) -> Vec<Judged> {
 }
 
 fn memory(samples: &[Sample]) -> Judged {
-    let median = |place| spread(third(samples, place), resident).median;
+    let median = |place| Spread::over(third(samples, place), resident).median;
     let (middle, last) = (median(1), median(2));
     (
         format!("memory is flat: median of the last third at most {} MiB above the middle third's", GROWTH / MEBIBYTE),
@@ -115,10 +115,10 @@ fn over_time(outcome: &Outcome, length: Duration) -> Table {
     let samples = &outcome.samples;
     let row = |contender: &str, samples: &[Sample], cpu: Cell| {
         let cells = [
-            Cell::Measured(spread(samples, |sample| resident(sample) / MEBIBYTE)),
-            Cell::Measured(spread(samples, descriptors)),
-            Cell::Measured(spread(samples, |sample| sample.connections)),
-            Cell::Measured(spread(samples, |sample| sample.keys)),
+            Cell::Measured(Spread::over(samples, |sample| resident(sample) / MEBIBYTE)),
+            Cell::Measured(Spread::over(samples, descriptors)),
+            Cell::Measured(Spread::over(samples, |sample| sample.connections)),
+            Cell::Measured(Spread::over(samples, |sample| sample.keys)),
             last(samples, |sample| sample.evicted),
             last(samples, |sample| sample.overflowed),
             last(samples, |sample| sample.allowed),

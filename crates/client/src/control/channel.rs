@@ -1,10 +1,10 @@
 //! The channel to the operator: snapshots come in, acknowledgements and statuses go out.
 //!
-//! The agent speaks first, with its status. After that it answers each snapshot before it reads the next message, so
+//! The agent's first message is its status. After that it answers each snapshot before it reads the next message, so
 //! operator and agent always agree on which snapshot an answer is about.
 //!
-//! After the first snapshot that comes into force, the agent asks this operator about its rules of scope Fleet. A leader
-//! of the past cannot become the one that the agent asks, because its snapshots are refused.
+//! After the first snapshot that comes into force, the agent asks this operator about its rules of scope Fleet. The
+//! agent never asks a previous leader, because it refuses the snapshots of that leader.
 
 use std::{future::pending, io::ErrorKind, sync::Arc, time::Duration};
 
@@ -58,6 +58,7 @@ pub(crate) async fn serve<W>(
                     };
                     let is_leader = matches!(answer, ToOperator::Acknowledgement(_));
                     send(&mut channel, &answer).await?;
+                    operator.iter().for_each(OperatorChannel::message_sent);
                     drop(writing);
                     if is_leader && operator.is_none() {
                         operator = Some(join(&mut channel, &control, every).await?);
@@ -84,11 +85,14 @@ pub(crate) async fn serve<W>(
                     }
                     operator.answer(answers);
                 }
+                ToAgent::Hello => {}
                 ToAgent::Unknown(tag) => tracing::debug!(tag, "skipped a message of a later version"),
             },
             questions = questions(&mut operator) => send(&mut channel, &ToOperator::Questions(questions)).await?,
             () = sleep_until(next_at), if every.is_some() => {
-                send_status(&mut channel, &control, &mut sent).await?;
+                if !operator.as_ref().is_some_and(OperatorChannel::is_quiet) {
+                    send_status(&mut channel, &control, &mut sent).await?;
+                }
                 // After a delayed status, the agent still waits a whole interval.
                 next_at = clock::now() + every.map_or(Duration::ZERO, |every| until_next(every, clock::wall()));
             }

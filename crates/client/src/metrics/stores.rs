@@ -15,7 +15,7 @@ pub(super) fn families(stores: &Stores) -> [MetricFamily; 6] {
     [
         gauges(
             "weir_store_up",
-            "1 if the store answers, 0 if it is lost.",
+            "1 if the store answers, 0 if it is lost or refuses all questions of a rule.",
             each().map(|(labels, store)| (labels, u64::from(store.is_up))),
         ),
         counts("weir_store_trips_total", "Round trips to the store.", |stats| stats.trips),

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     Time,
     answer::{ChargedWords, Tightest},
-    meter,
+    meter::{self, When},
     sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock},
     time::SET_BACK,
     word::Sealed,
@@ -107,7 +107,8 @@ impl Hold {
             self.swept = request.now;
         }
         let now = request.now.max(self.swept);
-        Request { now, latest: request.latest.map(|latest| latest.max(now)), ..*request }
+        let when = if let When::By(latest) = request.when { When::By(latest.max(now)) } else { request.when };
+        Request { now, when, ..*request }
     }
 
     fn look(&mut self, set: &Set, tag: u32, now: Time) -> Look {

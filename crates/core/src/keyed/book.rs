@@ -6,7 +6,7 @@ use super::{Clock, histories::Journals};
 use crate::{
     Quota, Strategy, Terms, Time,
     answer::{Receipts, Tightening, Tightest},
-    meter::{History, Kind, Memory, Meter, Receipt, Stop, Taken},
+    meter::{History, Kind, Memory, Meter, Receipt, Stop, Taken, When},
     refused::RuleRefused,
     supply::Supply,
     sync::{AtomicU64, Ordering},
@@ -55,8 +55,7 @@ pub(super) type Agree<'a> = &'a dyn Fn(Arc<[History]>) -> Arc<[History]>;
 pub(crate) struct Request {
     pub(crate) now: Time,
     pub(crate) cost: u64,
-    /// The latest time until which the request can wait. None if it does not wait.
-    pub(crate) latest: Option<Time>,
+    pub(crate) when: When,
 }
 
 /// The charges of all limits of a key.
@@ -114,10 +113,7 @@ impl Old<'_> {
 impl Request {
     #[inline]
     fn take(&self, meter: &Meter, words: &[AtomicU64]) -> Result<Taken, Stop> {
-        match self.latest {
-            None => meter.charge(words, self.now, self.cost),
-            Some(latest) => meter.reserve(words, self.now, self.cost, latest),
-        }
+        meter.take(words, self.now, self.cost, self.when)
     }
 }
 
@@ -170,7 +166,7 @@ impl Set {
 
     #[inline(never)]
     fn take_all(&self, words: &[AtomicU64], request: &Request, clock: Clock<'_>) -> Result<Granted, Halt> {
-        if request.latest.is_none() {
+        if let When::Now = request.when {
             self.peek(words, request)?;
         }
         let (mut at, mut receipts, mut tightening) = (request.now, Receipts::NONE, Tightest::none());
@@ -274,8 +270,8 @@ impl Set {
     }
 
     /// Computes unset words from the words under the old terms, or starts them if there are no such words. Threads that
-    /// do so at the same time compute the same words. `kept` is the old index of each limit. Without `agree`, only the
-    /// words keep information about earlier admissions.
+    /// do so at the same time compute the same words. `kept` has the old index of each limit, and None for a new limit.
+    /// Without `agree`, only the words keep information about earlier admissions.
     pub(super) fn succeed<'a>(
         &self,
         words: &[AtomicU64],

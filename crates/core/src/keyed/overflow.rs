@@ -4,7 +4,7 @@
 //! guards the overflow. So its words need no atomic steps, and are the smaller words of
 //! [`Guarded`](crate::meter::Guarded). A key in the overflow is identified by 32 bits of its fingerprint. These bits
 //! also determine the places of its words in every table, before and after a change of the terms. Two keys with the
-//! same 32 bits share one count, which can only refuse too many requests.
+//! same 32 bits share one count. So the count can refuse too many requests, but never admits too many.
 //!
 //! The overflow consists of buckets. A key has two buckets and takes a place in the emptier bucket, so buckets fill
 //! evenly. If both buckets are full, the key with the lowest usage loses its place, and the bucket's *rest* is raised
@@ -219,10 +219,10 @@ impl Overflow {
         Some(own)
     }
 
-    /// Returns all keys that are not idle.
-    pub(super) fn all<'a>(&'a self, set: &'a Set, now: Time) -> impl Iterator<Item = (u32, &'a [AtomicU64])> {
+    /// Returns all keys, also idle ones.
+    pub(super) fn all(&self) -> impl Iterator<Item = (u32, &[AtomicU64])> {
         let overflow = self.tags.iter().enumerate().filter(|&(_, &tag)| tag != FREE);
-        overflow.map(|(place, &tag)| (tag, self.words(place))).filter(move |(_, words)| !set.is_idle(words, now))
+        overflow.map(|(place, &tag)| (tag, self.words(place)))
     }
 
     /// Returns all rests that are not idle, by bucket.
@@ -232,9 +232,12 @@ impl Overflow {
         rests.filter(move |(_, rest)| !set.is_idle(rest, now))
     }
 
-    /// Takes over a key from the previous table. `put` computes its words.
+    /// Takes over a key from the previous table, unless it is idle here. `put` computes its words.
     pub(super) fn receive(&mut self, set: &Set, tag: u32, now: Time, put: impl FnOnce(&[AtomicU64])) {
         put(&self.draft);
+        if set.is_idle(&self.draft, now) {
+            return;
+        }
         match self.find(tag) {
             Some(place) => set.join(self.words(place), &self.draft),
             None => self.insert(set, tag, now),

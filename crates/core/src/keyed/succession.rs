@@ -5,6 +5,8 @@
 //! computed. A thread that finds sealed words, or does not find a key in a closed region, computes this key's words if
 //! no other thread has. All threads compute the same words. Then the thread decides in the successor. So no known key
 //! waits, and each decision uses either the old terms or the new terms.
+//!
+//! When all keys have moved, the earlier tables that handles still have lead to the successor directly: see `chain`.
 
 use std::{num::NonZeroUsize, sync::Arc};
 
@@ -19,6 +21,7 @@ use super::{
 };
 use crate::{
     Terms, Time,
+    chain::{Chain, Replaced},
     meter::recorded_until,
     sync::{AtomicU64, Ordering, lock},
 };
@@ -26,25 +29,27 @@ use crate::{
 impl Table {
     /// Puts other terms in force. The returned table has all keys. This table forwards each key to it.
     pub(crate) fn retune(self: &Arc<Self>, clock: Clock<'_>, terms: Terms, max_keys: NonZeroUsize) -> Arc<Self> {
-        let mut table = self;
-        let guard = loop {
+        let mut table = Arc::clone(self);
+        let next = loop {
             let guard = lock(&table.retuning);
-            match table.successor.get() {
-                Some(next) => table = next,
-                None => break guard,
+            if let Some(next) = table.chain.successor() {
+                drop(guard);
+                table = next;
+            } else if table.book.terms == terms && table.max_keys == max_keys {
+                drop(guard);
+                return table;
+            } else {
+                let next = table.make_successor(clock, terms, max_keys);
+                table.move_to(&next, clock);
+                table.chain.shorten(&next);
+                break next;
             }
         };
-        if table.book.terms == terms && table.max_keys == max_keys {
-            return Arc::clone(table);
-        }
-        let next = table.make_successor(clock, terms, max_keys);
-        table.move_to(next, clock);
-        drop(guard);
         next.reassess(clock());
-        Arc::clone(next)
+        next
     }
 
-    fn make_successor(&self, clock: Clock<'_>, terms: Terms, max_keys: NonZeroUsize) -> &Arc<Self> {
+    fn make_successor(self: &Arc<Self>, clock: Clock<'_>, terms: Terms, max_keys: NonZeroUsize) -> Arc<Self> {
         let kept = terms.places_in(&self.book.terms);
         let book = Book::new(terms, clock());
         // From here on, no key enters for which the successor has no cell.
@@ -66,12 +71,10 @@ impl Table {
         for own in next.overrides.values() {
             next.book.set(own.override_index).unset(&own.words);
         }
-        self.successor.fill(Arc::new(next));
-        self.next()
-    }
-
-    fn next(&self) -> &Arc<Self> {
-        self.successor.get().expect("the successor is set before a word is sealed or a region is closed")
+        next.chain = Chain::after(self);
+        let next = Arc::new(next);
+        self.chain.set(&next);
+        next
     }
 
     /// Moves all keys. The caller must hold `retuning`.
@@ -118,12 +121,15 @@ impl Table {
         }
     }
 
-    /// Returns the successor after computing this key's words there. Called only after a region was closed or words
-    /// were sealed.
+    /// Returns the successor after computing this key's words there, or a later table, which has all keys. Called only
+    /// after a region was closed or words were sealed.
     #[cold]
-    pub(super) fn follow(&self, fingerprint: u64) -> &Self {
-        let next = self.next();
-        self.move_key(next, fingerprint);
+    pub(super) fn follow(&self, fingerprint: u64) -> Arc<Self> {
+        let next =
+            self.chain.successor().expect("the successor is linked before a word is sealed or a region is closed");
+        if next.lineage.retunes == self.lineage.retunes + 1 {
+            self.move_key(&next, fingerprint);
+        }
         next
     }
 
@@ -202,7 +208,8 @@ impl Table {
             next_set.clear_unset(words);
             next_set.succeed(words, || Some(self.old_in_overflow(old, since)), &next.lineage.kept, None);
         };
-        for (tag, words) in overflow.all(set, since) {
+        // An idle key of a bucket has possibly used a part of a window.
+        for (tag, words) in overflow.all() {
             let mut there = lock(&next.regions[next.cells.region_of_tag(tag)].hold);
             let there = there.overflow.get_or_insert_with(|| next.new_overflow());
             there.receive(next_set, tag, since, |draft| succeed(draft, words));
@@ -232,12 +239,115 @@ impl Table {
     }
 }
 
-impl Drop for Table {
-    /// Drops the chain of successors in a loop, because recursion on a long chain overflows the stack.
-    fn drop(&mut self) {
-        let mut next = self.successor.take();
-        while let Some(table) = next {
-            next = Arc::into_inner(table).and_then(|mut last| last.successor.take());
+impl Replaced for Table {
+    fn retunes(&self) -> u64 {
+        self.lineage.retunes
+    }
+
+    fn chain(&self) -> &Chain<Self> {
+        &self.chain
+    }
+
+    fn chain_mut(&mut self) -> &mut Chain<Self> {
+        &mut self.chain
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+
+    use super::Table;
+    use crate::{Quota, Strategy, Terms, Time, keyed::Request};
+
+    const NOW: Time = Time::from_nanos(1_700_000_000_000_000_000);
+
+    fn terms(requests: u64) -> Terms {
+        let quota = |requests| Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(1), None);
+        let limit = |requests| [("limit", quota(requests).expect("valid"))];
+        Terms::new(limit(requests))
+            .and_then(|terms| terms.with_override([b"own".to_vec()], limit(20_000)))
+            .expect("valid")
+    }
+
+    fn keys(max: usize) -> NonZeroUsize {
+        NonZeroUsize::new(max).expect("not zero")
+    }
+
+    fn charge(table: &Table, key: &[u8]) {
+        table.charge(key, NOW, 1, &|| NOW).expect("there is room");
+    }
+
+    fn left(table: &Table, key: &[u8]) -> u64 {
+        table.peek(NOW, key, 1).expect("there is room").standing.remaining()
+    }
+
+    /// Retunes often, while a handle of the first table charges or is idle. Every charge must be counted, and only the
+    /// first and the last table may stay in memory.
+    #[test]
+    fn an_old_handle_keeps_no_tables_in_between() {
+        const RETUNES: usize = 10_000;
+        for charges in [true, false] {
+            let old = Arc::new(Table::new(NOW, terms(20_000), keys(1)));
+            let (mut newest, mut tables) = (Arc::clone(&old), Vec::new());
+            for round in 1..=RETUNES {
+                if charges {
+                    [b"ann".as_slice(), b"overflow", b"own"].iter().for_each(|key| charge(&old, key));
+                }
+                newest = newest.retune(&|| NOW, terms(20_000), keys(1 + round % 2));
+                tables.push(Arc::downgrade(&newest));
+                tables.retain(|table| table.strong_count() > 0);
+                assert_eq!(tables.len(), 1, "after {round} retunes, in addition to the first table");
+            }
+            assert!(Arc::ptr_eq(&old.chain.successor().expect("retuned"), &newest), "one step");
+            let used = if charges { RETUNES as u64 } else { 0 };
+            for key in [b"ann".as_slice(), b"overflow", b"own"] {
+                assert_eq!(left(&newest, key), 20_000 - used);
+                assert_eq!(left(&old, key), 20_000 - used, "the old handle reaches the same words");
+            }
+            let capacity = newest.stats().capacity;
+            assert_eq!((old.stats().capacity, old.survey(NOW, 9)), (capacity, newest.survey(NOW, 9)));
+        }
+    }
+
+    /// A key that entered a later table, and a refund of a charge in a table that is skipped now.
+    #[test]
+    fn an_old_handle_finds_new_keys_and_leaves_charges_of_skipped_tables() {
+        let first = Arc::new(Table::new(NOW, terms(10), keys(9)));
+        let second = first.retune(&|| NOW, terms(11), keys(9));
+        charge(&second, b"ann");
+        let request = Request { now: NOW, cost: 2, when: crate::meter::When::Now };
+        let charged =
+            second.take(second.lineage.fingerprint_of(b"ann"), &request, &|| NOW).expect("there is room").charge;
+        let third = second.retune(&|| NOW, terms(12), keys(9));
+        let used = left(&third, b"ann");
+        first.refund(b"ann", &charged, &|| NOW);
+        assert_eq!((left(&first, b"ann"), left(&third, b"ann")), (used, used));
+        charge(&first, b"ann");
+        assert_eq!(left(&second, b"ann"), used - 1);
+        first.credit(b"ann", 1, &|| NOW);
+        assert_eq!(left(&third, b"ann"), used);
+    }
+
+    /// A key in the overflow is idle under a bucket, and has used a part of the window that begins with the change.
+    #[test]
+    fn an_idle_key_in_the_overflow_keeps_what_it_used_of_a_window() {
+        let later = NOW.saturating_add(Duration::from_secs(5));
+        for strategy in [Strategy::FixedWindow, Strategy::SlidingWindowCounter, Strategy::SlidingWindowLog] {
+            let terms = |strategy, seconds| {
+                let quota = Quota::new(strategy, 10, Duration::from_secs(seconds), None).expect("valid");
+                Terms::new([("limit", quota)]).expect("valid")
+            };
+            let table = Arc::new(Table::new(NOW, terms(Strategy::TokenBucket, 1), keys(1)));
+            for key in [b"cell".as_slice(), b"overflow"] {
+                (0..8).for_each(|_| charge(&table, key));
+            }
+            assert_eq!(table.peek(later, b"overflow", 1).expect("idle").standing.remaining(), 10);
+            let next = table.retune(&|| later, terms(strategy, 3_600), keys(1));
+            for key in [b"cell".as_slice(), b"overflow"] {
+                let left = next.peek(later, key, 1).expect("there is room").standing.remaining();
+                assert_eq!(left, 2, "{strategy:?} {}", String::from_utf8_lossy(key));
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The survey of keys for metrics: how near keys are to their limits. A survey reads a bounded number of keys. It
-//! charges nothing, takes no lock and blocks no decision.
+//! charges nothing and blocks no decision.
 
 use super::{Table, book::Set, cells::is_key};
 use crate::{
@@ -59,17 +59,16 @@ impl Table {
     /// Surveys this many cells and overrides, starting at a place that moves with time. Keys are in hash order, so
     /// consecutive keys are a random sample.
     pub(crate) fn survey(&self, now: Time, most: usize) -> KeySurvey {
-        let mut table = self;
-        while let Some(next) = table.successor.get() {
-            table = next;
+        if let Some(next) = self.chain.successor() {
+            return next.survey(now, most);
         }
         let mut survey = KeySurvey::NONE;
-        let overrides = table.overrides.values().take(most);
-        let own = overrides.filter_map(|own| table.book.set(own.override_index).least(&own.words, now));
+        let overrides = self.overrides.values().take(most);
+        let own = overrides.filter_map(|own| self.book.set(own.override_index).least(&own.words, now));
         own.for_each(|least| survey.add(least));
-        let cells = table.cells.run(now.as_nanos(), most.saturating_sub(table.overrides.len()));
+        let cells = self.cells.run(now.as_nanos(), most.saturating_sub(self.overrides.len()));
         for cell in cells.filter(|cell| is_key(cell.mark.load(Ordering::Acquire))) {
-            if let Some(least) = table.book.plain.least(cell.words, now) {
+            if let Some(least) = self.book.plain.least(cell.words, now) {
                 survey.add(least);
             }
         }

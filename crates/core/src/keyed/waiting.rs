@@ -1,15 +1,18 @@
-//! Requests that wait for a key of the table. Their turns are predicted from the key's words. A key without words is
-//! predicted like a new key. The decision at its turn uses the real count.
+//! Requests that wait for a key of the table. Their turns are predicted from the key's words. The decision at its turn
+//! uses the real count.
 
 use super::{
     Table,
-    book::{Halt, Set},
+    book::Set,
+    overflow::{Look, tag_of},
 };
 use crate::{
     Ticket, Time,
     forecast::{Forecast, Longest},
+    meter::Meter,
     refused::RuleRefused,
-    sync::AtomicU64,
+    sync::{AtomicU64, lock},
+    word::Sealed,
 };
 
 impl Table {
@@ -61,21 +64,38 @@ impl Table {
     }
 
     fn forecast(&self, fingerprint: u64, now: Time) -> Forecast {
-        let mut table = self;
-        loop {
-            let (set, words) = table.place_of(fingerprint).unwrap_or((&table.book.plain, &table.blank));
-            match set.copy(words) {
-                Ok(limits) => return Forecast::new(now, limits),
-                Err(Halt::Sealed) => table = table.follow(fingerprint),
-                Err(Halt::Refused(_)) => unreachable!("a copy charges nothing"),
-            }
+        let limits = match self.place_of(fingerprint) {
+            Some((set, words)) => set.copy(words),
+            None => self.copy_in_region(fingerprint, now),
+        };
+        match limits {
+            Ok(limits) => Forecast::new(now, limits),
+            Err(Sealed) => self.follow(fingerprint).forecast(fingerprint, now),
+        }
+    }
+
+    /// Copies the words of a key that had no cell a moment ago.
+    fn copy_in_region(&self, fingerprint: u64, now: Time) -> Result<Vec<(Meter, Vec<u64>)>, Sealed> {
+        let region = self.region_of(fingerprint);
+        let hold = lock(&region.hold);
+        if region.is_closed() {
+            return Err(Sealed);
+        }
+        if let Some(cell) = self.find(fingerprint) {
+            return self.book.plain.copy(cell.words);
+        }
+        let set = &self.book.overflow;
+        let Some(overflow) = &hold.overflow else { return self.book.plain.copy(&self.blank) };
+        match overflow.peek(set, tag_of(fingerprint), now) {
+            Look::Found(place) => set.copy(overflow.words(place)),
+            Look::Displaced => set.copy(overflow.draft()),
+            Look::Unused => self.book.plain.copy(&self.blank),
         }
     }
 }
 
 impl Set {
-    fn copy(&self, words: &[AtomicU64]) -> Result<Vec<(crate::meter::Meter, Vec<u64>)>, Halt> {
-        let copied = self.limits(words).map(|(meter, own)| Ok((meter.clone(), meter.copy(own)?)));
-        copied.collect::<Result<_, crate::word::Sealed>>().map_err(|_| Halt::Sealed)
+    fn copy(&self, words: &[AtomicU64]) -> Result<Vec<(Meter, Vec<u64>)>, Sealed> {
+        self.limits(words).map(|(meter, own)| Ok((meter.clone(), meter.copy(own)?))).collect()
     }
 }

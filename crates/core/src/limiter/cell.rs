@@ -1,25 +1,22 @@
-//! The state of a limiter under one quota, and the transition to its successor under the next quota.
-//!
-//! A retune must not lose usage while other threads decide. So it links a successor to the cell in force and then seals
-//! the cell's words: no charge can change a sealed word. A thread that finds a sealed word computes the successor's
-//! first state from the sealed words. All threads compute the same state, and the first of them stores it. Then each
-//! thread decides in the successor. So deciding threads complete the change instead of waiting for it, and no charge is
-//! lost. Only retunes wait for each other.
+//! The state of a limiter under one quota. `succession` explains the transition to the state under the next quota.
+
+mod succession;
 
 use std::sync::{Arc, OnceLock};
 
 use super::{Admitted, Charge, Refused};
 use crate::{
-    Quota, Standing, Time,
+    Standing, Time,
+    chain::Chain,
     lease::Leases,
     meter::{
-        Counter, History, Kind, Log, Memory, Meter, Receipt, SharedJournal, Stop, Taken,
+        Counter, History, Kind, Log, Meter, Receipt, SharedJournal, Stop, Taken, When,
         level::{self, swap},
     },
     queue::Queue,
     supply::Supply,
     sync::{AtomicBool, AtomicU64, Mutex, Once, Ordering},
-    word::{SEALED, Sealed, UNSET, load},
+    word::{SEALED, Sealed, load},
 };
 
 /// The number of lost races after which threads use leases; see `lease`.
@@ -51,11 +48,11 @@ pub(super) struct Cell {
     history: OnceLock<Box<History>>,
     /// The journal after a change. The first cell has no journal.
     watch: Option<Box<JournalState>>,
-    /// Set before the words are sealed.
-    successor: Once<Arc<Cell>>,
+    /// The link to the successor, which is set before the words are sealed.
+    chain: Chain<Cell>,
     /// The waiting requests of this cell and all its successors. Set by the first request that waits.
     queue: Once<Arc<Queue>>,
-    /// Held by the thread that sets `successor` and seals the words.
+    /// Held by the thread that links the successor and seals the words.
     pub(super) retuning: Mutex<()>,
 }
 
@@ -83,12 +80,19 @@ struct Alone([AtomicU64; 2]);
 
 impl Cell {
     pub(super) fn new(meter: Meter, since: Time) -> Self {
-        let cell = Self::with(meter, 0, 0, since, None);
+        let cell = Self::with(meter, 0, 0, since, None, Chain::first());
         cell.decide_at_once();
         cell
     }
 
-    fn with(meter: Meter, retunes: u64, first: u64, since: Time, watch: Option<SharedJournal>) -> Self {
+    fn with(
+        meter: Meter,
+        retunes: u64,
+        first: u64,
+        since: Time,
+        watch: Option<SharedJournal>,
+        chain: Chain<Self>,
+    ) -> Self {
         let words = Words::new(meter.words(), first);
         Self {
             meter,
@@ -101,7 +105,7 @@ impl Cell {
             since: AtomicU64::new(since.as_nanos()),
             history: OnceLock::new(),
             watch: watch.map(JournalState::new).map(Box::new),
-            successor: Once::empty(),
+            chain,
             queue: Once::empty(),
             retuning: Mutex::new(()),
         }
@@ -171,7 +175,7 @@ impl Cell {
         Ok((self.meter.clone(), words))
     }
 
-    pub(super) fn first(&self) -> &AtomicU64 {
+    fn first(&self) -> &AtomicU64 {
         &self.words.all()[0]
     }
 
@@ -332,15 +336,15 @@ impl Cell {
         self.leases.get()
     }
 
-    pub(super) fn reserve(&self, now: Time, cost: u64, latest: Time) -> Result<Taken, Stop> {
+    /// Charges a request that does not need its units now.
+    pub(super) fn take_at(&self, now: Time, cost: u64, when: When) -> Result<Taken, Stop> {
         if self.leases.get().is_some() {
             match self.charge(now, cost) {
                 Err(Stop::Refused(_)) => {}
                 decided => return decided,
             }
         }
-        let goes_by = latest.max(now);
-        self.recording(now, (goes_by, cost), || self.meter.reserve(self.words.all(), now, cost, latest))
+        self.recording(now, (when.latest(now), cost), || self.meter.take(self.words.all(), now, cost, when))
     }
 
     pub(super) fn peek(&self, now: Time, cost: u64) -> Result<Standing, Stop> {
@@ -399,65 +403,8 @@ impl Cell {
         self.refund(&level::newest(supply, self.words.line(), cost, clock)?, clock)
     }
 
-    /// Seals the words and returns the successor. The caller must hold `retuning`.
-    pub(super) fn succeed(&self, quota: Quota, clock: impl Fn() -> Time) -> &Arc<Self> {
-        let base = clock();
-        let watch = SharedJournal::new(self.meter.quota(), quota, base);
-        let next = Self::with(Meter::new(quota, base), self.retunes + 1, UNSET, base, watch);
-        self.successor.fill(Arc::new(next));
-        let successor = self.successor.get().expect("filled above");
-        successor.queue.fill(Arc::clone(self.queue()));
-        let mut word = self.first().load(Ordering::SeqCst);
-        loop {
-            // This time must not be earlier than any charge in the sealed word.
-            successor.since.store(clock().as_nanos(), Ordering::Relaxed);
-            match self.first().compare_exchange_weak(word, word | SEALED, Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(_) => return self.follow(),
-                Err(moved_on) => word = moved_on,
-            }
-        }
-    }
-
-    /// Returns the sealed word without the unused leased admissions. None without leases.
-    fn take_back(&self, since: Time) -> Option<AtomicU64> {
-        let (Kind::Level(supply), Some(leases)) = (&self.meter.kind, self.leases.get()) else {
-            return None;
-        };
-        leases.seal();
-        let (floor, level) = (supply.floor(since), self.first().load(Ordering::SeqCst) & !SEALED);
-        Some(AtomicU64::new(level.max(floor).saturating_sub(leases.left(supply, floor)) | SEALED))
-    }
-
-    /// Returns the successor after setting its state. A word of this cell must be sealed.
-    #[cold]
-    pub(super) fn follow(&self) -> &Arc<Self> {
-        let successor = self.successor.get().expect("the successor is set before a word is sealed");
-        if successor.first().load(Ordering::SeqCst) == UNSET {
-            self.meter.seal(self.words.all());
-            let since = Time::from_nanos(successor.since.load(Ordering::Relaxed));
-            let returned = self.take_back(since);
-            let words = returned.as_ref().map_or(self.words.all(), std::slice::from_ref);
-            if successor.history.get().is_none() {
-                let watching = self.watch.as_ref().filter(|_| self.has_journal());
-                let watch = watching.map(|watching| &watching.watch).filter(|watch| watch.is_on(since));
-                let journal = watch.map(|watch| watch.with(|journal| journal.clone()));
-                let words = (words, journal.as_ref());
-                let history = match self.history.get() {
-                    Some(history) => successor.meter.history_after(&self.meter, words, history, since, Memory::Many),
-                    None => {
-                        let made = Time::from_nanos(self.since.load(Ordering::Relaxed));
-                        let none = History::none(self.meter.quota(), made);
-                        successor.meter.history_after(&self.meter, words, &none, since, Memory::Many)
-                    }
-                };
-                // If another thread was faster, its history is equal, except for times that a thread was writing at
-                // that moment.
-                let _ = successor.history.set(Box::new(history));
-            }
-            let history = successor.history.get().expect("filled above");
-            successor.meter.begin(successor.words.all(), history, &self.meter, words);
-        }
-        successor
+    pub(super) fn is_sealed(&self) -> bool {
+        self.first().load(Ordering::SeqCst) & SEALED != 0
     }
 }
 
@@ -484,15 +431,5 @@ impl Words {
     #[inline]
     fn all(&self) -> &[AtomicU64] {
         if self.many.is_empty() { &self.few.0 } else { &self.many }
-    }
-}
-
-impl Drop for Cell {
-    /// Drops the chain of successors in a loop, because recursion on a long chain overflows the stack.
-    fn drop(&mut self) {
-        let mut next = self.successor.take();
-        while let Some(cell) = next {
-            next = Arc::into_inner(cell).and_then(|mut last| last.successor.take());
-        }
     }
 }

@@ -186,7 +186,7 @@ impl Counter {
             let windows = Windows { previous, current: self.count_of(current), elapsed, lag: 0 };
             let after = windows.current.checked_add(cost)?;
             if !windows.have_room(&self.quota, after) {
-                return Some(Err(windows));
+                return if cost == 0 { None } else { Some(Err(windows)) };
             }
             match word.compare_exchange_weak(current, current + cost, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return Some(Ok((Windows { current: after, ..windows }, index))),
@@ -313,9 +313,10 @@ impl Counter {
     }
 }
 
-/// Returns the bits of the count. The count has room for all requests that were admitted in a window before the limit
-/// was lowered, if the bits suffice: the index needs enough bits for 146 years.
+/// Returns the number of bits of the count. If possible, the count has room for all requests that were admitted in a
+/// window before the limit was lowered, at most one per nanosecond. But the index of the window needs enough bits for
+/// 73 years.
 fn bits_of_count(quota: Quota) -> u32 {
     let needed = u64::BITS - quota.requests().leading_zeros();
-    needed.max(quota.period_nanos().ilog2().min(MOST_BITS))
+    needed.max((quota.period_nanos().ilog2() + 1).min(MOST_BITS))
 }

@@ -3,6 +3,8 @@
 //! Acquire and release order the clock readings: a reading of the clock after a load of the level is not earlier than
 //! the readings that are part of this level.
 
+use std::cell::Cell;
+
 use super::outcome::{Receipt, Stop, Taken};
 use crate::{
     Standing, Time,
@@ -31,6 +33,18 @@ pub(crate) fn charge_contended(
 
 pub(crate) fn reserve(supply: &Supply, word: &AtomicU64, now: Time, cost: u64, latest: Time) -> Result<Taken, Stop> {
     take(supply, word, now, cost, |level, _| supply.reserve(level, now, cost, latest), || {})
+}
+
+/// Charges as much as possible of a cost that was already incurred.
+pub(crate) fn incur(supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Taken, Stop> {
+    let charged = Cell::new(cost);
+    let place = |level, floor| {
+        let (after, part) = supply.incur(level, now, cost);
+        charged.set(part);
+        (!supply.is_set_back(level, floor)).then_some((after, now))
+    };
+    let taken = take(supply, word, now, cost, place, || {})?;
+    Ok(Taken { receipt: Receipt { cost: charged.get(), ..taken.receipt }, ..taken })
 }
 
 /// Replaces the level by the result of `place` for level and floor. `place` also returns the time at which the request

@@ -1,6 +1,29 @@
 //! The results of charging a limit, and the receipts for refunds. All strategies share these types.
 
-use crate::{Standing, Time, word::Sealed};
+use crate::{Standing, Time, supply::MAX_AHEAD, word::Sealed};
+
+/// The time at which a request takes its units.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum When {
+    /// Now, or the request is refused.
+    Now,
+    /// Now or later, up to this time, or the request is refused.
+    By(Time),
+    /// As early as possible, because the cost was already incurred. Each limit is charged as much as possible.
+    Incurred,
+}
+
+impl When {
+    /// Returns the latest time of the units of a request at `now`.
+    #[inline]
+    pub(crate) fn latest(self, now: Time) -> Time {
+        match self {
+            Self::Now => now,
+            Self::By(latest) => latest.max(now),
+            Self::Incurred => now.saturating_add(MAX_AHEAD),
+        }
+    }
+}
 
 /// The result of a charge.
 #[derive(Debug)]

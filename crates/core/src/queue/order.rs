@@ -1,5 +1,5 @@
 //! The order of the requests in a queue, and which of them are called. No locks: the queue calls this with its lock
-//! held, and wakes the wakers after it.
+//! held, and wakes and drops the wakers after it.
 
 use std::{collections::BTreeMap, task::Waker, time::Duration};
 
@@ -25,7 +25,7 @@ pub(super) struct Order {
     pub(super) entries: BTreeMap<u64, Entry>,
     pub(super) next: u64,
     /// The cost of all requests that later requests must wait for.
-    pub(super) total: u64,
+    pub(super) total: u128,
     /// The forecast after the admission of all waiting requests. None if it must be computed again.
     pub(super) tail: Option<Forecast>,
     /// Whether the key has another queue, which must be looked up.
@@ -93,7 +93,7 @@ impl Order {
                 let until = at.saturating_add(GRACE);
                 if until <= now {
                     entry.entry_state = EntryState::Passed;
-                    passed += entry.cost;
+                    passed += u128::from(entry.cost);
                 } else {
                     first = first.or(Some((*number, until)));
                 }
@@ -146,20 +146,22 @@ impl Order {
     pub(super) fn come_back(&mut self, number: u64) {
         let entry = self.entries.get_mut(&number).expect("a ticket has its entry");
         if !entry.counts() {
-            self.total += entry.cost;
+            self.total += u128::from(entry.cost);
             self.tail = None;
         }
         entry.entry_state = EntryState::Present;
     }
 
-    pub(super) fn remove(&mut self, number: u64) -> Option<Waker> {
-        let entry = self.entries.remove(&number)?;
+    /// Removes a request. Returns it with the waker of the next request if that is called.
+    pub(super) fn remove(&mut self, number: u64) -> (Entry, Option<Waker>) {
+        let entry = self.entries.remove(&number).expect("a ticket has its entry");
         if entry.counts() {
-            self.total -= entry.cost;
+            self.total -= u128::from(entry.cost);
         }
         self.tail = None;
         let was_first = entry.is_present()
             && self.entries.iter().find(|(_, entry)| entry.is_present()).is_none_or(|(first, _)| *first > number);
-        if was_first { self.call_first() } else { None }
+        let called = if was_first { self.call_first() } else { None };
+        (entry, called)
     }
 }

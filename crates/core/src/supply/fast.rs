@@ -60,13 +60,13 @@ impl Supply {
     }
 
     /// Returns the units of a cost, and the largest distance of a level above the floor that still admits the cost.
-    /// None if the cost is impossible.
+    /// None if the cost is impossible, or 0, which needs the slow path.
     #[inline(always)]
     fn room_for(&self, cost: u64) -> Option<(u64, u64)> {
         if cost == 1 {
             return Some((self.unit, self.spare));
         }
-        let units = cost.checked_mul(self.unit)?;
+        let units = cost.checked_mul(self.unit).filter(|units| *units > 0)?;
         Some((units, self.capacity.checked_sub(units)?))
     }
 }

@@ -44,7 +44,7 @@ impl Model {
 
     /// Returns true if the definition admits a request of this cost at this time.
     pub(crate) fn admits(&self, now: u64, cost: u64) -> bool {
-        self.admits_at(i128::from(now), i128::from(cost))
+        cost == 0 || self.admits_at(i128::from(now), i128::from(cost))
     }
 
     fn admits_at(&self, now: i128, cost: i128) -> bool {
@@ -121,6 +121,9 @@ impl Model {
         if cost > self.quota.most() {
             return None;
         }
+        if cost == 0 {
+            return Some(now);
+        }
         let (from, wanted, requests, period) =
             (i128::from(now), i128::from(cost), requests(self.quota), period(self.quota));
         let next_window = (from / period + 1) * period;
@@ -165,7 +168,8 @@ impl Model {
     /// Returns true if a leaky bucket has room for a request to wait. Other strategies have no such bound.
     pub(crate) fn has_room_in_queue(&self, now: u64, cost: u64) -> bool {
         let (line, burst) = (self.parts(i128::from(now)), i128::from(self.quota.burst()));
-        !matches!(self.state, State::Leaky { .. })
+        cost == 0
+            || !matches!(self.state, State::Leaky { .. })
             || line + i128::from(cost) * period(self.quota) <= (burst + 1) * period(self.quota)
     }
 

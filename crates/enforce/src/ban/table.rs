@@ -5,8 +5,8 @@
 //! times of refusals, and the whole key. It takes a lock only for a refusal, and for a request while a key is banned.
 //!
 //! The table has an entry only for a key that was refused. At most `max_keys` keys have one. If the table is full, the
-//! refusals of other keys do not count, so that these keys are not banned. Each of these refusals removes the old
-//! entries of one shard, so there is room again soon after entries become old.
+//! refusals of other keys do not count, so that these keys are not banned. Each of these refusals first looks for old
+//! entries, with a bound on its work, so there is room again when entries become old.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -29,8 +29,15 @@ use crate::counters::Counters;
 /// With this number, threads seldom lock the same shard, and one shard of a large table has few entries.
 const SHARDS: usize = 256;
 
-/// The pause before a full table without old entries is searched again.
-const PAUSE: Duration = Duration::from_secs(1);
+/// The number of entries and shards after which one search for an old entry stops. The next search continues.
+const MOST_SEARCHED: usize = 1024;
+
+/// The pause between two rounds through a full table, for each entry and each shard: 200 times the work. So a small
+/// table has room almost at once, and the search of a large table takes little time.
+const PAUSE: Duration = Duration::from_micros(10);
+
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Table {
@@ -53,6 +60,14 @@ enum Entry {
     Banned {
         since: Time,
     },
+}
+
+/// The result of a search in one shard.
+struct Swept {
+    searched: usize,
+    removed: usize,
+    /// The number of keys that are still banned.
+    banned: u64,
 }
 
 /// The search for old entries in a full table, shard by shard.
@@ -89,8 +104,8 @@ impl Table {
 
     pub(super) fn learn(&self, key: &[u8], rest: Duration, at: Time, terms: &LoweredBan) {
         let since = at.saturating_add(rest).saturating_sub(terms.length);
-        let mut shard = self.shard(key);
-        if !shard.contains_key(key) && !self.take_place(terms) {
+        let (mut shard, has_place) = self.shard_with_place(key, at, terms);
+        if !has_place {
             return;
         }
         let before = shard.insert(key.into(), Entry::Banned { since });
@@ -105,23 +120,12 @@ impl Table {
     }
 
     pub(super) fn refused(&self, key: &[u8], at: Time, terms: &LoweredBan, counters: &Counters) -> Option<BannedNow> {
-        let mut shard = self.shard(key);
-        if !shard.contains_key(key) {
-            let mut has_place = self.take_place(terms);
-            if !has_place {
-                drop(shard);
-                self.search(at, terms);
-                shard = self.shard(key);
-                has_place = !shard.contains_key(key) && self.take_place(terms);
-            }
-            if has_place {
-                shard.insert(key.into(), Entry::Refused(VecDeque::new()));
-            }
-        }
-        let Some(entry) = shard.get_mut(key) else {
+        let (mut shard, has_place) = self.shard_with_place(key, at, terms);
+        if !has_place {
             counters.count_ban_overflow();
             return None;
-        };
+        }
+        let entry = shard.entry(key.into()).or_insert_with(|| Entry::Refused(VecDeque::new()));
         if let Entry::Banned { since } = *entry {
             // Another thread banned the key after this request was decided.
             if let Some(rest) = rest(since, at, terms) {
@@ -156,7 +160,7 @@ impl Table {
 
     /// Removes old entries. Returns the number of banned keys.
     pub(super) fn sweep_all(&self, now: Time, terms: &LoweredBan) -> u64 {
-        self.shards.iter().map(|shard| self.sweep(shard, now, terms)).sum()
+        self.shards.iter().map(|shard| self.sweep(shard, now, terms).banned).sum()
     }
 
     pub(super) fn for_each(&self, now: Time, terms: &LoweredBan, mut each: impl FnMut(&[u8], Duration)) {
@@ -187,9 +191,11 @@ impl Table {
         lifted
     }
 
-    fn sweep(&self, shard: &Mutex<Shard>, now: Time, terms: &LoweredBan) -> u64 {
+    fn sweep(&self, shard: &Mutex<Shard>, now: Time, terms: &LoweredBan) -> Swept {
         let (mut removed, mut ended, mut banned) = (0, 0, 0);
-        lock(shard).retain(|_, entry| {
+        let mut shard = lock(shard);
+        let searched = shard.len();
+        shard.retain(|_, entry| {
             let (stays, is_ban) = match entry {
                 Entry::Refused(times) => {
                     // After a change of the terms, a refusal that no longer counts must not count again.
@@ -204,24 +210,54 @@ impl Table {
             banned += u64::from(is_ban && stays);
             stays
         });
+        drop(shard);
         self.forget(removed, ended);
-        banned
+        Swept { searched, removed, banned }
     }
 
-    /// Removes the old entries of the next shard. A round through all shards begins at most once in each pause.
+    /// Removes old entries of the next shards, until there are some or [`MOST_SEARCHED`] is reached. A round through all
+    /// shards begins at most once in each pause.
     #[cold]
     fn search(&self, now: Time, terms: &LoweredBan) {
+        let mut work = 0;
+        while work < MOST_SEARCHED
+            && let Some(shard) = self.next_to_search(now)
+        {
+            let swept = self.sweep(shard, now, terms);
+            if swept.removed > 0 {
+                return;
+            }
+            work += 1 + swept.searched;
+        }
+    }
+
+    /// Returns the next shard to search. `None` during a pause.
+    fn next_to_search(&self, now: Time) -> Option<&Mutex<Shard>> {
         let mut search = lock(&self.search);
         if search.next == 0 {
-            if search.began.is_some_and(|began| now.duration_since(began) < PAUSE) {
-                return;
+            let size = u32::try_from(SHARDS + self.keys.load(Relaxed)).unwrap_or(u32::MAX);
+            let pause = PAUSE.saturating_mul(size).min(LONGEST_PAUSE);
+            if search.began.is_some_and(|began| now.duration_since(began) < pause) {
+                return None;
             }
             search.began = Some(now);
         }
         let next = search.next;
         search.next = (next + 1) % SHARDS;
-        drop(search);
-        self.sweep(&self.shards[next], now, terms);
+        Some(&self.shards[next])
+    }
+
+    /// Locks the shard of a key. Returns whether the key has an entry, or took a place for one.
+    fn shard_with_place(&self, key: &[u8], now: Time, terms: &LoweredBan) -> (MutexGuard<'_, Shard>, bool) {
+        let shard = self.shard(key);
+        if shard.contains_key(key) || self.take_place(terms) {
+            return (shard, true);
+        }
+        drop(shard);
+        self.search(now, terms);
+        let shard = self.shard(key);
+        let has_place = shard.contains_key(key) || self.take_place(terms);
+        (shard, has_place)
     }
 
     /// Takes a place for a new entry, if the table is not full.

@@ -35,15 +35,38 @@ fn a_full_table_bans_no_other_key_and_has_room_when_entries_are_old() {
     }
     assert_eq!((ban.rest(b"eve", at(9)), ban.table.keys()), (None, (2, 1)));
     assert_eq!((counters.read().ban_overflow, counters.read().bans_started), (5, 1));
-    // The refusal of bob is old after a second. Each refusal that finds no place searches one shard.
-    let first = (0..10_000).find(|turn| {
-        refuse(b"eve", 1_100 + turn);
-        counters.read().ban_overflow == 5 + turn
-    });
-    assert!(first.is_some_and(|turn| turn <= 256), "{first:?}");
-    assert_eq!(ban.banned(at(1_400)), 1);
-    assert_eq!(ban.banned(at(5_001)), 0);
+    // The refusal of bob is old after a second, and the ban of ann after five.
+    assert_eq!((refuse(b"eve", 1_002), refuse(b"eve", 1_003)), (None, Some(5_000)), "eve has the place of bob");
+    assert_eq!(refuse(b"joe", 5_000), None, "all places are taken");
+    assert_eq!((refuse(b"joe", 5_003), refuse(b"joe", 5_004)), (None, Some(5_000)), "joe has the place of ann");
+    assert_eq!((ban.table.keys(), counters.read().ban_overflow), ((2, 2), 6));
+    assert_eq!(ban.banned(at(6_002)), 2);
+    ban.learn(b"sue", Duration::from_secs(1), at(6_003));
+    assert!(ban.rest(b"sue", at(6_003)).is_some(), "a ban of the store takes the place of eve");
+    assert_eq!(ban.banned(at(10_004)), 0);
     assert_eq!(ban.table.keys(), (0, 0), "nothing stays");
+}
+
+/// The search in a large table has a bound: it finds an old entry after several refusals.
+#[test]
+fn a_large_full_table_is_searched_in_parts() {
+    const KEYS: usize = 20_000;
+    let (ban, counters) = (ban(2, 100_000, 100_000, KEYS), Counters::default());
+    for key in 1..KEYS {
+        assert_eq!(ban.refused(&key.to_be_bytes(), at(1_000), &counters), None);
+    }
+    assert_eq!(ban.refused(b"old", at(0), &counters), None);
+    let overflow = |key: &[u8], millis| {
+        ban.refused(key, at(millis), &counters);
+        counters.read().ban_overflow
+    };
+    let found = (1..=100).find(|turn| overflow(b"eve", 100_000) < *turn).expect("one place is free");
+    assert!(found <= 1 + (KEYS + 256).div_ceil(1024) as u64, "{found}");
+    // After a round without an old entry, there is a pause.
+    let before = counters.read().ban_overflow;
+    for turn in 1..=100 {
+        assert_eq!(overflow(b"joe", 100_001), before + turn);
+    }
 }
 
 /// A scrape at any time removes only what no longer has an effect.

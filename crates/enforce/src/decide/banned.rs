@@ -4,23 +4,24 @@ use std::{sync::Arc, time::Duration};
 
 use weir_core::Time;
 
-use super::{RequestContext, RuleSet};
+use super::{RequestContext, RuleSet, limiting};
 use crate::{
+    charge::{Demand, opens_after},
     refusal::Refusal,
-    rule::{Limits, Rule},
-    shared::banned,
+    rule::Rule,
+    shared::{banned, refused_for, split},
 };
 
-/// A rule that has banned the key of a request, which is in the buffer of keys.
+/// A rule that has banned the key of a request.
 struct BannedBy<'r> {
     rule: &'r Arc<Rule>,
-    limits: &'r Limits,
     rest: Duration,
     at: Time,
 }
 
 impl RequestContext<'_> {
-    /// Returns the refusal of a request whose key one of these rules has banned.
+    /// Returns the refusal of a request whose key one of these rules has banned. The client may retry when all rules
+    /// admit the request.
     #[inline]
     pub(super) fn refuse_banned<'r>(
         &self,
@@ -31,8 +32,17 @@ impl RequestContext<'_> {
         if !set.has_bans {
             return None;
         }
-        let BannedBy { rule, limits, rest, at } = self.banned_by(set, indices, keys)?;
-        Some(banned((rule, limits), (keys, limits.cost.on_arrival(&self.request)), rest, at))
+        let BannedBy { rule, rest, at } = self.banned_by(set, indices, keys)?;
+        self.with_demands(&limiting(set, indices), None, keys, |demands| {
+            let Demand { limits, key, cost, .. } = *demands.iter().find(|demand| Arc::ptr_eq(demand.rule, rule))?;
+            let refusal = banned((rule, limits), (key, cost), rest, at);
+            if demands.len() == 1 {
+                return Some(refusal);
+            }
+            let (shared, others) = split(demands, at);
+            let opens = opens_after(&others, at).zip(refused_for(&shared)).map(|(one, other)| one.max(other));
+            Some(refusal.not_before(opens))
+        })
     }
 
     /// Whether one of these rules in shadow mode has banned the key of the request, which is counted.
@@ -45,10 +55,10 @@ impl RequestContext<'_> {
         banned.is_some()
     }
 
-    /// Returns the first rule that has banned its key of the request. While no key of a rule is banned, its key is not
+    /// Returns the rule with the longest ban of its key of the request. While no key of a rule is banned, its key is not
     /// computed.
     fn banned_by<'r>(&self, set: &'r RuleSet, indices: &[usize], keys: &mut Vec<u8>) -> Option<BannedBy<'r>> {
-        indices.iter().find_map(|index| {
+        let bans = indices.iter().filter_map(|index| {
             let rule = &set.get(*index).rule;
             let limits = rule.limits.as_ref()?;
             limits.ban.as_ref().filter(|ban| ban.is_active())?;
@@ -56,7 +66,9 @@ impl RequestContext<'_> {
             limits.key.write(&self.request, &self.tokens, keys);
             let at = self.now();
             let rest = limits.banned(keys, at)?;
-            Some(BannedBy { rule, limits, rest, at })
-        })
+            Some(BannedBy { rule, rest, at })
+        });
+        // The first rule of several with equal bans.
+        bans.reduce(|longest, ban| if ban.rest > longest.rest { ban } else { longest })
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     deferred::DeferredCost,
     fields::Fields,
     follow_up::FollowUp,
-    outcome::{fields_with_shared, refusal},
+    outcome::{fields_with_shared, final_refusal, refusal},
     refusal::Refusal,
     shared::{SharedDemand, claim_all, refused_for, split},
     verdict::{Pass, Verdict},
@@ -43,6 +43,9 @@ impl RequestContext<'_> {
     pub(crate) fn enforce_with_stores<'r>(&self, demands: &[Demand<'r, '_>], follow_up: FollowUp) -> Verdict<'r> {
         let now = self.now();
         let (shared, others) = split(demands, now);
+        if let Some(never) = shared.iter().find(|demand| demand.never_admitted_by().is_some()) {
+            return Verdict::Refuse(refused(never, demands, Denied::new(None, None), self));
+        }
         // If a rule of scope Pod refuses now, no question to the store is needed.
         for (index, demand) in others.iter().enumerate().filter(|(_, demand)| demand.latest.is_none()) {
             if let Err(refused) = demand.limits.limiter.peek(now, demand.key, demand.cost) {
@@ -53,8 +56,10 @@ impl RequestContext<'_> {
         let grants = match claim_all(&shared) {
             Ok(grants) => grants,
             Err((index, denied)) => {
-                let (others, shared_rules) = (opens_after(&others, now), refused_for(&shared));
-                let wait = others.zip(shared_rules).map(|(one, other)| one.max(other));
+                if let Some(refusal) = final_refusal(&others, now) {
+                    return Verdict::Refuse(refusal);
+                }
+                let wait = opens_after(&others, now).zip(refused_for(&shared)).map(|(one, other)| one.max(other));
                 return Verdict::Refuse(refused(&shared[index], demands, denied, self).not_before(wait));
             }
         };

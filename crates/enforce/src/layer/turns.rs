@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use weir_tower::{QueueTicket, Reserve, Timed, Turn};
 
-use super::{body_costs::BodyCosts, respond::refused};
+use super::{body_costs::BodyCosts, in_queue::InQueue, respond::refused};
 use crate::{
     follow_up::{Deadline, FollowUp},
     format::Format,
@@ -55,7 +55,11 @@ impl<A, G: Gate> QueueTicket<Request<A>> for Position<G> {
     type Refusal = Box<Response<Bytes>>;
 
     fn poll_turn(&mut self, request: &Request<A>, context: &mut Context<'_>) -> Poll<Result<Pass, Self::Refusal>> {
-        Poll::Ready(match ready!(self.wait.poll_turn(context)) {
+        let turn = self.wait.poll_turn(context);
+        if let Some(in_queue) = request.extensions().get::<InQueue>() {
+            in_queue.set(turn.is_pending() && self.wait.is_queued());
+        }
+        Poll::Ready(match ready!(turn) {
             Ok(fields) => {
                 pass_on(&mut self.wait.follow_up, request);
                 Ok(Pass { fields, follow_up: mem::take(&mut self.wait.follow_up).boxed() })

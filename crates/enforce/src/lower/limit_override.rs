@@ -11,10 +11,10 @@ use super::{
     lower_rule,
 };
 
-/// A limit that a descriptor brings.
+/// A limit that a descriptor contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DescriptorLimit {
-    /// The number of requests per period, at least 1.
+    /// The number of requests per period. With 0, a rule that accepts the limit refuses the descriptor.
     pub requests: u64,
     /// The period.
     pub period: Duration,

@@ -121,6 +121,43 @@ async fn a_client_that_waits_for_a_short_ban_and_the_limit_is_admitted() {
     }
 }
 
+/// The longest ban answers, and the limits of all other rules are asked, too.
+#[tokio::test(start_paused = true)]
+async fn a_banned_client_that_waits_as_told_is_admitted() {
+    let one = |name: &str, period: u64, ban: u64| {
+        let limits = [limit("TokenBucket", 1, period, json!({}))];
+        let ban = json!({"after": 1, "withinMillis": 60_000, "forMillis": ban});
+        let rule = rule(name, &limits, json!({"key": [{"header": "x-key"}], "maxKeys": 100}));
+        if ban["forMillis"] == 0 { rule } else { with(rule, json!({"ban": ban})) }
+    };
+    for (rules, banned_by) in [
+        ([one("short", 1_000, 3_000), one("long", 1_000, 9_000)], "long"),
+        ([one("long", 1_000, 9_000), one("short", 1_000, 3_000)], "long"),
+        ([one("short", 1_000, 3_000), one("limit", 20_000, 0)], "short"),
+        ([one("limit", 20_000, 0), one("short", 1_000, 3_000)], "short"),
+    ] {
+        let limits = Limits::new(&[policy("p", &rules)]);
+        assert_eq!(limits.of_key("ann", false).await, 200);
+        for rule in &limits.rules.load().policies()[0].rules {
+            let own = rule.limits.as_ref().expect("limits");
+            let key = own.key.named(&["ann".to_owned()]).expect("a key");
+            own.count_for_ban(&key, limits.clock.now(), &rule.counters);
+        }
+        for at_once in [false, true] {
+            assert_eq!(limits.of_key("ann", at_once).await, 429);
+        }
+        let refused = limits.send(of("ann"), ok).await;
+        let wait: u64 = refused.headers()["retry-after"].to_str().expect("text").parse().expect("a number");
+        let body = refused.into_body().collect().await.expect("a body").to_bytes();
+        let body: Value = serde_json::from_slice(&body).expect("JSON");
+        assert_eq!((&body["error"], &body["rule"]), (&json!("banned"), &json!(banned_by)));
+        pass(wait * 1_000 - 1_000).await;
+        assert_eq!(limits.of_key("ann", false).await, 429, "{banned_by}");
+        pass(1_000).await;
+        assert_eq!(limits.of_key("ann", false).await, 200, "{banned_by}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_banned_request_takes_no_permit_and_passes_no_other_rule() {
     let parallel = json!({"name": "c", "action": "Limit", "concurrency": {"name": "parallel", "limit": 1}});

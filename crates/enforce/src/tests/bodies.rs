@@ -140,6 +140,23 @@ async fn several_rules_read_the_same_cost() {
     assert_eq!(left, [60, 60, 60]);
 }
 
+/// A small limit next to a large one does not reduce the charge of the large one.
+#[tokio::test(start_paused = true)]
+async fn each_limit_of_a_rule_is_charged_the_whole_cost() {
+    let told = json!({"cost": {"responseHeader": {"name": "x-units", "most": 1_000_000}}});
+    let day = limit("TokenBucketWithDebt", 1_000_000, 86_400_000, json!({"name": "day", "debt": 1_000_000}));
+    let second = limit("TokenBucketWithDebt", 10, 1000, json!({"name": "second", "debt": 10}));
+    let rules = |limits: &[Value]| [policy("p", &[rule("r", limits, told.clone())])];
+    let limits = Limits::new(&rules(&[day.clone(), second]));
+    let answer =
+        |_| async { Response::builder().header("x-units", "500000").body(AppBody::from("ok")).expect("a response") };
+    assert_eq!(limits.send(get("/"), answer).await.status(), 200);
+    limits.apply(&rules(&[day]));
+    let request = serde_json::from_value(json!({"target": "/"})).expect("a request");
+    let explained = limits.rules.load().explain(&request, limits.clock, AmbiguousPaths::Refuse).expect("valid");
+    assert_eq!(explained.rules[0].limit.as_ref().expect("a limit").remaining, 1_500_000);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_crowd_that_stops_reading_takes_nothing_from_those_who_read_on() {
     let limits = Limits::new(&[bandwidth(json!({}))]);

@@ -261,6 +261,9 @@ async fn exceptions_apply_to_their_descriptor() {
     let denied = limits.decide(&[descriptor(&[("any", "x")], 1), descriptor(&[("deny", "x")], 1)]);
     assert!(denied.is_refused && !denied.states[0].is_refused && denied.states[1].is_refused);
     assert!(!denied.headers.contains_key("retry-after"));
+    let denying = |key| descriptor(&[(key, "x")], 1);
+    let several = limits.decide(&["deny", "any", "deny"].map(denying));
+    assert_eq!(several.states.iter().map(|state| state.is_refused).collect::<Vec<_>>(), [true, false, true]);
     assert_eq!(limits.asked(&[descriptor(&[("any", "x")], 1)]), (false, vec![Some(0)]), "the denial charged nothing");
 }
 
@@ -376,4 +379,30 @@ fn requests_and_descriptors_do_not_mix() {
     );
     let empty = with(policy("p", &[rule("r", &fixed(1), json!({}))]), json!({"domain": "", "deadlineMillis": 5}));
     assert_eq!(faults(&[empty]), ["policies[0].domain", "policies[0].deadlineMillis"]);
+}
+
+/// The state of a banned key is that of the refusal, whatever its limits admit.
+#[tokio::test(start_paused = true)]
+async fn a_banned_descriptor_has_nothing_left_until_the_ban_ends() {
+    let ban = json!({"ban": {"after": 1, "withinMillis": 1_000, "forMillis": 300_000}});
+    let keyed = json!({"match": matching(&[("user", None)]), "key": [{"descriptor": "user"}], "maxKeys": 100});
+    let limits =
+        Limits::new(&[domain("p", &[rule("r", &[limit("TokenBucket", 2, 1_000, json!({}))], with(keyed, ban))])]);
+    let ann = || limits.decide(&[descriptor(&[("user", "ann")], 1)]);
+    assert!(!ann().is_refused && !ann().is_refused);
+    for (millis, rest) in [(0, 300), (5_000, 295)] {
+        tokio::time::advance(Duration::from_millis(millis)).await;
+        let answer = ann();
+        let [DescriptorState { is_refused: true, limit: Some(limit), .. }] = &answer.states[..] else {
+            panic!("{answer:?}");
+        };
+        assert_eq!((limit.remaining, limit.reset_after), (0, Duration::from_secs(rest)));
+        assert_eq!(answer.headers["ratelimit"], format!("\"l\";r=0;t={rest}"));
+        let asked = json!({"descriptor": {"domain": "shop", "entries": [["user", "ann"]]}});
+        let asked = serde_json::from_value(asked).expect("a description");
+        let reply = limits.rules.load().explain(&asked, limits.clock, AmbiguousPaths::Refuse).expect("valid");
+        let explained = reply.rules[0].limit.as_ref().expect("a limit");
+        assert_eq!((explained.remaining, explained.reset_after_millis), (0, rest * 1_000));
+    }
+    assert_eq!(limits.asked(&[descriptor(&[("user", "bob")], 1)]), (false, vec![Some(1)]));
 }

@@ -14,7 +14,7 @@ const STORE: &str = "shop/limits";
 const WINDOW: Duration = Duration::from_secs(10);
 
 /// A rule that all programs share.
-fn shared(requests: u64) -> Value {
+pub(super) fn shared(requests: u64) -> Value {
     let all = json!({"match": [{"paths": ["/shared"]}], "shared": {
         "store": STORE, "counters": "shop/p.all", "stamp": 1, "onStoreLoss": "LocalShare", "sharers": 2,
     }});
@@ -22,7 +22,7 @@ fn shared(requests: u64) -> Value {
 }
 
 /// Two programs with one store.
-struct World {
+pub(super) struct World {
     memory: Arc<Memory>,
     begins: Duration,
     start: Instant,
@@ -31,25 +31,35 @@ struct World {
 
 impl World {
     /// Starts the store's clock this long before the end of a window.
-    fn before_the_end(of_window: Duration) -> Self {
+    pub(super) fn before_the_end(of_window: Duration) -> Self {
         let (clock, start) = (MonotonicClock::of_tokio(), Instant::now());
         let windows = clock.now().as_nanos() / u64::try_from(WINDOW.as_nanos()).expect("short");
         let ends = WINDOW * u32::try_from(windows + 2).expect("before the year 3330");
         Self { memory: Arc::default(), begins: ends - of_window, start, clock }
     }
 
-    fn program(&self, rules: &[Value]) -> Limits {
-        let (memory, begins, start) = (Arc::clone(&self.memory), self.begins, self.start);
+    pub(super) fn program(&self, rules: &[Value]) -> Limits {
+        let memory = Arc::clone(&self.memory);
+        self.program_of(&[policy("p", rules)], move || Ok(Backend::Memory(Arc::clone(&memory))))
+    }
+
+    /// A program with these policies, which opens its store like this.
+    pub(super) fn program_of(
+        &self,
+        policies: &[Value],
+        open: impl Fn() -> Result<Backend, String> + Send + Sync + 'static,
+    ) -> Limits {
+        let (begins, start) = (self.begins, self.start);
         let client = StoreClient::start(StoreParts {
             name: STORE.to_owned(),
-            open: Box::new(move || Ok(Backend::Memory(Arc::clone(&memory)))),
+            open: Box::new(open),
             clock: Box::new(move || begins + start.elapsed()),
             took: Box::new(|_| {}),
             runtime: Handle::current(),
             seed: 1,
         });
         let limits = Limits::with_clock(self.clock, &[]);
-        limits.apply_with(&[policy("p", rules)], &HashMap::from([(STORE.to_owned(), client)]));
+        limits.apply_with(policies, &HashMap::from([(STORE.to_owned(), client)]));
         limits
     }
 }

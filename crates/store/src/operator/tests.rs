@@ -24,6 +24,8 @@ struct Operator {
     /// The time until an answer, in addition to 1 ms.
     delay_millis: std::sync::atomic::AtomicU64,
     questions: std::sync::atomic::AtomicU64,
+    /// The times at which it received questions and statuses.
+    received: Mutex<Vec<Duration>>,
     /// How far its clock is behind.
     behind_millis: std::sync::atomic::AtomicU64,
 }
@@ -67,7 +69,17 @@ impl World {
         channel.status_interval(Duration::from_secs(1));
         tokio::spawn(async move {
             loop {
-                let questions = channel.questions().await;
+                let questions = tokio::select! {
+                    questions = channel.questions() => questions,
+                    // A status.
+                    () = sleep(Duration::from_millis(100)) => {
+                        if !channel.is_quiet() {
+                            lock(&operator.received).push(start.elapsed());
+                        }
+                        continue;
+                    }
+                };
+                lock(&operator.received).push(start.elapsed());
                 sleep(MILLI + Duration::from_millis(operator.delay_millis.load(Relaxed))).await;
                 let now = u64::try_from((EPOCH + start.elapsed()).as_micros()).expect("fits");
                 let answers: Vec<_> = questions.iter().filter_map(|question| operator.answer(question, now)).collect();
@@ -271,6 +283,44 @@ async fn a_new_operator_learns_that_levels_are_missing() {
     sleep(Duration::from_secs(61)).await;
     ask(8).await;
     assert!(program.client.levels(100).1.is_complete);
+}
+
+/// The limit changed after the last answers. The levels are reported with the limit that they have.
+#[tokio::test(start_paused = true)]
+async fn a_new_operator_learns_levels_under_earlier_limits() {
+    let mut world = World::new();
+    let program = world.program();
+    let link = world.connect(&program);
+    let rule = |stamp, requests| {
+        let quota = quota(Strategy::FixedWindow, requests, 3_600);
+        SharedRule::new("shop/api.all", stamp, &[vec![(0, quota)]], OnLoss::LocalShare, 4, 8).expect("a rule")
+    };
+    let limiter = SharedLimiter::new(Arc::clone(&program.client), rule(1, 10));
+    let ask = async || {
+        limiter.ask(1, 0, 1, Duration::ZERO).await.is_ok_and(|admitted| {
+            admitted.settle();
+            true
+        })
+    };
+    for _ in 0..7 {
+        assert!(ask().await);
+    }
+    limiter.retune(rule(2, 12));
+    // Idle keys stay known until they are at full credit.
+    sleep(Duration::from_secs(200)).await;
+    let (levels, sent) = program.client.levels(10);
+    assert!(sent.is_complete, "{sent:?}");
+    assert_eq!(levels.iter().map(|level| level.stamp).collect::<Vec<_>>(), [1]);
+    link.abort();
+    world.operator = Arc::default();
+    let now = world.now();
+    levels.iter().for_each(|question| drop(world.operator.answer(question, now)));
+    let _link = world.connect(&program);
+    let mut more = 0;
+    while ask().await {
+        more += 1;
+    }
+    assert_eq!(more, 5, "7 of 12 were used under the earlier limit");
 }
 
 #[tokio::test(start_paused = true)]
@@ -492,4 +542,82 @@ async fn a_program_does_not_begin_its_share_while_the_operator_answers() {
     let (first, _) = silence.first().expect("the share has begun");
     // The last probe with an answer was at most 5 s before.
     assert!(Duration::from_micros(*first) - EPOCH >= Duration::from_secs(32), "{first}");
+}
+
+/// The operator receives all messages, and its answers are lost. As long as it receives messages, it counts the program
+/// as present and reserves no share.
+#[tokio::test(start_paused = true)]
+async fn a_program_that_gets_no_answers_sends_nothing_before_its_share_begins() {
+    let (world, _program, _link, limiter) = connected(Strategy::TokenBucket, 1_000, 10);
+    assert!(request(&limiter).await.is_ok());
+    world.operator.is_silent.store(true, Relaxed);
+    let during = load(&world, &[&limiter], MILLI, Duration::from_secs(60)).await;
+    let (first, _) = during.first().expect("the share has begun");
+    let begun = Duration::from_micros(*first) - EPOCH;
+    let received = lock(&world.operator.received).clone();
+    let quiet = received.windows(2).find(|two| two[1] - two[0] >= Duration::from_secs(5)).expect("a pause");
+    assert!(begun >= quiet[1], "begun at {begun:?}, before the end of {quiet:?}");
+    assert!(received.iter().any(|at| *at > begun), "the program asks again");
+}
+
+/// Requests that wait go at their slots after the channel has ended, so the share begins after them.
+#[tokio::test(start_paused = true)]
+async fn a_share_begins_after_the_slots_of_waiting_requests() {
+    let (world, _program, link, limiter) = connected(Strategy::TokenBucket, 10, 1);
+    let waiting: Vec<_> = (0..60)
+        .map(|_| {
+            let (limiter, start) = (Arc::clone(&limiter), world.start);
+            tokio::spawn(async move {
+                limiter.ask(7, 0, 1, Duration::from_secs(10)).await.map(|grant| {
+                    grant.settle();
+                    start.elapsed()
+                })
+            })
+        })
+        .collect();
+    sleep(Duration::from_secs(1)).await;
+    // The share of this key begins with a late answer, before the channel ends.
+    world.operator.is_silent.store(true, Relaxed);
+    assert!(request(&limiter).await.is_err());
+    link.abort();
+    let admissions = load(&world, &[&limiter], MILLI, Duration::from_secs(10)).await;
+    let mut last = Duration::ZERO;
+    for slot in waiting {
+        last = last.max(slot.await.expect("no panic").expect("a slot"));
+    }
+    assert!(last >= Duration::from_millis(4_900), "{last:?}");
+    let admitted: Vec<Duration> = admissions.iter().map(|(at, _)| Duration::from_micros(*at) - EPOCH).collect();
+    assert!(admitted.iter().all(|at| *at > last), "{last:?} {admitted:?}");
+    assert!((10..=14).contains(&admitted.len()), "a quarter of the limit: {admitted:?}");
+}
+
+/// The operator reserves nothing of a log during the first half of a period, so a share of a log begins after that.
+#[tokio::test(start_paused = true)]
+async fn a_share_of_a_log_begins_half_a_period_later() {
+    let (world, _program, link, limiter) = connected(Strategy::SlidingWindowLog, 100, 4);
+    load(&world, &[&limiter], MILLI, Duration::from_secs(3)).await;
+    link.abort();
+    let cut = world.start.elapsed();
+    let admissions = load(&world, &[&limiter], MILLI, Duration::from_secs(20)).await;
+    let first = admissions.iter().map(|(at, _)| Duration::from_micros(*at) - EPOCH).find(|at| *at > cut + MILLI);
+    let first = first.expect("the share admits requests") - cut;
+    assert!((6_000..=6_100).contains(&first.as_millis()), "{first:?}");
+}
+
+/// A question can be sent late, when the program already prepares its share. The operator then notices its absence later.
+#[tokio::test(start_paused = true)]
+async fn a_question_that_is_sent_late_delays_the_share() {
+    let program = World::new().program();
+    let mut channel = program.store.open();
+    assert!(channel.begin_asking());
+    let limiter = program.limiter(quota(Strategy::TokenBucket, 1_000, 10));
+    let asks = tokio::spawn(async move { request(&limiter).await });
+    sleep(UNANSWERED + Duration::from_secs(1)).await;
+    let begins = || program.store.share_begins(Duration::ZERO, (program.store.clock)()).0;
+    let first = begins();
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(begins(), first);
+    assert!(!channel.questions().await.is_empty());
+    assert_eq!(begins(), first + Duration::from_secs(2));
+    assert!(asks.await.expect("no panic").is_err());
 }

@@ -15,7 +15,7 @@ use super::Connection;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The configuration of a store in Redis or Valkey.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisConfig {
     /// The arrangement of the servers.
     pub topology: Topology,
@@ -28,7 +28,7 @@ pub struct RedisConfig {
 }
 
 /// The arrangement of the servers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Topology {
     /// One server.
@@ -45,7 +45,7 @@ pub enum Topology {
 }
 
 /// A user and its password. The `Debug` output omits the password.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// The name of the user. None for the default user.
     pub username: Option<String>,
@@ -60,7 +60,7 @@ impl fmt::Debug for Credentials {
 }
 
 /// The certificates for TLS, in PEM format.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct RedisTls {
     /// The authorities that sign the servers' certificates. None for the authorities that the system trusts.
     pub authorities: Option<Vec<u8>>,
@@ -122,6 +122,14 @@ impl Connect {
             Topology::Sentinel { .. } => drop(connect.sentinel().map_err(|error| other(&error))?),
         }
         Ok(connect)
+    }
+
+    pub(super) fn config(&self) -> &RedisConfig {
+        &self.config
+    }
+
+    pub(super) fn is_cluster(&self) -> bool {
+        self.cluster.is_some()
     }
 
     fn settings(&self) -> RedisConnectionInfo {

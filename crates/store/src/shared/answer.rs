@@ -8,10 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    sync::oneshot,
-    time::{Sleep, sleep},
-};
+use tokio::sync::oneshot;
 use weir_seats::{Left, Seats};
 
 use super::SharedLimiter;
@@ -88,44 +85,40 @@ pub enum Claim {
     AskStore,
 }
 
-/// A grant, and the time from which the request can go, on the store's clock. Zero if it can go immediately.
-pub(super) type Decision = Result<(Grant, u64), Denied>;
+pub(super) type Decision = Result<Grant, Denied>;
 
-/// A request that waits for the store. If it is dropped, other requests get its seats.
+/// The queue of a request: its key, its cost, and its limits with their stamp. The requests of one queue are
+/// interchangeable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    pub(super) hash: u128,
+    pub(super) set: usize,
+    pub(super) stamp: u64,
+    pub(super) cost: u32,
+}
+
+/// A request that waits for the store, and then for its slot. If it is dropped, other requests get its seats.
 #[derive(Debug)]
 pub struct Waits {
     pub(super) limiter: Arc<SharedLimiter>,
     pub(super) receiver: oneshot::Receiver<Decision>,
-    pub(super) slot: Option<(Grant, u64, Pin<Box<Sleep>>)>,
+    pub(super) place: Place,
+    pub(super) id: u64,
 }
 
 impl Future for Waits {
     type Output = Result<Grant, Denied>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        loop {
-            if let Some((_, due, sleeps)) = &mut self.slot {
-                let due = *due;
-                ready!(sleeps.as_mut().poll(context));
-                if let Some(rest) = self.limiter.until(due).filter(|rest| !rest.is_zero())
-                    && let Some((_, _, sleeps)) = &mut self.slot
-                {
-                    *sleeps = Box::pin(sleep(rest));
-                    continue;
-                }
-                return Poll::Ready(match self.slot.take() {
-                    Some((grant, ..)) => Ok(grant),
-                    None => Err(Denied::new(Some(Duration::ZERO), None)),
-                });
-            }
-            let gone = Denied::new(Some(Duration::from_secs(1)), None);
-            match ready!(Pin::new(&mut self.receiver).poll(context)).unwrap_or(Err(gone)) {
-                Err(denied) => return Poll::Ready(Err(denied)),
-                Ok((grant, due)) => match self.limiter.until(due).filter(|rest| !rest.is_zero()) {
-                    None => return Poll::Ready(Ok(grant)),
-                    Some(rest) => self.slot = Some((grant, due, Box::pin(sleep(rest)))),
-                },
-            }
-        }
+        let gone = Denied::new(Some(Duration::from_secs(1)), None);
+        Poll::Ready(ready!(Pin::new(&mut self.receiver).poll(context)).unwrap_or(Err(gone)))
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        // An answer that arrives later finds the receiver closed.
+        self.receiver.close();
+        self.limiter.leave(self.place, self.id);
     }
 }

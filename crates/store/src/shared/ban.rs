@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::timeout;
-use weir_seats::{BanChange, BanQuestion, Banned, Key, StoreError, StoreTime, Take};
+use weir_seats::{BanChange, BanQuestion, Banned, Key, Reply, StoreError, StoreTime, Take};
 
 use super::{Entry, SharedLimiter, SharedRule, micros};
 
@@ -68,10 +68,10 @@ impl SharedLimiter {
         let terms = Arc::clone(&rule.set(set).terms);
         let question = Take { requests: 0, ban: rule.ban(change), ..Take::new(&terms) };
         let answer = timeout(self.client.deadline(), self.client.ask(&key, &question)).await;
-        let level = answer.map_err(|_| StoreError::Late)??.reply.level;
+        let Reply { level, newer, .. } = answer.map_err(|_| StoreError::Late)??.reply;
         let banned = level.banned();
         if let Some(entry) = self.table.shard_of(hash).get_mut(&hash) {
-            entry.level = Some(level);
+            (entry.level, entry.level_terms) = (Some(level), Some(newer.map_or(terms, Arc::new)));
         }
         Ok(banned)
     }

@@ -6,19 +6,17 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    sync::{Notify, oneshot},
-    time::timeout,
-};
+use tokio::{sync::Notify, time::timeout};
 use weir_seats::{
     BanChange, BanQuestion, Key, Level, Next, Reply, Seats, StoreError, Take,
     terms::{MOST_UNITS, StoreTerms},
 };
 
 use super::{
-    Decision, Denied, Entry, SharedLimiter, SharedRule, Waiter,
+    Denied, Entry, OnLoss, SharedLimiter, SharedRule, Waiter,
     hand::Found,
     micros,
+    queue::{Decisions, Timed, send},
     rule::reach,
     table::{BETWEEN_ATTEMPTS, Refused},
 };
@@ -67,9 +65,6 @@ struct Owned {
     ban: Option<BanQuestion>,
     asked_at: Duration,
 }
-
-/// Decisions, with the senders of the requests that wait for them. They are sent when no lock is held.
-type Decisions = Vec<(oneshot::Sender<Decision>, Decision)>;
 
 impl Owned {
     /// The owed units, without those that the program's share still counts (`Local`).
@@ -131,9 +126,20 @@ impl SharedLimiter {
         waiting.retain(|waiter| !waiter.sender.is_closed());
         self.waiting.fetch_sub(before - waiting.len(), Relaxed);
         let (mut pause, mut asks) = (None::<Duration>, VecDeque::new());
-        for waiter in waiting {
-            match self.decide_locally(entry, &rule, (hash, &waiter), now, lost) {
-                LocalDecision::Decided(decision) => decisions.push((waiter.sender, decision)),
+        for mut waiter in waiting {
+            let decision = self.decide_locally(entry, &rule, (hash, &waiter), now, lost);
+            let needs_slot = matches!(decision, LocalDecision::Asks | LocalDecision::Decided(Err(_)));
+            if needs_slot && lost.is_none() && rule.ban.is_none() {
+                match self.join(waiter) {
+                    Ok(()) => {
+                        self.waiting.fetch_sub(1, Relaxed);
+                        continue;
+                    }
+                    Err(other) => waiter = other,
+                }
+            }
+            match decision {
+                LocalDecision::Decided(decision) => decisions.push((waiter, decision)),
                 LocalDecision::Waits(wait) => {
                     pause = Some(pause.map_or(wait, |pause| pause.min(wait)));
                     entry.waiting.push_back(waiter);
@@ -170,7 +176,7 @@ impl SharedLimiter {
         now: Duration,
         lost: Option<u64>,
     ) -> LocalDecision {
-        let (cost, patience) = (waiter.cost, waiter.patience(now));
+        let (cost, patience) = (waiter.place.cost, waiter.patience(now));
         if let Some(time) = self.client.time(now) {
             let (found, expired) = entry.hand.claim(&rule.set(entry.set).terms, cost, time);
             self.client.stats.count_lost(expired);
@@ -189,11 +195,11 @@ impl SharedLimiter {
                     return LocalDecision::Decided(Err(Denied::new(retry_after, left)));
                 }
                 if !rule.set(entry.set).has_slots() {
-                    return LocalDecision::Waits(wait);
+                    return LocalDecision::Waits((wait + refused.jitter).min(wait.max(patience)));
                 }
             }
         }
-        match lost {
+        match lost.or_else(|| self.cut_off(entry, now)) {
             Some(loss) => {
                 let decided = self.without_store(entry, rule, (hash, cost), (now, loss));
                 LocalDecision::Decided(decided.map(|grant| (grant, 0)))
@@ -214,11 +220,11 @@ impl SharedLimiter {
             entry.asks = false;
             return Step::Ends;
         };
-        let cost = asks.front().map_or(1, |waiter| waiter.cost);
+        let cost = asks.front().map_or(1, |waiter| waiter.place.cost);
         let most = MOST_REQUESTS.min(usize::try_from(MOST_UNITS / cost).unwrap_or(1)).max(1);
         let mut batch = Vec::new();
         for waiter in asks {
-            if waiter.cost == cost && batch.len() < most {
+            if waiter.place.cost == cost && batch.len() < most {
                 batch.push(waiter);
             } else {
                 entry.waiting.push_back(waiter);
@@ -263,7 +269,14 @@ impl SharedLimiter {
         let (client, asks) = (Arc::clone(&self.client), owned.clone());
         // A separate task asks, because a late answer still brings seats.
         let mut answer = self.client.spawn(async move { client.ask(&asks.key, &asks.take()).await });
-        let decisions = match timeout(deadline, &mut answer).await {
+        let mut outcome = timeout(deadline, &mut answer).await;
+        if outcome.is_err() {
+            self.client.missed(deadline);
+            if let Some(rest) = self.rest_of_wait(deadline) {
+                outcome = timeout(rest, &mut answer).await;
+            }
+        }
+        let decisions = match outcome {
             Ok(Ok(Ok(answered))) => self.answered(hash, batch, &owned, answered, breaks),
             Ok(Ok(Err(_)) | Err(_)) => {
                 // The store has possibly charged the owed units. Charging them twice never admits too many requests.
@@ -271,7 +284,6 @@ impl SharedLimiter {
                 self.unanswered(hash, batch)
             }
             Err(_) => {
-                self.client.missed(deadline);
                 let me = Arc::clone(self);
                 self.client.spawn(async move {
                     match answer.await {
@@ -286,6 +298,13 @@ impl SharedLimiter {
         send(self, decisions);
     }
 
+    /// Returns how much longer requests wait for an answer that has missed the deadline. None if they are decided now.
+    fn rest_of_wait(&self, waited: Duration) -> Option<Duration> {
+        let is_decided = self.rule().on_loss == OnLoss::Open || self.client.lost().is_some();
+        let rest = self.client.longest_wait().checked_sub(waited)?;
+        (!is_decided && !self.client.asks_operator()).then_some(rest)
+    }
+
     /// Records that a question was not answered, so that the next one reports the same. That one waits a moment, because
     /// the reason can last: an operator refuses all questions about a rule that it does not know.
     fn note_unanswered(&self, hash: u128, owned: &Owned) {
@@ -294,10 +313,10 @@ impl SharedLimiter {
         let mut shard = self.table.shard_of(hash);
         if units == 0 && started.is_none() {
             if let Some(entry) = shard.get_mut(&hash) {
-                entry.retry_at = retry_at;
+                entry.missed(retry_at);
             }
         } else if let Some((entry, _)) = self.table.entry(&mut shard, hash, usize::MAX) {
-            entry.retry_at = retry_at;
+            entry.missed(retry_at);
             entry.owed = entry.owed.saturating_add(units);
             entry.ban_started = entry.ban_started.or(started);
         }
@@ -310,8 +329,8 @@ impl SharedLimiter {
         let mut shard = self.table.shard_of(hash);
         let Some(entry) = shard.get_mut(&hash) else { return Decisions::new() };
         let decide = |waiter: Waiter| {
-            let decided = self.without_store(entry, &rule, (hash, waiter.cost), (now, loss));
-            (waiter.sender, decided.map(|grant| (grant, 0)))
+            let decided = self.without_store(entry, &rule, (hash, waiter.place.cost), (now, loss));
+            (waiter, decided.map(|grant| (grant, 0)))
         };
         batch.into_iter().map(decide).collect()
     }
@@ -329,11 +348,11 @@ impl SharedLimiter {
         let mut shard = self.table.shard_of(hash);
         let Some(entry) = shard.get_mut(&hash) else { return decisions };
         let Reply { granted, served, prefetched, level, time, next, newer } = reply;
-        let terms = newer.as_ref().unwrap_or(&owned.terms);
+        let terms = &newer.map_or_else(|| Arc::clone(&owned.terms), Arc::new);
         entry.end_share(owned.local.1);
         entry.confirm_report(owned.asked_at);
-        (entry.level, entry.level_breaks, entry.asked_at) = (Some(level), breaks, owned.asked_at);
-        entry.retry_at = Duration::ZERO;
+        (entry.level, entry.level_terms, entry.level_breaks) = (Some(level), Some(Arc::clone(terms)), breaks);
+        (entry.asked_at, entry.misses, entry.retry_at) = (owned.asked_at, 0, Duration::ZERO);
         let passed = micros(now.saturating_sub(at));
         let banned = entry.level.as_ref().and_then(Level::banned);
         let banned = banned.map(|banned| Duration::from_micros(banned.end().saturating_sub(time + passed)));
@@ -367,7 +386,7 @@ impl SharedLimiter {
                 entry.waiting.push_front(waiter);
             } else {
                 let denied = || Denied::new(retry_after, entry.left(&rule, time));
-                decisions.push((waiter.sender, Err(banned.map_or_else(denied, Denied::banned))));
+                decisions.push((waiter, Err(banned.map_or_else(denied, Denied::banned))));
             }
         }
         decisions
@@ -386,13 +405,10 @@ impl SharedLimiter {
         for waiter in batch {
             let due = if owned.patience.is_zero() { 0 } else { seats.due(terms, 0, owned.cost) };
             let own = seats.split(terms, owned.cost);
-            if waiter.sender.is_closed() {
-                self.client.stats.count_lost(entry.hand.add(terms, own));
-                self.waiting.fetch_sub(1, Relaxed);
-            } else {
-                let left = entry.level.as_ref().and_then(|level| level.left(terms, time));
-                decisions.push((waiter.sender, Ok((self.grant(hash, entry.set, Some(own), left), due))));
-            }
+            let goes_at = self.client.now() + Duration::from_micros(due.saturating_sub(time));
+            entry.last_slot = entry.last_slot.max(goes_at);
+            let left = entry.level.as_ref().and_then(|level| level.left(terms, time));
+            decisions.push((waiter, Ok((self.grant(hash, entry.set, Some(own), left), due))));
         }
         self.client.stats.count_lost(entry.hand.add(terms, seats));
     }
@@ -401,9 +417,9 @@ impl SharedLimiter {
     fn refusal(&self, rule: &SharedRule, next: Next, owned: &Owned, time: u64) -> Option<Refused> {
         let Next::At(until) = next else { return None };
         let wait = Duration::from_micros(until.saturating_sub(time));
-        let jitter = micros((wait / 16).min(LONGEST_JITTER).mul_f64(self.client.jitter()));
+        let jitter = (wait / 16).min(LONGEST_JITTER).mul_f64(self.client.jitter());
         let asks_at = if rule.has_credits { until.min(time + micros(BETWEEN_LOOKS)) } else { until };
-        Some(Refused { cost: owned.cost, until, asks_at: asks_at + jitter })
+        Some(Refused { cost: owned.cost, until, asks_at, jitter })
     }
 
     /// Returns unused seats to the store.
@@ -435,23 +451,8 @@ fn started(since: Duration, now: Duration) -> BanChange {
 
 /// What a program does with a request before it asks the store.
 enum LocalDecision {
-    Decided(Decision),
+    Decided(Timed),
     /// The request waits for this time before the store is asked again.
     Waits(Duration),
     Asks,
-}
-
-impl Waiter {
-    /// The remaining patience of the request.
-    fn patience(&self, now: Duration) -> Duration {
-        if self.is_patient { self.latest.saturating_sub(now) } else { Duration::ZERO }
-    }
-}
-
-/// Sends the decisions. The caller must hold no lock, because a grant without a receiver puts its seats back.
-fn send(limiter: &SharedLimiter, decisions: Decisions) {
-    limiter.waiting.fetch_sub(decisions.len(), Relaxed);
-    for (sender, decision) in decisions {
-        let _ = sender.send(decision);
-    }
 }

@@ -1,20 +1,44 @@
 //! Decisions while the store is lost.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
+use weir_core::Strategy;
 use weir_seats::{
-    Next, StoreTerms, StoreTime, Take,
+    Left, Next, StoreTerms, StoreTime, Take, Value,
     model::{Outcome, take, used_up},
     state::start_of,
     terms::Limit,
 };
 
 use super::{
-    Entry, OnLoss, SOON, SharedLimiter, SharedRule,
+    Entry, Known, OnLoss, SOON, SharedLimiter, SharedRule,
     answer::{Denied, Grant},
     micros,
     table::Local,
 };
+
+/// The longest `Retry-After` of a share.
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
+
+/// What a share of a key depends on.
+#[derive(Default)]
+struct Before {
+    /// The share so far.
+    local: Option<Local>,
+    /// Units that no report contains yet.
+    owed: u32,
+    /// Questions without an answer.
+    misses: u32,
+    /// The time at which the last request goes that the store admitted.
+    last_slot: Duration,
+}
+
+impl Before {
+    fn of(entry: &Entry, local: Option<Local>) -> Self {
+        let Entry { owed, misses, last_slot, .. } = *entry;
+        Self { local, owed, misses, last_slot }
+    }
+}
 
 impl SharedLimiter {
     /// The time of this program's share: the store's time, so that the windows of all shares begin when the store's
@@ -57,41 +81,142 @@ impl SharedLimiter {
                     return Err(Denied::new(Some(gap), left));
                 }
                 let at = self.share_time(now);
-                // The share begins without credit, because the store has given the credit to other programs.
-                let begin = || {
-                    let begins = self.client.share_begins(now);
-                    (begins, used_up(terms, at + micros(begins.saturating_sub(now))))
-                };
-                let (begins, value, admitted) = match entry.local.take() {
-                    Some(Local { loss: before, begins, value, admitted }) if before == loss => {
-                        // Before the share begins, an answer of the operator can show that it must begin later.
-                        let is_early = now < begins && self.client.lost().is_some();
-                        let is_kept = !is_early && value.stamp == terms.stamp();
-                        let (begins, value) = if is_kept { (begins, value) } else { begin() };
-                        (begins, value, admitted)
-                    }
-                    earlier => {
-                        entry.add_owed(earlier.map_or(0, |earlier| earlier.owed(at)).into());
-                        let (begins, value) = begin();
-                        (begins, value, 0)
-                    }
-                };
-                let Some(encoded) = (Take { cost, ..Take::new(terms) }).encode() else {
-                    return Err(Denied::new(None, left));
-                };
-                let Outcome { answer, value, .. } = take(Some(&value), &encoded, at);
-                let granted = answer.granted * u64::from(cost);
-                entry.local = Some(Local { loss, begins, value, admitted: admitted + granted });
-                if granted > 0 {
-                    return Ok(self.grant(hash, entry.set, None, left));
+                let local = entry.local.take();
+                let (share, owed) = self.share(Before::of(entry, local), terms, (now, at, loss));
+                entry.add_owed(owed);
+                let (value, answer) = Self::ask_share(&share, terms, cost, (now, at));
+                let granted = if answer.is_ok() { u64::from(cost) } else { 0 };
+                entry.local = Some(Local { loss, value, admitted: share.admitted + granted, ..share });
+                match answer {
+                    Ok(()) => Ok(self.grant(hash, entry.set, None, left)),
+                    Err(retry_after) => Err(Denied::new(retry_after, left)),
                 }
-                let retry_after = match answer.next {
-                    Next::Now => Some(SOON),
-                    Next::At(opens) => Some(Duration::from_micros(opens.saturating_sub(at))),
-                    Next::Never => None,
-                };
-                Err(Denied::new(retry_after, left))
             }
         }
     }
+
+    /// What [`without_store`](Self::without_store) would decide, as what is known about the key. Changes nothing
+    /// of the key.
+    pub(super) fn known_without_store(
+        &self,
+        entry: Option<&Entry>,
+        rule: &SharedRule,
+        (set, cost): (usize, u32),
+        (now, loss): (Duration, u64),
+    ) -> Known {
+        let known = Known { seats: entry.map_or(0, |entry| entry.hand.units()), is_lost: true, ..Known::default() };
+        let refused = |wait| Known { refused_for: Some(wait), ..known };
+        match (rule.on_loss, &rule.set(set).local) {
+            (OnLoss::Open, _) => {
+                // Everything is admitted, so the last answer does not matter.
+                let (terms, at) = (&rule.set(set).terms, self.share_time(now));
+                let full = Value::new(terms.stamp(), terms.raw(), at);
+                Known { seats: 0, left: left_of(&full, terms, at), ..known }
+            }
+            (OnLoss::Closed, _) | (OnLoss::LocalShare, None) => refused(SOON),
+            (OnLoss::LocalShare, Some(terms)) => {
+                if let Some(gap) = self.between_windows(terms, now) {
+                    return refused(gap);
+                }
+                let at = self.share_time(now);
+                let before = entry.map(|entry| Before::of(entry, entry.local.clone()));
+                let (share, _) = self.share(before.unwrap_or_default(), terms, (now, at, loss));
+                let left = left_of(&share.value, terms, at);
+                match Self::ask_share(&share, terms, cost, (now, at)).1 {
+                    Ok(()) => Known { left, ..known },
+                    Err(None) => Known { left, never: true, ..known },
+                    Err(Some(wait)) => Known { left, ..refused(wait) },
+                }
+            }
+        }
+    }
+
+    /// Asks a share for a request. Returns the value after the answer. The error is the time until the share admits the
+    /// request, or None if it never does.
+    fn ask_share(
+        share: &Local,
+        terms: &StoreTerms,
+        cost: u32,
+        (now, at): (Duration, u64),
+    ) -> (Value, Result<(), Option<Duration>>) {
+        let Some(encoded) = (Take { cost, ..Take::new(terms) }).encode() else {
+            return (share.value.clone(), Err(None));
+        };
+        let Outcome { answer, value, .. } = take(Some(&share.value), &encoded, at);
+        let result = match answer.next {
+            _ if answer.granted > 0 => Ok(()),
+            Next::Now => Err(Some(SOON)),
+            Next::At(opens) => {
+                // The store can return at any time, and it probably has more units left than the share.
+                let most = now.saturating_sub(share.begins).clamp(SOON, LONGEST_RETRY);
+                Err(Some(Duration::from_micros(opens.saturating_sub(at)).min(most)))
+            }
+            Next::Never => Err(None),
+        };
+        (value, result)
+    }
+
+    /// Returns the share of a key, or begins one. It begins without credit, because the store has given the credit to
+    /// other programs. Also returns the units of the earlier share that must be reported.
+    fn share(
+        &self,
+        Before { local, owed, misses, last_slot }: Before,
+        terms: &StoreTerms,
+        (now, at, loss): (Duration, u64, u64),
+    ) -> (Local, u64) {
+        let asks_operator = self.client.asks_operator();
+        let (begins, continues, is_lost) = self.client.share_begins(now);
+        // Owed units, and those of a share that was evicted, are not counted by a new share.
+        let forgotten = Duration::from_micros(self.shares_evicted_at.load(Relaxed));
+        let mut least = if owed > 0 { now } else { forgotten };
+        if asks_operator {
+            // Until then, the requests that wait use this program's part of the limit.
+            least = least.max(last_slot);
+        }
+        // The operator reserves nothing of a log during the first half of a period (`weir_seats::Reserved`).
+        let is_late = |limit: &&Limit| asks_operator && limit.strategy == Strategy::SlidingWindowLog;
+        let delay = terms.raw().iter().filter(is_late).map(|limit| limit.period / 2).max().unwrap_or(0);
+        let new = |admitted, least| {
+            let begins = begins.max(least);
+            Local { loss, begins, value: used_up(terms, self.opening(begins, (now, at)) + delay), admitted }
+        };
+        let Some(mut local) = local else { return (new(0, least), 0) };
+        let is_same = local.value.stamp == terms.stamp();
+        let is_kept = if asks_operator {
+            // Before the share begins, an answer of the operator can show that it must begin later.
+            is_same && local.loss == loss && !(is_lost && now < begins)
+        } else {
+            // An answer about the key would have ended the share. If the store as a whole has returned since, the share
+            // continues only for a key that is still cut off: the first question without an answer begins another one.
+            let is_current = local.loss == loss || misses > 1;
+            is_same && if is_lost { local.begins >= continues } else { is_current }
+        };
+        if is_kept {
+            return (Local { loss, ..local }, 0);
+        }
+        if asks_operator && local.loss == loss {
+            return (new(local.admitted, least), 0);
+        }
+        if asks_operator || !is_same {
+            return (new(0, least.max(now)), local.owed(at).into());
+        }
+        // What the earlier share admitted stays owed as long as it counts.
+        let admitted = local.owed(at).into();
+        local.value.use_up(self.opening(begins, (now, at)));
+        (Local { loss, begins, admitted, ..local }, 0)
+    }
+
+    /// The share's time at which a share opens that begins at this time of the program.
+    fn opening(&self, begins: Duration, (now, at): (Duration, u64)) -> u64 {
+        if begins >= now {
+            return at + micros(begins - now);
+        }
+        self.client.time(begins).map_or(micros(begins), |time| time.latest).min(at)
+    }
+}
+
+/// The remaining units of the tightest limit of a value.
+fn left_of(value: &Value, terms: &StoreTerms, at: u64) -> Option<Left> {
+    let encoded = Take { requests: 0, ..Take::new(terms) }.encode()?;
+    take(Some(value), &encoded, at).answer.reply(&encoded)?.level.left(terms, at)
 }

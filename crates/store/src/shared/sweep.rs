@@ -1,4 +1,5 @@
-//! What the client of a store asks of each rule from time to time, and when a channel to an operator begins or ends.
+//! The work that the client of a store starts for each rule from time to time, and when a channel to an operator begins
+//! or ends.
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -11,7 +12,7 @@ use super::{Entry, SharedLimiter, table};
 use crate::client::{KnownKey, Sweep};
 
 /// The time without a request after which the seats of a key are given back to the store.
-const UNUSED: Duration = Duration::from_secs(1);
+pub(super) const UNUSED: Duration = Duration::from_secs(1);
 
 /// The time without a request after which a key is evicted.
 const IDLE: Duration = Duration::from_secs(60);
@@ -24,7 +25,7 @@ impl Sweep for SharedLimiter {
         }
         let now = self.client.now();
         let Some(time) = self.client.time(now) else { return };
-        let (rule, share_time) = (self.rule(), self.share_time(now));
+        let share_time = self.share_time(now);
         let (mut unused, mut owing) = (Vec::new(), Vec::new());
         let mut shard = self.table.shard(self.swept.fetch_add(1, Relaxed));
         for (&hash, entry) in shard.iter_mut() {
@@ -36,12 +37,8 @@ impl Sweep for SharedLimiter {
                 unused.push((hash, entry.set, entry.hand.drain()));
             }
         }
-        // The next operator learns from the agents what this one has counted.
-        let is_needed = |entry: &Entry| {
-            let terms = &rule.set(entry.set).terms;
-            self.client.asks_operator()
-                && entry.level.as_ref().is_some_and(|level| level.is_full(terms, time.earliest) == Some(false))
-        };
+        // The agents report to the next leader what this one has counted.
+        let is_needed = |entry: &Entry| self.client.asks_operator() && entry.is_full(time.earliest) == Some(false);
         table::forget_idle(&mut shard, now.saturating_sub(IDLE), time.latest, is_needed);
         drop(shard);
         owing.into_iter().for_each(|hash| self.drive(hash));
@@ -51,6 +48,7 @@ impl Sweep for SharedLimiter {
     }
 
     fn give_all_back(&self) {
+        self.end_free_slots();
         for index in 0..self.table.shards() {
             let drain = |(&hash, entry): (&u128, &mut Box<Entry>)| (hash, entry.set, entry.hand.drain());
             let unused: Vec<_> = self.table.shard(index).iter_mut().map(drain).collect();
@@ -66,24 +64,29 @@ impl Sweep for SharedLimiter {
         let mut is_complete = self.evicted_full_at.load(Relaxed) <= time.earliest;
         for index in 0..self.table.shards() {
             for (&hash, entry) in self.table.shard(index).iter() {
-                let terms = &rule.set(entry.set).terms;
-                let (Some(level), Ok(key)) = (&entry.level, Key::new(&rule.counters, hash)) else { continue };
-                match level.is_full(terms, time.earliest) {
-                    // A key at full credit is as good as unknown.
-                    Some(true) => {}
-                    Some(false) if levels.len() < most => {
-                        let (terms, level) = (Arc::clone(terms), Some(level.clone()));
-                        levels.push(KnownKey { key, terms, level, owed: 0, ban: rule.ban(BanChange::Keep) });
-                    }
-                    // There are too many keys, or the limits have changed since the answer.
-                    Some(false) | None => is_complete = false,
+                let Ok(key) = Key::new(&rule.counters, hash) else { continue };
+                // A key at full credit is as good as unknown.
+                if entry.is_full(time.earliest) != Some(false) {
+                    continue;
                 }
+                let Some(terms) = entry.level_terms.clone().filter(|_| levels.len() < most) else {
+                    is_complete = false;
+                    continue;
+                };
+                levels.push(KnownKey {
+                    key,
+                    terms,
+                    level: entry.level.clone(),
+                    owed: 0,
+                    ban: rule.ban(BanChange::Keep),
+                });
             }
         }
         is_complete
     }
 
     fn end_shares(&self, used: &mut Vec<KnownKey>) {
+        self.end_free_slots();
         let (rule, now) = (self.rule(), self.client.now());
         let share_time = self.share_time(now);
         for index in 0..self.table.shards() {

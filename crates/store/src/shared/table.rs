@@ -13,7 +13,11 @@ use weir_seats::{
     terms::MOST_UNITS,
 };
 
-use super::{answer::Decision, demand::DemandRate, hand::Hand};
+use super::{
+    answer::{Decision, Place},
+    demand::DemandRate,
+    hand::Hand,
+};
 use crate::lock::lock;
 
 /// The extra room of a shard. It is used when every key has a request that waits, a question on its way, or debt.
@@ -47,6 +51,8 @@ pub(super) struct Entry {
     pub(super) sleeps: Option<Arc<Notify>>,
     pub(super) refused: Option<Refused>,
     pub(super) level: Option<Level>,
+    /// The terms of the level. They can be older than those in force.
+    pub(super) level_terms: Option<Arc<StoreTerms>>,
     /// The number of missed answers so far when the level arrived.
     pub(super) level_breaks: u64,
     /// Used units that were not yet reported to the store.
@@ -60,6 +66,10 @@ pub(super) struct Entry {
     pub(super) refill_after: Duration,
     /// The earliest time of a question that no request waits for, if the last question had no answer.
     pub(super) retry_at: Duration,
+    /// The time at which the last request goes that the store admitted.
+    pub(super) last_slot: Duration,
+    /// The number of questions without an answer since the last answer.
+    pub(super) misses: u32,
     pub(super) local: Option<Local>,
     pub(super) used: Duration,
     /// The time at which this program started a ban that was not yet reported to the store.
@@ -71,6 +81,11 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// Records that a question was not answered. The next question that no request waits for comes at this time.
+    pub(super) fn missed(&mut self, retry_at: Duration) {
+        (self.misses, self.retry_at) = (self.misses.saturating_add(1), retry_at);
+    }
+
     /// Charges units to this program's share, if there is one. Returns the units that the share does not cover.
     pub(super) fn charge_share(&mut self, terms: Option<&StoreTerms>, at: u64, units: u64) -> u64 {
         match (&mut self.local, terms) {
@@ -132,7 +147,7 @@ pub(super) struct Report {
 }
 
 /// The count of this program's share while the store is lost.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Local {
     /// The number of the loss.
     pub(super) loss: u64,
@@ -174,12 +189,21 @@ impl Local {
 /// A request that waits.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    pub(super) cost: u32,
+    /// The number of the request, in the order of arrival.
+    pub(super) id: u64,
+    pub(super) place: Place,
     /// The end of the request's patience.
     pub(super) latest: Duration,
     /// True if the request can wait for a slot, not only for the store's answer.
     pub(super) is_patient: bool,
     pub(super) sender: oneshot::Sender<Decision>,
+}
+
+impl Waiter {
+    /// The remaining patience of the request.
+    pub(super) fn patience(&self, now: Duration) -> Duration {
+        if self.is_patient { self.latest.saturating_sub(now) } else { Duration::ZERO }
+    }
 }
 
 /// A refusal by the store, until which asking again is useless.
@@ -188,9 +212,11 @@ pub(super) struct Refused {
     pub(super) cost: u32,
     /// The time at which the refused request can go, on the store's clock.
     pub(super) until: u64,
-    /// The time until which this program does not ask: `until`, plus jitter so that programs do not ask at the same
-    /// moment.
+    /// The time until which this program does not ask: `until`, or earlier if units can come back.
     pub(super) asks_at: u64,
+    /// The delay after `asks_at` with which a request that waits asks, so that programs do not ask at the same moment. A
+    /// new request asks immediately, because its client has waited for `until`.
+    pub(super) jitter: Duration,
 }
 
 impl Entry {

@@ -1,18 +1,28 @@
 //! Faults of Redis: a server that is restarted, emptied, full or slow, a failover to another server, and a cluster
 //! whose slots move.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tokio::{runtime::Handle, task::JoinSet};
 use weir_core::{Quota, Strategy};
 use weir_fuzz::Random;
-use weir_seats::{Level, Reply, StoreError, Take, terms::StoreTerms};
+use weir_seats::{Key, Level, Reply, StoreError, Take, terms::StoreTerms};
 
 use super::{
     servers::{Server, free_port, wait_until},
     suite::{key, redis_at},
 };
 use crate::{
+    backend::Backend,
+    client::{StoreClient, StoreParts},
+    lock::lock,
     memcached::MemcachedStore,
     redis::{Credentials, InvalidRedis, RedisConfig, RedisStore, RedisTls, Topology},
 };
@@ -30,8 +40,12 @@ async fn take(store: &RedisStore, question: &Take<'_>) -> Result<Reply, StoreErr
 
 /// Repeats the question until the store answers. Every error before must be one of a lost store.
 async fn until_answered(store: &RedisStore, question: &Take<'_>) -> Reply {
+    until_answered_at(store, &key(1), question).await
+}
+
+async fn until_answered_at(store: &RedisStore, key: &Key, question: &Take<'_>) -> Reply {
     loop {
-        match store.take(&key(1), question, Duration::from_secs(1)).await {
+        match store.take(key, question, Duration::from_secs(1)).await {
             Ok(reply) => return reply,
             Err(StoreError::Lost(_) | StoreError::Late | StoreError::Refused(_)) => tokio::task::yield_now().await,
             Err(error) => panic!("{error}"),
@@ -160,6 +174,151 @@ async fn users_and_their_rights() {
     assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?}");
 }
 
+/// The new password is in the file before the server refuses the old one and closes the connections.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_question_fails_when_a_password_is_changed() {
+    let server = Server::redis(&[]);
+    let rights = |change: &str| {
+        assert!(server.send_line(&format!("ACL SETUSER weir on {change} ~* +@all")).starts_with("+OK"));
+    };
+    rights(">old >new");
+    let (file, endpoint) = (Arc::new(Mutex::new("old")), server.endpoint());
+    let password = Arc::clone(&file);
+    let open = move || {
+        let password = (*lock(&password)).to_owned();
+        let credentials = Some(Credentials { username: Some("weir".to_owned()), password });
+        let endpoints = vec![endpoint.clone()];
+        let config = RedisConfig { topology: Topology::Standalone, endpoints, tls: None, credentials };
+        RedisStore::new(config).map(Backend::Redis).map_err(|invalid| invalid.to_string())
+    };
+    let start = Instant::now();
+    let client = StoreClient::start(StoreParts {
+        name: "shop/limits".to_owned(),
+        open: Box::new(open),
+        clock: Box::new(move || start.elapsed()),
+        took: Box::new(|_| {}),
+        runtime: Handle::current(),
+        seed: 1,
+    });
+    let ask_all = || async {
+        let mut tasks = JoinSet::new();
+        for hash in 0..20 {
+            let client = Arc::clone(&client);
+            tasks.spawn(async move {
+                client.ask(&key(hash), &Take::new(&five())).await.map(|answered| answered.reply.granted)
+            });
+        }
+        tasks.join_all().await
+    };
+    assert_eq!(ask_all().await, vec![Ok(1); 20]);
+    // While the server accepts the old password, a wrong one in the file changes nothing.
+    *lock(&file) = "wrong";
+    assert_eq!(server.send_line("CLIENT KILL USER weir"), ":1\r\n");
+    assert_eq!(ask_all().await, vec![Ok(1); 20]);
+    *lock(&file) = "new";
+    rights("<old");
+    assert_eq!(server.send_line("CLIENT KILL USER weir"), ":1\r\n");
+    assert_eq!(ask_all().await, vec![Ok(1); 20]);
+    assert!(client.condition().reached);
+    // An error on a good connection has another cause, so the wrong password does not replace this connection.
+    *lock(&file) = "wrong";
+    assert_eq!(server.send_line(&format!("LPUSH {} x", key(99).as_str())), ":1\r\n");
+    assert!(client.ask(&key(99), &Take::new(&five())).await.is_err());
+    assert_eq!(ask_all().await, vec![Ok(1); 20]);
+}
+
+/// The rights in docs/guides/scope.md.
+const RIGHTS: &str = "-@all +eval +evalsha +time +getrange +set +setrange +del +pexpireat";
+
+fn with_user(topology: Topology, endpoint: String) -> RedisStore {
+    let credentials = Some(Credentials { username: Some("weir".to_owned()), password: "secret".to_owned() });
+    RedisStore::new(RedisConfig { topology, endpoints: vec![endpoint], tls: None, credentials })
+        .expect("a configuration")
+}
+
+#[tokio::test]
+async fn the_documented_rights_are_enough() {
+    let server = Server::redis(&[]);
+    let user = format!("ACL SETUSER weir on >secret resetkeys ~{{limits.shop/* ~{{weir.probe.* {RIGHTS}");
+    assert!(server.send_line(&user).starts_with("+OK"));
+    let store = with_user(Topology::Standalone, server.endpoint());
+    for (hash, from) in (0..).zip(Strategy::ALL) {
+        // A change of the terms also needs the right to delete the value.
+        for (stamp, strategy, requests) in [(1, from, 5), (2, from, 9), (3, Strategy::SlidingWindowLog, 9)] {
+            let quota = Quota::new(strategy, requests, Duration::from_secs(900_000), None).expect("a quota");
+            let terms = StoreTerms::new(stamp, &[(0, quota)]).expect("terms");
+            let reply = store.take(&key(hash), &Take { requests: 2, ..Take::new(&terms) }, DEADLINE).await;
+            assert!(reply.is_ok(), "{from:?} {stamp}: {reply:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_documented_rights_are_enough_in_a_cluster_and_with_sentinel() {
+    let node = Server::redis(&["--cluster-enabled", "yes", "--cluster-port", &free_port().to_string()]);
+    assert!(node.send_line("CLUSTER ADDSLOTSRANGE 0 16383").starts_with("+OK"));
+    wait_until("the cluster is up", || node.send_line("CLUSTER INFO").contains("cluster_state:ok"));
+    let leader = Server::redis(&[]);
+    let sentinel = Server::sentinel(leader.port);
+    let of_cluster = format!("{RIGHTS} +cluster|slots +ping +asking");
+    let of_leader = format!("{RIGHTS} +role");
+    let servers = [(&node, &*of_cluster), (&leader, &*of_leader), (&sentinel, "-@all +sentinel|masters +role")];
+    for (server, rights) in servers {
+        let user = format!("ACL SETUSER weir on >secret resetkeys ~{{limits.shop/* {rights}");
+        assert!(server.send_line(&user).starts_with("+OK"));
+    }
+    let credentials = Some(Credentials { username: Some("weir".to_owned()), password: "secret".to_owned() });
+    let sentinels = Topology::Sentinel { service: "limits".to_owned(), credentials };
+    for store in [with_user(Topology::Cluster, node.endpoint()), with_user(sentinels, sentinel.endpoint())] {
+        assert_eq!(take(&store, &Take::new(&five())).await.map(|reply| reply.granted), Ok(1));
+    }
+    for (server, _) in servers {
+        // Newer servers know `CLIENT SETINFO`, which only names the client. Its refusal changes nothing.
+        let log = server.send_line("ACL LOG");
+        let named = log.matches("object\r\n$14\r\nclient|setinfo\r\n").count();
+        assert_eq!(log.matches("object\r\n").count(), named, "the server has refused a command: {log}");
+    }
+}
+
+/// The rights are enough for the probe and for other strategies.
+#[tokio::test]
+async fn a_refusal_of_all_questions_of_a_rule_is_reported() {
+    let server = Server::redis(&[]);
+    let rights = |rights: &str| {
+        assert!(server.send_line(&format!("ACL SETUSER weir on >secret ~* {rights}")).starts_with("+OK"));
+    };
+    rights("-@all +eval +evalsha +time +getrange +set");
+    let (start, later, endpoint) = (Instant::now(), Arc::new(AtomicU64::new(0)), server.endpoint());
+    let clock = Arc::clone(&later);
+    let client = StoreClient::start(StoreParts {
+        name: "shop/limits".to_owned(),
+        open: Box::new(move || Ok(Backend::Redis(with_user(Topology::Standalone, endpoint.clone())))),
+        clock: Box::new(move || start.elapsed() + Duration::from_secs(clock.load(Relaxed))),
+        took: Box::new(|_| {}),
+        runtime: Handle::current(),
+        seed: 1,
+    });
+    let quota = Quota::new(Strategy::SlidingWindowLog, 5, Duration::from_secs(900), None).expect("a quota");
+    let log = StoreTerms::new(1, &[(0, quota)]).expect("terms");
+    let other = Key::new("limits shop/api.other", 1).expect("a key");
+    for seconds in [0, 4] {
+        later.store(seconds, Relaxed);
+        let refused = client.ask(&key(1), &Take::new(&log)).await;
+        assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?}");
+        assert!(client.ask(&other, &Take::new(&five())).await.is_ok());
+    }
+    let condition = client.condition();
+    let error = condition.error.expect("an error");
+    let begin = "the store refuses questions of limits.shop/api.test; allow its user EVAL, EVALSHA, TIME, GETRANGE, \
+                 SET, SETRANGE, DEL and PEXPIREAT: ";
+    let reasons = ["can't run this command", "no permissions to run the 'setrange' command"];
+    assert!(error.starts_with(begin) && reasons.iter().any(|reason| error.contains(reason)), "{error}");
+    assert!(!condition.reached);
+    rights(RIGHTS);
+    assert!(client.ask(&key(1), &Take::new(&log)).await.is_ok());
+    assert!(client.condition().reached);
+}
+
 #[tokio::test]
 async fn connections_are_secured_by_tls() {
     let mut params = CertificateParams::new(vec![]).expect("a certificate");
@@ -224,8 +383,8 @@ async fn sentinel_names_the_server_that_leads() {
     assert_eq!(third.granted, 1);
 }
 
-#[tokio::test]
-async fn a_cluster_is_followed_as_slots_move() {
+/// Starts a cluster of three nodes.
+fn cluster() -> Vec<Server> {
     // The bus has a separate port, because the default one, which is 10,000 higher, is possibly in use.
     let buses = [(); 3].map(|()| free_port().to_string());
     let nodes: Vec<Server> =
@@ -242,6 +401,12 @@ async fn a_cluster_is_followed_as_slots_move() {
             ["state:ok", "known_nodes:3", "current_epoch:3"].iter().all(|it| info.contains(&format!("cluster_{it}\r")))
         });
     }
+    nodes
+}
+
+#[tokio::test]
+async fn a_cluster_is_followed_as_slots_move() {
+    let nodes = cluster();
     let store = redis_at(Topology::Cluster, &nodes);
     let terms = five();
     let mut granted = vec![0; 60];
@@ -272,6 +437,44 @@ async fn a_cluster_is_followed_as_slots_move() {
     let first = store.take(&key(99), &all, DEADLINE).await.expect("an answer");
     let returned = Take { returned: first.served.as_ref(), ..all };
     assert_eq!(store.take(&key(99), &returned, DEADLINE).await.map(|reply| reply.granted), Ok(0));
+}
+
+/// The client opens new connections because of the late answers. Meanwhile, the other nodes answer over the old ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_node_of_a_cluster_does_not_stop_the_others() {
+    let nodes = cluster();
+    let store = redis_at(Topology::Cluster, &nodes);
+    let is_on_last = |hash: &u128| {
+        let slot = nodes[0].send_line(&format!("CLUSTER KEYSLOT {}", key(*hash).as_str()));
+        slot.trim_start_matches(':').trim().parse::<u16>().expect("a slot") > 10_922
+    };
+    let (on_last, others): (Vec<u128>, Vec<u128>) = (0..60).partition(is_on_last);
+    let terms = five();
+    for &hash in on_last.iter().chain(&others) {
+        assert!(store.take(&key(hash), &Take::new(&terms), DEADLINE).await.is_ok());
+    }
+    nodes[2].signal("STOP");
+    let mut late = JoinSet::new();
+    for &hash in &on_last[..4] {
+        let (store, terms) = (Arc::clone(&store), terms.clone());
+        late.spawn(async move {
+            for _ in 0..20 {
+                let answer = store.take(&key(hash), &Take::new(&terms), Duration::from_millis(50)).await;
+                assert!(answer.is_err(), "the node is silent");
+            }
+        });
+    }
+    // A new connection to the silent node fails after two seconds.
+    let deadline = Duration::from_millis(1_500);
+    while !late.is_empty() {
+        while let Some(done) = late.try_join_next() {
+            done.expect("no answer of the silent node");
+        }
+        let reply = store.take(&key(others[0]), &Take::new(&terms), deadline).await;
+        assert!(reply.is_ok(), "{reply:?}");
+    }
+    nodes[2].signal("CONT");
+    until_answered_at(&store, &key(on_last[0]), &Take::new(&terms)).await;
 }
 
 /// Returns the node of a slot, and another node.

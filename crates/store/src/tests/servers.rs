@@ -72,6 +72,12 @@ impl Server {
         server
     }
 
+    /// Sends a signal to the process, such as `STOP`.
+    pub(crate) fn signal(&self, name: &str) {
+        let status = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status();
+        assert!(status.is_ok_and(|status| status.success()), "kill -s {name}");
+    }
+
     pub(crate) fn restart(&mut self) {
         self.child = spawn(&self.command, self.directory.path());
         self.wait();

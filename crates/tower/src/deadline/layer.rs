@@ -50,7 +50,7 @@ impl<N> DeadlineLayer<Answers<N>> {
     /// # let _ = (for_axum, for_tonic);
     /// ```
     pub const fn new(after: Duration, answer: N) -> Self {
-        Self { deadlines: after, outcome: Answers(answer) }
+        Self::with_outcome(after, Answers(answer))
     }
 }
 
@@ -74,7 +74,24 @@ impl DeadlineLayer<Errors> {
     /// # }
     /// ```
     pub const fn with_errors(after: Duration) -> Self {
-        Self { deadlines: after, outcome: Errors }
+        Self::with_outcome(after, Errors)
+    }
+}
+
+impl<O> DeadlineLayer<O> {
+    /// A layer with your own [`Outcome`](crate::Outcome) for requests that take longer than `after`.
+    /// [`ThroughputLayer::with_outcome`](crate::ThroughputLayer::with_outcome) has a complete example.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use weir_tower::{Answers, DeadlineLayer, GrpcAnswer};
+    ///
+    /// // Like new(Duration::from_millis(500), GrpcAnswer).
+    /// let layer = DeadlineLayer::with_outcome(Duration::from_millis(500), Answers(GrpcAnswer));
+    /// # let _ = layer;
+    /// ```
+    pub const fn with_outcome(after: Duration, outcome: O) -> Self {
+        Self { deadlines: after, outcome }
     }
 }
 
@@ -150,7 +167,21 @@ impl<N> DeadlineLayer<Answers<N>, OfRequests> {
     /// # }
     /// ```
     pub const fn of_requests(answer: N) -> Self {
-        Self { deadlines: OfRequests, outcome: Answers(answer) }
+        Self::of_requests_with_outcome(Answers(answer))
+    }
+}
+
+impl<O> DeadlineLayer<O, OfRequests> {
+    /// [`of_requests`](DeadlineLayer::of_requests) with your own [`Outcome`](crate::Outcome).
+    ///
+    /// ```
+    /// use weir_tower::{DeadlineLayer, Errors};
+    ///
+    /// let layer = DeadlineLayer::of_requests_with_outcome(Errors);
+    /// # let _ = layer;
+    /// ```
+    pub const fn of_requests_with_outcome(outcome: O) -> Self {
+        Self { deadlines: OfRequests, outcome }
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 use tower_service::Service;
 
 use super::{DeadlineFuture, deadlines::Deadlines};
-use crate::Outcome;
+use crate::{Outcome, inner::inner_service};
 
 /// Cancels a request that takes too long, and answers it.
 ///
@@ -40,6 +40,8 @@ impl<S, O, D> DeadlineService<S, O, D> {
         Self { inner, deadlines, outcome }
     }
 }
+
+inner_service!(DeadlineService<S, O, D>);
 
 impl<S, O, D, Request> Service<Request> for DeadlineService<S, O, D>
 where

@@ -37,8 +37,9 @@ pub enum WithoutKey {
 /// Charges a [`RuleLimiter`] a cost of one for each request, under the key that a [`KeyExtractor`] finds. Clones share
 /// the limits.
 ///
-/// Keep a clone of the rule to retune it at run time. The pass of an admitted request is the tightest limit of its key,
-/// or none if the request has no key and was not checked.
+/// Keep a clone of the rule to retune it at run time. The new terms are reached in one step, after any number of
+/// retunes. The pass of an admitted request is the tightest limit of its key, or none if the request has no key and was
+/// not checked.
 ///
 /// ```
 /// use std::num::NonZeroUsize;

@@ -60,7 +60,7 @@ impl<A, N> LatencyLayer<A, Answers<N>> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub const fn new(admit: A, answer: N) -> Self {
-        Self { admit, outcome: Answers(answer) }
+        Self::with_outcome(admit, Answers(answer))
     }
 }
 
@@ -86,7 +86,24 @@ impl<A> LatencyLayer<A, Errors> {
     /// # }
     /// ```
     pub const fn with_errors(admit: A) -> Self {
-        Self { admit, outcome: Errors }
+        Self::with_outcome(admit, Errors)
+    }
+}
+
+impl<A, O> LatencyLayer<A, O> {
+    /// A layer with your own [`Outcome`](crate::Outcome), whose response type can differ from the inner service's.
+    /// [`ThroughputLayer::with_outcome`](crate::ThroughputLayer::with_outcome) has a complete example.
+    ///
+    /// ```
+    /// use weir_tower::{Answers, Errors, HttpAnswer, LatencyLayer};
+    ///
+    /// # let in_flight = weir_core::InFlight::new(std::num::NonZeroU64::MIN);
+    /// let errors = LatencyLayer::with_outcome(in_flight.clone(), Errors); // like with_errors(in_flight)
+    /// let answers = LatencyLayer::with_outcome(in_flight, Answers(HttpAnswer)); // like new(in_flight, HttpAnswer)
+    /// # let _ = (errors, answers);
+    /// ```
+    pub const fn with_outcome(admit: A, outcome: O) -> Self {
+        Self { admit, outcome }
     }
 }
 

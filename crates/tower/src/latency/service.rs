@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 use tower_service::Service;
 
 use super::{Admit, LatencyFuture};
-use crate::Outcome;
+use crate::{Outcome, inner::inner_service};
 
 /// Passes a request to the inner service, or refuses it immediately.
 ///
@@ -48,6 +48,8 @@ impl<S, A, O> LatencyService<S, A, O> {
         Self { inner, admit, outcome }
     }
 }
+
+inner_service!(LatencyService<S, A, O>);
 
 impl<S, A, O, Request> Service<Request> for LatencyService<S, A, O>
 where

@@ -14,6 +14,9 @@ use crate::MonotonicClock;
 /// one layer, share the limit, so they need no `Buffer`. The caller waits in `poll_ready`. If a caller must learn that
 /// a wait is too long, use a [`ThroughputLayer`](crate::ThroughputLayer).
 ///
+/// One difference: callers wait in a queue, and a service keeps its position after `poll_ready` returned `Pending`.
+/// Drop services that you do not poll again. [`RateLimit`] describes what they cost, for example inside of `load_shed`.
+///
 /// ```
 /// use std::time::Duration;
 ///
@@ -42,7 +45,7 @@ pub struct RateLimitLayer {
 
 impl RateLimitLayer {
     /// A layer that waits for `limiter`. Keep a clone of the limiter to [`retune`](Limiter::retune) it at run time:
-    /// waiting callers use the new quota within a second.
+    /// waiting callers use the new quota within a second. The layer reaches it in one step after any number of retunes.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The readiness of one service: its position in the queue of a limit, and then the charge of one request. A charge
 //! that no request used is given back.
 
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use weir_core::{Admitted, Charge, Limiter, Refused};
 
@@ -53,13 +53,32 @@ impl Readiness {
             }
         }
         if let Some(waiting) = &mut self.waiting {
-            match ready!(waiting.poll(&self.limit, context)) {
-                Ok(Admitted { charge, .. }) => self.taken = Some(charge),
-                Err(Refused { .. }) => unreachable!("a wait without a latest time is never refused"),
-            }
-            self.waiting = None;
+            self.taken = match waiting.poll(&self.limit, context) {
+                Poll::Ready(Ok(Admitted { charge, .. })) => Some(charge),
+                Poll::Ready(Err(Refused { .. })) => unreachable!("a wait without a latest time is never refused"),
+                Poll::Pending => self.overtake(),
+            };
         }
+        if self.taken.is_none() {
+            return Poll::Pending;
+        }
+        self.waiting = None;
         Poll::Ready(())
+    }
+
+    /// Charges one request before its turn, if the limit has room for it and for all requests ahead. Some services join
+    /// the queue and are never polled again, for example under `load_shed`. They must not delay others while the limit
+    /// has enough room.
+    fn overtake(&self) -> Option<Charge> {
+        let LimiterAdmit { limiter, clock } = &self.limit;
+        let now = clock.now();
+        // The number includes this service.
+        if usize::try_from(limiter.peek(now).remaining()).is_ok_and(|remaining| remaining < limiter.queue_len()) {
+            return None;
+        }
+        // The requests ahead can cost more than one. Others that try this see the place until the charge is made.
+        let _place = limiter.enqueue(now, 1, Some(now)).ok()?;
+        limiter.charge(now, 1).ok().map(|admitted| admitted.charge)
     }
 
     /// Uses the charge.

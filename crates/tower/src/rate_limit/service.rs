@@ -6,7 +6,7 @@ use tower_service::Service;
 use weir_core::Limiter;
 
 use super::readiness::Readiness;
-use crate::MonotonicClock;
+use crate::{MonotonicClock, inner::inner_service};
 
 /// A service that is ready when the inner service is ready and the limit has room.
 ///
@@ -15,10 +15,17 @@ use crate::MonotonicClock;
 /// is called, even if it is polled again. If the service is dropped without a call, the charge is given back. A clone
 /// has no turn: it waits for a separate one.
 ///
+/// Others overtake a service if the limit has room for all of them, or if the service is not polled within 2 ms of its
+/// turn. It keeps its position, and is first again at its next poll.
+///
+/// So **drop a service that you do not poll again** after [`Poll::Pending`]. `load_shed` and `timeout(service.ready())`
+/// often keep such services. Each of them keeps its position: later callers wait for it once, 2 ms at most for up to 64
+/// of them together, unless the limit has room for all. With `load_shed`, requests of these 2 ms are shed. A
+/// [`LatencyLayer`](crate::LatencyLayer) sheds without a queue.
+///
 /// During the wait, the inner service holds everything that it acquired to become ready, such as the permit of a
-/// concurrency limit: put such a limit outside of this one. Waits are rounded up to whole milliseconds, like tokio's
-/// timers. The queue of some strategies is bounded: the queue of a leaky bucket by its burst, the queue of a sliding
-/// window counter by the end of the window. Callers that find the queue full try again later, in no particular order.
+/// concurrency limit: put such a limit outside of this one. The queue has no bound. [The crate](crate#waits) describes
+/// how exact the waits are.
 ///
 /// Errors and responses are those of the inner service. A call to a service that is not ready panics. A
 /// [`RateLimitLayer`](super::RateLimitLayer) creates this service.
@@ -55,6 +62,8 @@ impl<S> RateLimit<S> {
         Self { inner, readiness: Readiness::new(limiter, clock) }
     }
 }
+
+inner_service!(RateLimit<S>);
 
 impl<S: Service<Request>, Request> Service<Request> for RateLimit<S> {
     type Response = S::Response;

@@ -231,7 +231,7 @@ async fn every_strategy_serves_everybody_and_none_too_many() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_line_that_is_full_takes_the_others_later() {
+async fn a_line_has_no_bound() {
     let Bench { mut service, handle: _handle, .. } = bench(Strategy::LeakyBucket, 2);
     assert_ready_ok!(service.poll_ready());
     let mut waiting: Vec<_> = (0..5).map(|_| service.clone()).collect();

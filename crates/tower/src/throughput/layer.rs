@@ -11,7 +11,8 @@ use crate::{Answers, Errors};
 /// if not.
 ///
 /// First come, first served: requests wait in the limit's own queue, and each request is charged when it is admitted.
-/// When a client disconnects during the wait, the requests behind it move forward. Use a
+/// [Requests that are late for their turn](crate#waits) are the exception. When a client disconnects during the wait,
+/// the requests behind it move forward. The inner service must be `Clone`. Use a
 /// [`LimiterAdmit`](crate::LimiterAdmit) for one limit, and a [`KeyedAdmit`](crate::KeyedAdmit) for a limit per client.
 ///
 /// ```
@@ -75,7 +76,7 @@ impl<R, N> ThroughputLayer<R, Answers<N>> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub const fn new(reserve: R, max_wait: Duration, answer: N) -> Self {
-        Self { reserve, max_wait, outcome: Answers(answer) }
+        Self::with_outcome(reserve, max_wait, Answers(answer))
     }
 }
 
@@ -101,7 +102,7 @@ impl<R> ThroughputLayer<R, Errors> {
     /// # }
     /// ```
     pub const fn with_errors(reserve: R, max_wait: Duration) -> Self {
-        Self { reserve, max_wait, outcome: Errors }
+        Self::with_outcome(reserve, max_wait, Errors)
     }
 }
 

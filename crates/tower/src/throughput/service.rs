@@ -9,7 +9,7 @@ use std::{
 use tower_service::Service;
 
 use super::{Reserve, ThroughputFuture, Turn};
-use crate::{LatencyFuture, Outcome};
+use crate::{LatencyFuture, Outcome, inner::inner_service};
 
 /// Passes a request to the inner service when its turn comes, or refuses it immediately.
 ///
@@ -21,10 +21,10 @@ use crate::{LatencyFuture, Outcome};
 /// an [`InFlight`](weir_core::InFlight), which takes its permits in `call`. If the request took the clone instead, it
 /// would wait a second time, for an unknown time, after its turn was used.
 ///
-/// Waits are rounded up to whole milliseconds, like tokio's timers. A future that is dropped during the wait leaves the
-/// queue. A request whose turn would come too late is refused immediately, and the inner service stays ready for the
-/// next request. When the limit is changed, waiting requests keep their order and follow the new limit; requests that
-/// the new limit would admit too late are refused.
+/// [The crate](crate#waits) describes the order and the precision of waits. A future that is dropped during the wait
+/// leaves the queue. A request is refused immediately if its turn would come too late, or if the queue of a leaky bucket
+/// is full. Then the inner service stays ready for the next request. When the limit is changed, waiting requests keep
+/// their order and follow the new limit; requests that the new limit would admit too late are refused.
 ///
 /// A [`ThroughputLayer`](super::ThroughputLayer) creates this service.
 ///
@@ -58,6 +58,8 @@ impl<S, R, O> ThroughputService<S, R, O> {
         Self { inner, reserve, max_wait, outcome }
     }
 }
+
+inner_service!(ThroughputService<S, R, O>);
 
 impl<S, R, O, Request> Service<Request> for ThroughputService<S, R, O>
 where

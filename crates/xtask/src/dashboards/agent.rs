@@ -27,7 +27,7 @@ pub(super) fn board() -> Board {
             name: "Snapshot in force",
             expr: "changes(weir_snapshot_in_force_since_timestamp_seconds{LABELS}[1m]) > 0",
         }),
-        rows: vec![now(), traffic(), connections(), app(), cost(), snapshots()],
+        rows: vec![now(), traffic(), connections(), service(), app(), cost(), snapshots()],
     }
 }
 
@@ -91,6 +91,20 @@ fn connections() -> Row {
             Panel::new(Kind::Lines, "Requests that no rule matches", Unit::RequestsPerSecond)
                 .about("Requests per second that pass because no rule matches them, in the seven pods with the most.")
                 .queries([shared::most(7, "pod", "weir_unmatched_requests_total{LABELS}", "{{pod}}")]),
+        ],
+    }
+}
+
+fn service() -> Row {
+    const NO_QUOTAS: &str = "No proxy has a quota of a rate limit service.";
+    let quotas = |legend, decision| {
+        let family = format!("weir_quota_requests_total{{LABELS,decision=\"{decision}\"}}");
+        Query::new(format!("sum(rate({family}[$__rate_interval]))"), legend)
+    };
+    Row {
+        title: "Rate limit service",
+        height: 8,
+        panels: vec![
             Panel::new(Kind::Lines, "Questions of proxies", Unit::RequestsPerSecond)
                 .about("Questions per second to the rate limit service, by answer. Proxies such as Envoy ask them.")
                 .queries([Query::new(
@@ -98,6 +112,21 @@ fn connections() -> Row {
                     "{{result}}",
                 )])
                 .or_says("No pod is a rate limit service."),
+            Panel::new(Kind::Lines, "Requests with a quota", Unit::RequestsPerSecond)
+                .about("Requests per second that proxies decided with their quotas, and the units that they got. Units that no request used are lost.")
+                .queries([
+                    quotas("allowed", "allowed"),
+                    quotas("limited", "denied"),
+                    Query::new("sum(rate(weir_quota_tokens_total{LABELS}[$__rate_interval]))", "units sent"),
+                ])
+                .or_says(NO_QUOTAS),
+            Panel::new(Kind::Lines, "Assignments of quotas", Unit::Count)
+                .about("Assignments per second that the service sent to proxies, by kind. The kind tokens contains units.")
+                .queries([Query::new(
+                    "sum by (kind) (rate(weir_quota_assignments_total{LABELS}[$__rate_interval]))",
+                    "{{kind}}",
+                )])
+                .or_says(NO_QUOTAS),
         ],
     }
 }

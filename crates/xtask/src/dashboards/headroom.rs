@@ -9,8 +9,8 @@ use super::questions::{SCRAPE, fill};
 /// operator counts.
 pub(super) const KEY_HEADROOM: &str = "min by (rule) (weir_key_headroom_ratio{LABELS})";
 
-/// The rate of each limit, in all pods together. If a rule has series of several scopes, because its scope changes or
-/// because some agents of an earlier version export no scope, the limit over several pods is the one that counts.
+/// The rate of each limit, in all pods together. A rule can have series of several scopes, because its scope changes,
+/// or because agents of an earlier version export no scope. Then the limit over several pods counts.
 pub(super) fn limits() -> String {
     let rates = |scope: &str| format!("(weir_limit_requests{{LABELS,scope{scope}}} / weir_limit_period_seconds)");
     format!(

@@ -14,7 +14,7 @@ use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use super::prometheus::Series;
-use crate::{bench::finish, workspace::Workspace};
+use crate::{children::finish, workspace::Workspace};
 
 const SOURCE: &str = "e2e/panels";
 const LOCK: &str = "package-lock.json";

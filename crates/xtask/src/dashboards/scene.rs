@@ -1,5 +1,5 @@
 //! The programs that the dashboards show, and the load on them. The programs are those of the demo, an agent without a
-//! policy, two agents with limits across pods, a rate limit service, and a Redis.
+//! policy, two agents with limits across pods, a Redis, and a rate limit service with an Envoy that has its quotas.
 
 use std::{fs, net::SocketAddr, path::Path, process::Stdio, time::Duration};
 
@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::prometheus::free_port;
 use crate::{
-    bench::finish,
+    children::finish,
     clock,
     demo::{Agent, Cast},
 };
@@ -24,7 +24,10 @@ const CART: &str = "cart-5c6d7e8f9-g5h6j";
 const GATEWAY: &str = "ratelimit-6d5f8c7b9-t3v5w";
 const STOCK: [&str; 2] = ["stock-6b8c9d7f4-m2n4p", "stock-6b8c9d7f4-q6r8s"];
 
-/// The longest wait until Redis listens.
+/// The manual with the configuration of Envoy.
+const GUIDE: &str = include_str!("../../../../docs/guides/rate-limit-service.md");
+
+/// The longest wait until Redis or Envoy listens.
 const PATIENCE: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -37,19 +40,22 @@ pub(super) struct Scene {
     stock: [Agent; 2],
     /// A rate limit service with the policy `gateway`.
     gateway: Agent,
+    /// An Envoy with quotas of this service.
+    envoy: SocketAddr,
     /// The address of the operator's metrics.
     pub(super) telemetry: SocketAddr,
 }
 
 impl Scene {
-    /// Starts the programs. Returns when the agents of the demo enforce their policy.
-    pub(super) async fn start(cast: &mut Cast, interrupt: &CancellationToken) -> anyhow::Result<Self> {
+    /// Starts the programs, and this Envoy. Returns when the agents of the demo enforce their policy.
+    pub(super) async fn start(cast: &mut Cast, envoy: &Path, interrupt: &CancellationToken) -> anyhow::Result<Self> {
         let certificate = Certificate::make(cast.folder(), interrupt).await?;
         let cart = cast.another("cart", &certificate.agent_of_tokens(cast.folder())?).await?;
         let [one, two] = STOCK;
         let stock = [cast.another(one, &certificate.agent()).await?, cast.another(two, &certificate.agent()).await?];
         let gateway = cast.rate_limit_service(GATEWAY, &certificate.agent()).await?;
         start_stores(cast).await?;
+        let envoy = start_envoy(cast, envoy, gateway.listen).await?;
         let telemetry = free_port()?;
         let mut flags = certificate.operator();
         flags.extend(["--telemetry".to_owned(), telemetry.to_string()]);
@@ -59,7 +65,7 @@ impl Scene {
         let labels = "app=gateway,weir.dev/rate-limit-service=enabled";
         flags.extend(["--agent".to_owned(), format!("https://{},{labels}", gateway.control)]);
         cast.start(&flags).await?;
-        Ok(Self { checkout: cast.agents.clone(), cart, stock, gateway, telemetry })
+        Ok(Self { checkout: cast.agents.clone(), cart, stock, gateway, envoy, telemetry })
     }
 
     /// The addresses of the agents' metrics, and the names of their pods.
@@ -91,7 +97,8 @@ impl Scene {
         load("archive", &stock, "/archive", &["--rate", "10"])?;
         let question = json!({"domain": "gateway", "descriptors": [{"entries": [{"key": "route", "value": "/"}]}]});
         let gateway = [self.gateway.listen];
-        load("questions", &gateway, "/json", &["--rate", "60", "--method", "POST", "--body", &question.to_string()])
+        load("questions", &gateway, "/json", &["--rate", "60", "--method", "POST", "--body", &question.to_string()])?;
+        load("quotas", &[self.envoy], "/", &["--rate", "90", "--vary-header", "x-api-key:2"])
     }
 }
 
@@ -148,11 +155,7 @@ async fn start_stores(cast: &mut Cast) -> anyhow::Result<()> {
     command.args(["--bind", "127.0.0.1", "--port", &redis.port().to_string(), "--save", "", "--appendonly", "no"]);
     command.arg("--dir").arg(cast.folder());
     cast.join("redis", &mut command)?;
-    let started = clock::now();
-    while TcpStream::connect(redis).await.is_err() {
-        ensure!(clock::since(started) < PATIENCE, "Redis does not listen after {} s", PATIENCE.as_secs());
-        tokio::time::sleep(POLL).await;
-    }
+    until_it_listens("Redis", redis).await?;
     let store = |name: &str, address: &str| {
         format!(
             "apiVersion: weir.dev/v1alpha1\nkind: RateLimitStore\nmetadata: {{name: {name}, namespace: default}}\nspec: {{redis: {{endpoints: ['{address}']}}}}\n"
@@ -161,4 +164,40 @@ async fn start_stores(cast: &mut Cast) -> anyhow::Result<()> {
     let file = cast.policies().join("stores.yaml");
     let text = format!("{}---\n{}", store("limits", &redis.to_string()), store("lost", "127.0.0.1:9"));
     fs::write(&file, text).with_context(|| format!("write {}", file.display()))
+}
+
+/// Starts an Envoy with the configuration of the manual for quotas, and returns its address.
+async fn start_envoy(cast: &mut Cast, program: &Path, service: SocketAddr) -> anyhow::Result<SocketAddr> {
+    let mut blocks = GUIDE.split("```yaml foreign\n").filter_map(|rest| rest.split("```").next());
+    let config = blocks.find(|block| block.contains("rate_limit_quota")).context("the manual has no configuration")?;
+    let listen = free_port()?;
+    let app: SocketAddr = cast.app().parse().context("read the address of the app")?;
+    let text = |host: &str, port: u16| format!("address: {host}, port_value: {port}}}");
+    let mut config = config.to_owned();
+    for (from, to) in [
+        (text("0.0.0.0", 8080), listen),
+        (text("app.shop.svc", 80), app),
+        (text("weir-operator-rate-limit.weir-system.svc", 8081), service),
+    ] {
+        ensure!(config.contains(&from), "the configuration of the manual has no {from}");
+        config = config.replace(&from, &text(&to.ip().to_string(), to.port()));
+    }
+    ensure!(config.contains("domain: shop"), "the configuration of the manual has another domain");
+    let config = config.replace("domain: shop", "domain: gateway");
+    let file = cast.folder().join("envoy.yaml");
+    fs::write(&file, config).with_context(|| format!("write {}", file.display()))?;
+    let mut command = Command::new(program);
+    command.arg("--config-path").arg(&file).args(["--concurrency", "1", "--disable-hot-restart"]);
+    cast.join("envoy", command.args(["--log-level", "warning"]))?;
+    until_it_listens("Envoy", listen).await?;
+    Ok(listen)
+}
+
+async fn until_it_listens(name: &str, address: SocketAddr) -> anyhow::Result<()> {
+    let started = clock::now();
+    while TcpStream::connect(address).await.is_err() {
+        ensure!(clock::since(started) < PATIENCE, "{name} does not listen after {} s", PATIENCE.as_secs());
+        tokio::time::sleep(POLL).await;
+    }
+    Ok(())
 }

@@ -23,14 +23,15 @@ use super::{
     shown,
 };
 use crate::{
-    bench::finish,
+    children::finish,
     clock,
     debian::{self, Need},
     demo::{Cast, Screen},
+    python::ENVOY,
     workspace::Workspace,
 };
 
-const NEEDS: [Need; 7] = [
+const NEEDS: [Need; 8] = [
     ("prometheus", "prometheus", "scrapes the demo and answers the dashboards' queries"),
     ("promtool", "prometheus", "tests the alerts"),
     ("node", "nodejs", "bundles the page of Grafana's panels, and serves it"),
@@ -38,6 +39,7 @@ const NEEDS: [Need; 7] = [
     ("chromium", "chromium", "shows the page"),
     ("openssl", "openssl", "makes a certificate for control ports"),
     ("redis-server", "redis-server", "counts limits of scope Shared"),
+    ("python3", "python3-venv", "installs Envoy"),
 ];
 
 /// The alert rules and their tests, below the chart.
@@ -105,7 +107,8 @@ async fn look(
     // The page is built before the load, because installing packages can take minutes, and all pictures must show the
     // same short time range.
     let page = Page::build(workspace, interrupt).await?;
-    let scene = Scene::start(cast, interrupt).await?;
+    let envoy = ENVOY.install(interrupt).await?.join("envoy");
+    let scene = Scene::start(cast, &envoy, interrupt).await?;
     let prometheus = Prometheus::start(workspace, cast, scene.telemetry, &scene.pods())?;
     scene.load(cast, PATIENCE + BEFORE + AFTER)?;
     // Waits until Prometheus is ready, so that no query fails.

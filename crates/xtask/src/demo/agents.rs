@@ -23,6 +23,13 @@ pub(crate) struct Agent {
     pub(crate) telemetry: SocketAddr,
 }
 
+/// The enforcement as the agents report it.
+pub(crate) struct Enforcement {
+    pub(crate) enforcing: usize,
+    pub(crate) agents: usize,
+    pub(crate) revision: Option<String>,
+}
+
 /// The fields of an agent's status that the demo needs.
 #[derive(Deserialize)]
 struct Status {

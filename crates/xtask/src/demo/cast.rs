@@ -18,7 +18,12 @@ use tokio::{
     process::{ChildStdout, Command},
 };
 
-use super::{LENGTH, REPORT_EVERY, agents::Agent, policy::PolicyFile, screen::Screen};
+use super::{
+    LENGTH, REPORT_EVERY,
+    agents::{Agent, Enforcement},
+    policy::PolicyFile,
+    screen::Screen,
+};
 use crate::{children::Child, clock, workspace::Workspace};
 
 const AGENTS: usize = 2;
@@ -33,20 +38,13 @@ pub(crate) struct Cast {
     folder: TempDir,
     root: PathBuf,
     /// The folder of the programs.
-    pub(super) binaries: PathBuf,
+    binaries: PathBuf,
     pub(crate) policy: PolicyFile,
     policy_name: String,
     pub(crate) agents: Vec<Agent>,
     /// The app's address. Empty until the app listens.
     app: String,
     children: Vec<Child>,
-}
-
-/// The enforcement as the agents report it.
-pub(crate) struct Enforcement {
-    pub(crate) enforcing: usize,
-    pub(crate) agents: usize,
-    pub(crate) revision: Option<String>,
 }
 
 impl Cast {
@@ -124,6 +122,11 @@ impl Cast {
         let mut all = vec!["rls", "--listen", free, "--control", free, "--telemetry", free];
         all.extend(flags.iter().map(String::as_str));
         self.start_with_addresses(name, "weir-agent", &all).await
+    }
+
+    /// The address of the app, which runs if an agent runs.
+    pub(crate) fn app(&self) -> &str {
+        &self.app
     }
 
     /// Starts the app, unless it runs.

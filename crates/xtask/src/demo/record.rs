@@ -6,7 +6,7 @@ use std::{fmt::Write as _, time::Duration};
 
 use tokio::time::Instant;
 
-use super::screen::Style;
+use super::style::Style;
 
 const WIDTH: usize = 124;
 const LETTER: f64 = 7.25;
@@ -52,21 +52,11 @@ impl Recording {
             let _ = writeln!(
                 svg,
                 "<text x=\"{MARGIN}\" y=\"{y:.1}\" class=\"l {}\" style=\"animation-delay:{after:.2}s\">{}</text>",
-                class(*style),
+                style.class(),
                 escaped(text)
             );
         }
         svg + "</svg>\n"
-    }
-}
-
-fn class(style: Style) -> &'static str {
-    match style {
-        Style::Plain => "plain",
-        Style::Bold => "bold",
-        Style::Dim => "dim",
-        Style::Good => "good",
-        Style::Bad => "bad",
     }
 }
 

@@ -9,10 +9,11 @@ use std::{
 
 use super::{
     Figures, TOLERANCE,
-    cast::{Cast, Enforcement},
-    policy::Limit,
+    agents::{Agent, Enforcement},
+    policy::{Limit, PolicyFile},
     rates::{Interval, show},
     record::Recording,
+    style::Style,
 };
 use crate::clock;
 
@@ -22,15 +23,6 @@ pub(crate) struct Screen {
     colours: bool,
     /// The lines so far, if they are recorded.
     recording: Option<RefCell<Recording>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Style {
-    Plain,
-    Bold,
-    Dim,
-    Good,
-    Bad,
 }
 
 impl Screen {
@@ -111,10 +103,10 @@ impl Screen {
         self.line(Style::Bad, &format!("FAILED: {error:#}"));
     }
 
-    pub(crate) fn try_by_hand(&self, cast: &Cast) {
-        let Some(agent) = cast.agents.first() else { return };
+    pub(crate) fn try_by_hand(&self, agents: &[Agent], policy: &PolicyFile) {
+        let Some(agent) = agents.first() else { return };
         let (listen, control, telemetry) = (agent.listen, agent.control, agent.telemetry);
-        let (policy, status) = (cast.policy.path.display(), cast.policy.status().display().to_string());
+        let (policy, status) = (policy.path.display(), policy.status().display().to_string());
         self.line(Style::Bold, "\nstill up; Ctrl-C ends it. Try:");
         for text in [
             format!("curl -i http://{listen}/                       # a request through the first agent"),
@@ -130,7 +122,7 @@ impl Screen {
         ] {
             self.line(Style::Plain, &format!("  {text}"));
         }
-        for (number, agent) in cast.agents.iter().enumerate().skip(1) {
+        for (number, agent) in agents.iter().enumerate().skip(1) {
             self.line(
                 Style::Plain,
                 &format!("  # agent {}: http://{} control http://{}", number + 1, agent.listen, agent.control),
@@ -142,14 +134,7 @@ impl Screen {
         if let Some(recording) = &self.recording {
             recording.borrow_mut().line(clock::now(), style, text);
         }
-        let code = match style {
-            Style::Plain => "",
-            _ if !self.colours => "",
-            Style::Bold => "\x1b[1m",
-            Style::Dim => "\x1b[2m",
-            Style::Good => "\x1b[1;32m",
-            Style::Bad => "\x1b[1;31m",
-        };
+        let code = if self.colours { style.code() } else { "" };
         let end = if code.is_empty() { "" } else { "\x1b[0m" };
         // An error is ignored: if the reader of the output has ended, the demo must still stop its processes.
         let _ = if self.to_stderr {

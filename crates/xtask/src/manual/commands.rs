@@ -47,7 +47,7 @@ const KUBECTL: [&str; 12] = [
     "port-forward",
     "explain",
 ];
-const KUBECTL_FLAGS: [&str; 16] = [
+const KUBECTL_FLAGS: [&str; 17] = [
     "-f",
     "-o",
     "-n",
@@ -55,6 +55,7 @@ const KUBECTL_FLAGS: [&str; 16] = [
     "--type",
     "--namespace",
     "--all-namespaces",
+    "--selector",
     "--field-selector",
     "--from-file",
     "--follow",

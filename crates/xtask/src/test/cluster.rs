@@ -10,9 +10,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     results::{Count, Tally},
     runner::{Log, Runner, Step},
-    stages::{airgap, tools},
 };
-use crate::workspace::debug_build;
+use crate::{airgap, workspace::debug_build};
 
 const WORKERS: &str = "1";
 /// The images that e2e/images/build.sh builds for the scenarios.
@@ -78,10 +77,10 @@ impl<'a> Cluster<'a> {
 
     /// Runs all steps. The first preparation that fails ends the stage.
     async fn scenarios(&mut self) -> anyhow::Result<Tally> {
-        let airgap = airgap(self.runner.workspace);
-        let docker = airgap.join("docker.sh");
-        let cluster = airgap.join("cluster.sh");
-        let bin = tools(self.runner.workspace)?;
+        let scripts = airgap::folder(self.runner.workspace);
+        let docker = scripts.join("docker.sh");
+        let cluster = scripts.join("cluster.sh");
+        let bin = airgap::tools(self.runner.workspace)?;
         let release = self.runner.workspace.target().join("release");
 
         // If a registry can be reached, users set WEIR_NODE_IMAGE to kind's node image. Then no node image is built.
@@ -93,7 +92,7 @@ impl<'a> Cluster<'a> {
         let load = Step::new(&cluster, &["load", &self.name]);
         let preparations = [
             (Step::new(&docker, &["start", &self.docker_state]), None),
-            (Step::new(airgap.join("build.sh"), &[node_image]), None),
+            (Step::new(scripts.join("build.sh"), &[node_image]), None),
             (
                 Step::cargo(&["build", "--release", "--locked"])
                     .arg("-pweir-agent")

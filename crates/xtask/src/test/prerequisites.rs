@@ -3,12 +3,12 @@
 //! On Debian as root, this module installs missing programs, and prints their names and purposes. On other machines, it
 //! lists them. It installs only programs that a stage of this run needs.
 
-use std::{path::Path, process::Command};
+use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-use super::stages::{Stage, airgap};
-use crate::workspace::Workspace;
+use super::stages::Stage;
+use crate::{airgap, debian, workspace::Workspace};
 
 /// A program and its purpose.
 type Need = (&'static str, &'static str);
@@ -49,7 +49,7 @@ const E2E: &[Need] = &[
 
 /// Finds or installs the programs that `stages` need. Returns a list of the programs that are still missing, if any.
 pub(super) fn ensure(workspace: &Workspace, stages: &[Stage]) -> anyhow::Result<Option<String>> {
-    let debian_root = is_debian(&std::fs::read_to_string("/etc/os-release").unwrap_or_default()) && is_root();
+    let debian_root = debian::is_debian_as_root();
     let mut needs = Vec::new();
     for stage in stages {
         match stage {
@@ -74,15 +74,15 @@ pub(super) fn ensure(workspace: &Workspace, stages: &[Stage]) -> anyhow::Result<
     if debian_root && stages.contains(&Stage::Tools) {
         install(workspace, (!stages.contains(&Stage::E2e)).then_some("binaries"))?;
     }
-    let mut missing: Vec<_> = needs.into_iter().filter(|(program, _)| !is_on_path(program)).collect();
-    if stages.contains(&Stage::E2e) && !is_root() {
+    let mut missing: Vec<_> = needs.into_iter().filter(|(program, _)| !debian::is_on_path(program)).collect();
+    if stages.contains(&Stage::E2e) && !rustix::process::geteuid().is_root() {
         missing.push(("root", "starts dockerd and builds the node image; or use --no-e2e"));
     }
     Ok((!missing.is_empty()).then(|| list(&missing)))
 }
 
 fn install(workspace: &Workspace, part: Option<&str>) -> anyhow::Result<()> {
-    let script = airgap(workspace).join("install-prereqs.sh");
+    let script = airgap::folder(workspace).join("install-prereqs.sh");
     let status = Command::new(&script)
         .args(part)
         .stdin(std::process::Stdio::null())
@@ -100,42 +100,9 @@ fn list(missing: &[Need]) -> String {
     )
 }
 
-fn is_debian(os_release: &str) -> bool {
-    let fields = os_release.lines().filter_map(|line| line.split_once('='));
-    let mut words =
-        fields.filter(|(name, _)| matches!(*name, "ID" | "ID_LIKE")).map(|(_, value)| value.trim_matches('"'));
-    words.any(|value| value.split(' ').any(|word| word == "debian"))
-}
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
-fn is_on_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut folders: Vec<_> = std::env::split_paths(&path).collect();
-    folders.extend(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(Into::into)); // not in the PATH of every user
-    folders.extend(Path::new(env!("CARGO")).parent().map(Into::into));
-    folders.iter().any(|folder| folder.join(program).is_file())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn debian_and_what_is_made_of_it_are_known() {
-        assert!(is_debian("PRETTY_NAME=\"Debian GNU/Linux 12\"\nID=debian\n"));
-        assert!(is_debian("ID=ubuntu\nID_LIKE=\"debian\"\n"));
-        assert!(!is_debian("ID=fedora\nHOME_URL=\"debian\"\n"));
-        assert!(!is_debian(""));
-    }
-
-    #[test]
-    fn programs_are_looked_for_where_they_are() {
-        assert!(is_on_path("sh"));
-        assert!(!is_on_path("no-such-program-anywhere"));
-    }
 
     #[test]
     fn the_list_says_what_for() {

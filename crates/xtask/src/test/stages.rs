@@ -1,8 +1,6 @@
 //! The stages in their order, and the commands of each stage.
 
-use std::{path::PathBuf, process::Command};
-
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use clap::ValueEnum;
 
 use super::{
@@ -10,7 +8,10 @@ use super::{
     results::{Count, Tally},
     runner::{Runner, Step},
 };
-use crate::workspace::{Workspace, debug_build};
+use crate::{
+    airgap,
+    workspace::{Workspace, debug_build},
+};
 
 /// The package with the tests that need a control plane, and the feature that enables them.
 const SCENARIOS: &str = "weir-e2e";
@@ -142,14 +143,14 @@ impl Stage {
                         .env("CARGO_TARGET_DIR", workspace.target().join("loom").display().to_string())
                 })
                 .into(),
-            Self::Tools => vec![Step::new(airgap(workspace).join("build.sh"), &["binaries"])],
+            Self::Tools => vec![Step::new(airgap::folder(workspace).join("build.sh"), &["binaries"])],
             Self::Integration => vec![
                 Step::new(workspace.root().join("e2e/kubeconform/build.sh"), &[])
                     .arg(compiled(workspace, "kubeconform")),
                 Step::new(workspace.root().join("e2e/health/build.sh"), &[]).arg(compiled(workspace, "health")),
                 xtask(&["envoy"])?.arg(compiled(workspace, "envoy")),
                 with_control_plane(workspace)
-                    .env("WEIR_KUBE_BIN", tools(workspace)?.display().to_string())
+                    .env("WEIR_KUBE_BIN", airgap::tools(workspace)?.display().to_string())
                     .env("WEIR_KUBECONFORM", compiled(workspace, "kubeconform"))
                     .env("WEIR_HEALTH", compiled(workspace, "health"))
                     .env("WEIR_ENVOY", compiled(workspace, "envoy")),
@@ -163,7 +164,7 @@ impl Stage {
                     .arg("connections_are_secured_by_tls")
                     .env("WEIR_REDIS_SERVER", compiled(workspace, "valkey-server")),
             ],
-            Self::Helm => helm::steps(workspace, &tools(workspace)?.join("helm"))?,
+            Self::Helm => helm::steps(workspace, &airgap::tools(workspace)?.join("helm"))?,
             Self::Examples => {
                 let programs =
                     EXAMPLES.map(|example| Step::new(workspace.target().join("debug/examples").join(example), &[]));
@@ -176,19 +177,6 @@ impl Stage {
             Self::E2e => Vec::new(),
         })
     }
-}
-
-/// The folder of the scripts that build programs and the node image, and start dockerd and clusters.
-pub(crate) fn airgap(workspace: &Workspace) -> PathBuf {
-    workspace.root().join("e2e/airgap")
-}
-
-/// The folder of kube-apiserver, etcd, kubectl, helm and kind.
-pub(crate) fn tools(workspace: &Workspace) -> anyhow::Result<PathBuf> {
-    let script = airgap(workspace).join("build.sh");
-    let output = Command::new(&script).arg("path").output().with_context(|| format!("run {}", script.display()))?;
-    ensure!(output.status.success(), "{} path: {}", script.display(), String::from_utf8_lossy(&output.stderr));
-    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()).join("bin"))
 }
 
 /// The tests of these targets. The feature enables the tests of the benchmarks that need the operator. No other package

@@ -1,6 +1,7 @@
-//! Checks the layers of modules inside crates: a module imports only from lower layers, and there are no import cycles.
+//! Checks the imports between the modules of each crate: there are no import cycles, and a module imports only from lower
+//! layers.
 //!
-//! The layers are in the table [`table::CRATES`].
+//! The layers are in the table [`table::CRATES`]. The crates for development have none.
 
 mod read;
 mod table;
@@ -22,24 +23,30 @@ pub(super) use self::read::is_for_tests;
 const TABLE: &str = "crates/xtask/src/tidy/layers/table.rs";
 
 pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Violation>> {
+    let root = workspace.root();
     let mut violations = Vec::new();
     for of in table::CRATES {
-        let source = read::read(&workspace.root().join(of.root))?;
-        violations.extend(check_crate(of, &source, workspace.root()));
+        violations.extend(check_crate(of, &read::read(&root.join(of.root))?, root));
+    }
+    for file in without_layers(workspace) {
+        violations.extend(cycles(&read::read(file)?, |_| true, root));
     }
     Ok(violations)
+}
+
+/// The root files of all other crates and programs.
+fn without_layers(workspace: &Workspace) -> impl Iterator<Item = &Path> {
+    let targets = workspace.metadata.workspace_packages().into_iter().flat_map(|package| &package.targets);
+    let files = targets.filter(|target| target.is_lib() || target.is_bin()).map(|target| target.src_path.as_std_path());
+    files.filter(|file| !table::CRATES.iter().any(|of| *file == workspace.root().join(of.root)))
 }
 
 fn check_crate(of: &Crate, source: &Source, root: &Path) -> Vec<Violation> {
     let mut violations = modules(of, source);
     let floors: BTreeMap<&str, usize> =
         of.layers.iter().enumerate().flat_map(|(floor, names)| names.iter().map(move |name| (*name, floor))).collect();
-    // The parts of a module can use the items that the module itself defines, because the impls of a type can be in
-    // several files.
-    let imports =
-        || source.imports.iter().filter(|import| import.to.is_empty() || !import.from.starts_with(&import.to));
     let mut said = BTreeSet::new();
-    for import in imports().filter(|import| runs_upward(import, &floors)) {
+    for import in source.imports.iter().filter(|import| runs_upward(import, &floors)) {
         let (from, to) = (name(&import.from), name(&import.to));
         if said.insert((from.clone(), to.clone())) {
             violations.push(Violation::new(
@@ -50,17 +57,25 @@ fn check_crate(of: &Crate, source: &Source, root: &Path) -> Vec<Violation> {
         }
     }
     // An import from a higher layer is reported as such, not as a part of a cycle.
-    let rest = || imports().filter(|import| !runs_upward(import, &floors));
-    for circle in circles(rest()) {
-        let first = rest().find(|import| circle.contains(&import.from) && circle.contains(&import.to));
+    violations.extend(cycles(source, |import| !runs_upward(import, &floors), root));
+    violations
+}
+
+/// Checks that the imports that `counts` accepts form no cycle.
+fn cycles(source: &Source, counts: impl Fn(&Import) -> bool, root: &Path) -> Vec<Violation> {
+    // The parts of a module can use the items that the module itself defines, because the impls of a type can be in
+    // several files.
+    let imports = || source.imports.iter().filter(|import| !import.from.starts_with(&import.to) && counts(import));
+    let violation = |circle: BTreeSet<Module>| {
+        let first = imports().find(|import| circle.contains(&import.from) && circle.contains(&import.to));
         let names: Vec<_> = circle.iter().map(name).collect();
-        violations.push(Violation::new(
+        Violation::new(
             place(first.expect("a cycle has imports"), root),
             format!("{} form an import cycle", names.join(", ")),
             "move the shared items to a separate module",
-        ));
-    }
-    violations
+        )
+    };
+    circles(imports()).into_iter().map(violation).collect()
 }
 
 /// Checks that each top-level module is in exactly one layer, and that each name in a layer is a module.
@@ -140,8 +155,12 @@ mod tests {
 
     use super::*;
 
-    /// Checks a crate that consists of these files. Returns the faults, each with its place.
+    /// Checks a crate that consists of these files and has these layers. Returns the faults, each with its place.
     fn faults(layers: &'static [&'static [&'static str]], files: &[(&str, &str)]) -> Vec<String> {
+        checked(files, |source, root| check_crate(&Crate { root: "lib.rs", layers }, source, root))
+    }
+
+    fn checked(files: &[(&str, &str)], check: impl Fn(&Source, &Path) -> Vec<Violation>) -> Vec<String> {
         let folder = tempfile::tempdir().expect("a folder");
         for (name, text) in files {
             let file = folder.path().join(name);
@@ -149,8 +168,7 @@ mod tests {
             fs::write(file, text).expect("written");
         }
         let source = read::read(&folder.path().join("lib.rs")).expect("valid Rust");
-        let of = Crate { root: "lib.rs", layers };
-        let violations = check_crate(&of, &source, folder.path());
+        let violations = check(&source, folder.path());
         violations.into_iter().map(|violation| format!("{}: {}", violation.place, violation.fault)).collect()
     }
 
@@ -236,6 +254,25 @@ mod tests {
         assert_eq!(of_parent("pub struct X(super::A);"), [""; 0]);
         // A name that the parent only re-exports counts as an import of its owner.
         assert_eq!(of_parent("use super::X as Own;\npub struct X;"), [""; 0]);
+    }
+
+    #[test]
+    fn a_circle_in_a_crate_without_layers_is_found() {
+        let files =
+            |b| checked(&[ROOT, A, ("b.rs", b), ("c.rs", "use crate::b::B;")], |it, root| cycles(it, |_| true, root));
+        // Without layers, a module can import from each other module, and what the root defines.
+        assert_eq!(files("use crate::{OfRoot, a::A};\npub struct B;"), [""; 0]);
+        assert_eq!(files("use super::c::C;\npub struct B;"), ["b.rs:1: b, c form an import cycle"]);
+    }
+
+    #[test]
+    fn the_crates_for_development_have_no_layers_but_are_checked() {
+        let workspace = Workspace::find().expect("the workspace");
+        let checked: Vec<_> = without_layers(&workspace).collect();
+        for file in ["crates/bench/src/lib.rs", "crates/xtask/src/main.rs", "e2e/src/lib.rs", "e2e/testapp/src/lib.rs"]
+        {
+            assert!(checked.contains(&&*workspace.root().join(file)), "{file}: {checked:?}");
+        }
     }
 
     #[test]

@@ -11,11 +11,6 @@ use syn::{Attribute, Ident, Item, Visibility};
 use super::{Violation, layers::is_for_tests, sources};
 use crate::workspace::Workspace;
 
-/// The exceptions: a crate, a name that can occur twice, and the reason.
-const EXCEPTIONS: &[(&str, &str, &str)] = &[];
-
-const TABLE: &str = "crates/xtask/src/tidy/type_names.rs";
-
 pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Violation>> {
     let mut violations = Vec::new();
     for package in workspace.metadata.workspace_packages() {
@@ -27,17 +22,13 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Violation>> {
                 files.push((place, sources::read(&file)?));
             }
         }
-        violations.extend(check_crate(package.name.as_str(), &files, EXCEPTIONS)?);
+        violations.extend(check_crate(&files)?);
     }
     Ok(violations)
 }
 
 /// Checks the files of one crate, given as their places and texts.
-fn check_crate(
-    name: &str,
-    files: &[(String, String)],
-    exceptions: &[(&str, &str, &str)],
-) -> anyhow::Result<Vec<Violation>> {
+fn check_crate(files: &[(String, String)]) -> anyhow::Result<Vec<Violation>> {
     let mut types: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (place, text) in files {
         let file = syn::parse_file(text).with_context(|| format!("parse {place}"))?;
@@ -47,20 +38,8 @@ fn check_crate(
         }
     }
     let mut violations = Vec::new();
-    for (known, known_type, _) in exceptions.iter().filter(|(known, ..)| *known == name) {
-        if types.get(*known_type).is_none_or(|places| places.len() < 2) {
-            violations.push(Violation::new(
-                TABLE,
-                format!("{known}: the exception {known_type} is not needed"),
-                "remove it from `EXCEPTIONS`",
-            ));
-        }
-    }
     for (type_name, places) in types {
-        let is_known = exceptions.iter().any(|(known, known_type, _)| *known == name && *known_type == type_name);
-        if let [first, others @ ..] = &places[..]
-            && !is_known
-        {
+        if let [first, others @ ..] = &places[..] {
             violations.extend(others.iter().map(|other| {
                 let fault = format!("the public type {type_name} has the same name as the one at {first}");
                 Violation::new(other, fault, "rename one of them")
@@ -105,9 +84,9 @@ fn is_public(visibility: &Visibility) -> bool {
 mod tests {
     use super::*;
 
-    fn faults(files: &[(&str, &str)], exceptions: &[(&str, &str, &str)]) -> Vec<String> {
+    fn faults(files: &[(&str, &str)]) -> Vec<String> {
         let files: Vec<_> = files.iter().map(|(place, text)| ((*place).to_owned(), (*text).to_owned())).collect();
-        let violations = check_crate("own", &files, exceptions).expect("the files parse");
+        let violations = check_crate(&files).expect("the files parse");
         violations.into_iter().map(|violation| format!("{}: {}", violation.place, violation.fault)).collect()
     }
 
@@ -121,7 +100,7 @@ mod tests {
             "mod inner { pub(crate) struct Place; }",
         ] {
             assert_eq!(
-                faults(&[("a.rs", "pub struct Place;\n"), ("b.rs", &format!("\n{other}"))], &[]),
+                faults(&[("a.rs", "pub struct Place;\n"), ("b.rs", &format!("\n{other}"))]),
                 ["b.rs:2: the public type Place has the same name as the one at a.rs:1"],
                 "{other}"
             );
@@ -139,20 +118,7 @@ mod tests {
             "pub struct Other;",
             "pub fn place() {}",
         ] {
-            assert_eq!(faults(&[("a.rs", "pub struct Place;"), ("b.rs", other)], &[]), [""; 0], "{other}");
+            assert_eq!(faults(&[("a.rs", "pub struct Place;"), ("b.rs", other)]), [""; 0], "{other}");
         }
-    }
-
-    #[test]
-    fn an_exception_allows_one_name_while_it_is_needed() {
-        let twice = [("a.rs", "pub struct A;\npub struct B;"), ("b.rs", "pub struct A;\npub struct B;")];
-        assert_eq!(
-            faults(&twice, &[("own", "A", "a reason"), ("other", "B", "a reason")]),
-            ["b.rs:2: the public type B has the same name as the one at a.rs:2"]
-        );
-        assert_eq!(
-            faults(&[("a.rs", "pub struct A;")], &[("own", "A", "a reason")]),
-            [format!("{TABLE}: own: the exception A is not needed")]
-        );
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     future::poll_fn,
     io::IoSlice,
-    pin::Pin,
+    pin::{Pin, pin},
     task::{Context, Poll},
     time::Duration,
 };
@@ -12,11 +12,16 @@ use futures::FutureExt;
 use tokio::{
     io::{AsyncWrite, Interest},
     net::TcpStream,
+    task::unconstrained,
+    time::{Sleep, sleep},
 };
 use weir_core::Time;
 
 use super::{Client, buffer::Buffer, calls, pause::Pause};
-use crate::proxy::open::HALF_CLOSED_TIMEOUT;
+use crate::{clock, proxy::open::HALF_CLOSED_TIMEOUT};
+
+/// The interval between looks at a socket about which the runtime wakes no task.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct ClientConnection<'a> {
@@ -28,6 +33,8 @@ pub(super) struct ClientConnection<'a> {
     /// Bytes that were read but not yet used; `None` if there are none.
     pub(super) inbox: Option<Buffer>,
     leaving: Leaving,
+    /// The time of the next look at the socket. The timer is created when it is first needed.
+    next_look: Option<Pin<Box<Sleep>>>,
     /// The runtime will wake this task when the socket is readable.
     asked: bool,
 }
@@ -40,8 +47,12 @@ enum Leaving {
     /// The client closed its side, and may still wait for its response. It counts as disconnected at this time if
     /// nothing was written before.
     HalfClosed(Time),
-    /// The agent needs no check: the client is connected, or a write will show that it has disconnected.
-    NoCheck,
+    /// The client sent bytes that stay in the kernel until the response has ended. The runtime wakes no task when a
+    /// client leaves behind such bytes, so the agent looks once per [`LOOK_INTERVAL`].
+    Unread,
+    /// The client closed its side, and something was written since. If the client has disconnected, the write causes a
+    /// reset, for which the agent looks once per [`LOOK_INTERVAL`]: the runtime wakes no task for it.
+    Written,
 }
 
 /// The client has disconnected, or counts as disconnected.
@@ -70,7 +81,7 @@ impl Leaving {
     /// Records a write to the client. If the client closed its side, the next write shows whether it has disconnected.
     fn record_write(&mut self) {
         if let Self::HalfClosed(_) = self {
-            *self = Self::NoCheck;
+            *self = Self::Written;
         }
     }
 }
@@ -78,12 +89,12 @@ impl Leaving {
 impl<'a> ClientConnection<'a> {
     pub(super) fn new(stream: TcpStream, client: &'a Client, used: bool) -> Self {
         let pause = Pause::new(client.shared.proxy.clock);
-        Self { stream, client, pause, used, inbox: None, leaving: Leaving::Unknown, asked: false }
+        Self { stream, client, pause, used, inbox: None, leaving: Leaving::Unknown, next_look: None, asked: false }
     }
 
-    /// Starts to check whether the client has disconnected. The check ends when the client sends bytes.
+    /// Starts to check whether the client has disconnected.
     pub(super) fn watch(&mut self) {
-        self.leaving = if self.inbox.is_none() { Leaving::Unknown } else { Leaving::NoCheck };
+        self.leaving = Leaving::Unknown;
     }
 
     /// Starts a wait with this limit; `None` means no limit.
@@ -97,29 +108,46 @@ impl<'a> ClientConnection<'a> {
     /// Returns ready when the client has disconnected.
     pub(super) fn poll_disconnected(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self.leaving {
-            Leaving::NoCheck => return Poll::Pending,
             Leaving::HalfClosed(until) if self.now() < until => return Poll::Pending,
             Leaving::HalfClosed(_) => return Poll::Ready(()),
-            Leaving::Unknown => {}
-        }
-        match self.stream.poll_read_ready(cx) {
-            Poll::Pending => return Poll::Pending,
-            Poll::Ready(Err(_)) => return Poll::Ready(()),
-            Poll::Ready(Ok(())) => {}
+            Leaving::Unread | Leaving::Written => {
+                if self.waits_for_next_look(cx) {
+                    return Poll::Pending;
+                }
+            }
+            Leaving::Unknown => match self.stream.poll_read_ready(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
+                Poll::Ready(Ok(())) => {}
+            },
         }
         match self.stream.ready(Interest::READABLE | Interest::WRITABLE).now_or_never() {
             Some(Ok(ready)) if ready.is_write_closed() => return Poll::Ready(()),
-            Some(Ok(ready)) if ready.is_read_closed() => {
+            Some(Ok(ready)) if ready.is_read_closed() && self.leaving != Leaving::Written => {
                 let until = self.now().saturating_add(HALF_CLOSED_TIMEOUT);
                 self.leaving = Leaving::HalfClosed(until);
                 self.pause.end_by(until);
             }
-            // The client sent its next request, which stays in the kernel until the response has ended.
-            Some(_) => self.leaving = Leaving::NoCheck,
-            // The task has used up its budget. The runtime wakes it again.
-            None => {}
+            // Without a budget, the task does not see the state of the socket now.
+            Some(_) | None => {
+                if self.leaving != Leaving::Written {
+                    self.leaving = Leaving::Unread;
+                }
+                while !self.waits_for_next_look(cx) {}
+            }
         }
         Poll::Pending
+    }
+
+    /// Returns false once per [`LOOK_INTERVAL`], and otherwise lets the timer wake the task.
+    #[cold]
+    fn waits_for_next_look(&mut self, cx: &mut Context<'_>) -> bool {
+        let timer = self.next_look.get_or_insert_with(|| Box::pin(sleep(LOOK_INTERVAL)));
+        let waits = pin!(unconstrained(timer.as_mut())).poll(cx).is_pending();
+        if !waits {
+            timer.as_mut().reset(clock::now() + LOOK_INTERVAL);
+        }
+        waits
     }
 
     pub(super) fn now(&self) -> Time {

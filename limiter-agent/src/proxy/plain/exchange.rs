@@ -76,8 +76,6 @@ enum NoResponse {
     Failure(Failure),
     /// The request exceeded its deadline.
     Late,
-    /// The app's response cannot be forwarded.
-    Unfit,
     Gone,
 }
 
@@ -145,7 +143,6 @@ pub(super) fn exchange(
         match ask(connection, app_request.request, repeatable, &app_request.context, &mut out).await {
             Ok(reply) => relay(connection, reply, app_request.context.follow_up, out).await,
             Err(NoResponse::Gone) => Next::Nothing,
-            Err(NoResponse::Unfit) => Next::Leave,
             Err(NoResponse::Late) => late(connection, app_request.context, out).await,
             Err(NoResponse::Failure(failure)) => {
                 let proxy = &connection.client.shared.proxy;
@@ -274,9 +271,13 @@ async fn receive_head(
                     looked_at = length;
                     break;
                 }
-                Answer::Interim(length) => {
+                Answer::Interim(head) => {
+                    let length = head.length;
+                    write::interim(&head, &mut out.bytes);
                     app.consume(length);
                     looked_at = 0;
+                    // Boxed, because interim responses are rare.
+                    Box::pin(send_interim(connection, limit, out)).await?;
                     continue;
                 }
                 Answer::Switched => {
@@ -286,10 +287,9 @@ async fn receive_head(
                 Answer::Final(head) => head,
             };
             note_time(connection, sent);
-            // The lengths contradict each other, and no body shows which one is right. hyper's server drops such a
-            // response, too.
+            // No body shows which length is right.
             if context.to_head && head.contradicts_itself() {
-                return Err(NoResponse::Unfit);
+                return Err(InvalidResponse::Length.into());
             }
             let ending = ending(connection.client, context.last, connection.now());
             for cost in context.costs() {
@@ -306,6 +306,15 @@ async fn receive_head(
             return Ok((framing, kept, ending.closes));
         }
     }
+}
+
+/// Sends an interim response, and then waits for the final response again.
+async fn send_interim(connection: &mut ClientConnection<'_>, limit: Limit, out: &mut Outbox) -> Result<(), NoResponse> {
+    connection.send(&out.bytes, &[]).await.map_err(|Gone| NoResponse::Gone)?;
+    out.bytes.clear();
+    let left = limit.left(connection.now());
+    connection.begin(left);
+    Ok(())
 }
 
 fn note_time(connection: &ClientConnection<'_>, sent: Time) {
@@ -380,7 +389,7 @@ fn relay(
                     drop(follow_up);
                     return finish(connection, &out.bytes, &[], reply.closes).await;
                 }
-                Ok(Ok(0) | Err(_)) | Err(NoResponse::Failure(_) | NoResponse::Unfit | NoResponse::Late) => {
+                Ok(Ok(0) | Err(_)) | Err(NoResponse::Failure(_) | NoResponse::Late) => {
                     return broken_off(connection, &[]).await;
                 }
                 Err(NoResponse::Gone) => return Next::Nothing,

@@ -56,7 +56,7 @@ impl Pool {
         }
     }
 
-    /// Removes idle connections that the app has closed. Returns when there was at least one.
+    /// Removes idle connections that the app has closed. Waits until there is at least one.
     pub(super) async fn closed_by_app(&self) {
         poll_fn(|cx| {
             let idle = &mut *self.0.borrow_mut();

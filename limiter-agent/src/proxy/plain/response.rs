@@ -36,8 +36,8 @@ pub(super) struct Response<'h, 'b> {
 #[derive(Debug)]
 pub(super) enum Answer<'h, 'b> {
     Part,
-    /// An interim response of this many bytes.
-    Interim(usize),
+    /// An interim response, which has no body.
+    Interim(Response<'h, 'b>),
     /// The app switches to another protocol.
     Switched,
     Final(Response<'h, 'b>),
@@ -64,7 +64,7 @@ pub(super) fn read<'h, 'b>(
     let coding = plain_coding(of(Field::TransferEncoding));
     let framing = match status {
         101 => return Ok(Answer::Switched),
-        ..200 => return Ok(Answer::Interim(length)),
+        ..200 => Framing::Length(0),
         _ if coding == Some(false) => return Err(InvalidResponse::Coding),
         204 | 304 => Framing::Length(0),
         _ if to_head => Framing::Length(0),
@@ -94,7 +94,8 @@ pub(super) fn read<'h, 'b>(
     }
     let kept = keep_alive && !close;
     let reason = head.reason.unwrap_or_default();
-    Ok(Answer::Final(Response { status, reason, fields, kinds, framing, kept, names_fields, length }))
+    let response = Response { status, reason, fields, kinds, framing, kept, names_fields, length };
+    Ok(if status < 200 { Answer::Interim(response) } else { Answer::Final(response) })
 }
 
 impl Response<'_, '_> {
@@ -163,7 +164,7 @@ mod tests {
     fn summary(head: &str, to_head: bool) -> String {
         match read(head.as_bytes(), &mut FieldSpace::new(), to_head) {
             Ok(Answer::Part) => "part".into(),
-            Ok(Answer::Interim(length)) => format!("interim {length}"),
+            Ok(Answer::Interim(response)) => format!("interim {}", response.length),
             Ok(Answer::Switched) => "switched".into(),
             Ok(Answer::Final(response)) => {
                 assert_eq!(response.length, head.len());

@@ -78,6 +78,27 @@ pub(super) fn to_app(request: &Request<'_, '_>, peer: &Peer, to: &mut Vec<u8>) {
     to.extend_from_slice(request.body);
 }
 
+/// Writes an interim response of the app for the client. It has no body, and its connection stays open.
+pub(super) fn interim(response: &Response<'_, '_>, to: &mut Vec<u8>) {
+    status_line(response.status, response.reason, to);
+    for (field, kind) in response.fields.iter().zip(response.kinds) {
+        let passes = match kind {
+            Field::Connection
+            | Field::ContentLength
+            | Field::HopByHop
+            | Field::Te
+            | Field::Trailer
+            | Field::TransferEncoding
+            | Field::Upgrade => false,
+            _ => !response.is_named(field.name),
+        };
+        if passes {
+            line(field.name.as_bytes(), field.value, to);
+        }
+    }
+    end_line(to);
+}
+
 /// Writes the head of the app's response for the client.
 pub(super) fn to_client(
     response: &Response<'_, '_>,
@@ -89,7 +110,8 @@ pub(super) fn to_client(
     status_line(response.status, response.reason, to);
     let may_have_body = response.may_have_body();
     let coded = response.has(Field::TransferEncoding);
-    let has_length = !coded && response.has(Field::ContentLength);
+    // RFC 9110 section 8.6 forbids a length in a 204, even after HEAD.
+    let has_length = !coded && response.status != 204 && response.has(Field::ContentLength);
     let mut dated = false;
     for (field, kind) in response.fields.iter().zip(response.kinds) {
         if costs.iter().any(|cost| cost.header().is_some_and(|name| is(field.name, name))) {

@@ -101,6 +101,8 @@ fn the_client_gets_the_same_response_as_on_hypers_path() {
         ("200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\ntrailer: x\r\n", true, ""),
         ("200 OK\r\n", true, ""),
         ("204 No Content\r\ncontent-length: 5\r\n", false, ""),
+        ("204 No Content\r\ncontent-length: 5\r\n", true, ""),
+        ("204 No Content\r\ncontent-length: x\r\n", true, ""),
         ("304 Not Modified\r\ncontent-length: 5\r\netag: x\r\n", false, "etag: x\r\n"),
         (
             "200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x\r\n",

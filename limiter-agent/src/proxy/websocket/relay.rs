@@ -125,9 +125,9 @@ async fn to_app(
 
     app.write_all(&closing.to_app()).await.map_err(Broken::App)?;
     app.flush().await.map_err(Broken::App)?;
-    // The loop waits for the client's close. After a violation, a close cannot be recognized, so the loop reads until
-    // the client disconnects: closing a connection with unread bytes resets it, and the client might not receive the
-    // reason.
+    // The loop waits for the client's close frame. After a violation, the agent cannot recognize a close frame. So the
+    // loop reads until the client disconnects. If the agent closed the connection while bytes are unread, the kernel
+    // would reset it, and the client might not receive the reason.
     let mut understood = !matches!(closing, Closing::Violation(_));
     loop {
         let mut at = 0;

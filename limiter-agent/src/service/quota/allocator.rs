@@ -14,7 +14,7 @@ mod member;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -26,6 +26,16 @@ use self::member::Member;
 /// The maximum number of buckets of one data plane.
 pub(super) const MAX_BUCKETS: usize = 10_000;
 
+/// The maximum size of a bucket's keys and values, in bytes.
+pub(super) const MAX_BUCKET_BYTES: usize = 4096;
+
+/// The maximum memory for the buckets of all data planes, in bytes: about 30,000 different buckets.
+const MAX_MEMORY: usize = 96 * 1024 * 1024;
+
+/// The memory for a bucket without its keys and values, and for each of its data planes, in bytes: rounded up.
+const MEMORY_OF_BUCKET: usize = 3072;
+const MEMORY_OF_MEMBER: usize = 256;
+
 /// The part of a limit that is spread evenly over all data planes of a bucket, in percent. The rest follows demand.
 const EVEN_PERCENT: u128 = 3;
 
@@ -33,7 +43,7 @@ const EVEN_PERCENT: u128 = 3;
 const SAVINGS: u64 = 8;
 
 /// A domain, and the entries of a bucket.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Bucket {
     pub(super) domain: Arc<str>,
     pub(super) entries: BTreeMap<String, String>,
@@ -85,7 +95,8 @@ pub(super) enum Assignment {
     },
 }
 
-/// A data plane has [`MAX_BUCKETS`] buckets.
+/// There is no room for another bucket: the data plane has [`MAX_BUCKETS`], all together use [`MAX_MEMORY`], or the bucket
+/// has more than [`MAX_BUCKET_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooManyBuckets;
 
@@ -93,8 +104,22 @@ pub(super) struct TooManyBuckets;
 #[derive(Debug, Default)]
 pub(super) struct Allocator {
     opened: u64,
-    streams: HashMap<StreamId, HashSet<Arc<Bucket>>>,
+    /// The buckets of each data plane by [`Member::timer`], so that an idle bucket costs nothing.
+    streams: HashMap<StreamId, BTreeSet<(Time, Arc<Bucket>)>>,
     buckets: HashMap<Arc<Bucket>, BTreeMap<StreamId, Member>>,
+    /// The memory that the buckets use, as estimated.
+    memory: usize,
+}
+
+/// The buckets of a data plane whose timer has expired.
+#[derive(Debug, Default)]
+pub(super) struct Expired {
+    /// Removed, because they got no request during their last assignment. The caller sends the data plane an `abandon`
+    /// action for each of them.
+    pub(super) idle: Vec<Arc<Bucket>>,
+    /// These may need an assignment. For each of them, the caller reads the standing, asks [`Allocator::wanted`],
+    /// charges the limits and calls [`Allocator::charged`].
+    pub(super) due: Vec<Arc<Bucket>>,
 }
 
 impl Allocator {
@@ -102,13 +127,13 @@ impl Allocator {
     pub(super) fn open(&mut self) -> StreamId {
         self.opened += 1;
         let stream = StreamId(self.opened);
-        self.streams.insert(stream, HashSet::new());
+        self.streams.insert(stream, BTreeSet::new());
         stream
     }
 
     /// Removes a data plane. It can use its tokens until they expire.
     pub(super) fn close(&mut self, stream: StreamId) {
-        for bucket in self.streams.remove(&stream).unwrap_or_default() {
+        for (_, bucket) in self.streams.remove(&stream).unwrap_or_default() {
             self.remove(stream, &bucket);
         }
     }
@@ -121,8 +146,7 @@ impl Allocator {
         usage: Usage,
         now: Time,
     ) -> Result<(), TooManyBuckets> {
-        if let Some(member) = self.buckets.get_mut(&bucket).and_then(|members| members.get_mut(&stream)) {
-            member.report(usage, now);
+        if self.change(stream, &bucket, now, |member| member.report(usage, now)).is_some() {
             return Ok(());
         }
         let buckets = self.streams.entry(stream).or_default();
@@ -130,37 +154,46 @@ impl Allocator {
             return Err(TooManyBuckets);
         }
         let known = self.buckets.get_key_value(&bucket).map(|(known, _)| Arc::clone(known));
+        let size = bucket.size();
+        let memory = MEMORY_OF_MEMBER + if known.is_some() { 0 } else { MEMORY_OF_BUCKET + size };
+        if size > MAX_BUCKET_BYTES || self.memory + memory > MAX_MEMORY {
+            return Err(TooManyBuckets);
+        }
+        self.memory += memory;
         let bucket = known.unwrap_or_else(|| Arc::new(bucket));
-        buckets.insert(Arc::clone(&bucket));
-        self.buckets.entry(bucket).or_default().insert(stream, Member::new(usage, now));
+        let member = Member::new(usage, now);
+        buckets.insert((member.timer, Arc::clone(&bucket)));
+        self.buckets.entry(bucket).or_default().insert(stream, member);
         Ok(())
     }
 
     /// The rules have changed, so each bucket is due.
-    pub(super) fn rules_changed(&mut self, stream: StreamId) {
-        self.each(stream, |_, member| member.is_stale = true);
+    pub(super) fn rules_changed(&mut self, stream: StreamId, now: Time) {
+        let buckets: Vec<_> = self.streams.get(&stream).into_iter().flatten().cloned().collect();
+        for (_, bucket) in buckets {
+            self.change(stream, &bucket, now, |member| member.is_stale = true);
+        }
     }
 
-    /// Removes the buckets of a data plane that got no request during their last assignment, and returns them. The
-    /// caller sends the data plane an `abandon` action for each of them.
-    pub(super) fn abandon(&mut self, stream: StreamId, now: Time) -> Vec<Arc<Bucket>> {
-        let mut idle = Vec::new();
-        self.each(stream, |bucket, member| idle.extend(member.is_idle(now).then(|| Arc::clone(bucket))));
-        for bucket in &idle {
-            self.remove(stream, bucket);
-            if let Some(buckets) = self.streams.get_mut(&stream) {
-                buckets.remove(bucket);
+    /// Returns the buckets of a data plane that need something now.
+    pub(super) fn expired(&mut self, stream: StreamId, now: Time) -> Expired {
+        let mut all = Expired::default();
+        let timers = self.streams.get(&stream).into_iter().flatten().take_while(|(timer, _)| *timer <= now);
+        for (timer, bucket) in timers.cloned().collect::<Vec<_>>() {
+            let Some(member) = self.buckets.get(&bucket).and_then(|members| members.get(&stream)) else { continue };
+            if member.is_idle(now) {
+                self.remove(stream, &bucket);
+                if let Some(buckets) = self.streams.get_mut(&stream) {
+                    buckets.remove(&(timer, Arc::clone(&bucket)));
+                }
+                all.idle.push(bucket);
+            } else if member.is_due(now) {
+                all.due.push(bucket);
+            } else {
+                self.change(stream, &bucket, now, |_| {});
             }
         }
-        idle
-    }
-
-    /// Returns the buckets of a data plane that may need an assignment. For each of them, the caller reads the
-    /// standing, asks [`wanted`](Self::wanted), charges the limits and calls [`charged`](Self::charged).
-    pub(super) fn due(&mut self, stream: StreamId, now: Time) -> Vec<Arc<Bucket>> {
-        let mut due = Vec::new();
-        self.each(stream, |bucket, member| due.extend(member.is_due(now).then(|| Arc::clone(bucket))));
-        due
+        all
     }
 
     /// Returns the number of units to charge for a bucket with this standing. `remaining` is the number of units that
@@ -204,7 +237,7 @@ impl Allocator {
         (standing, units): (Standing, u64),
         now: Time,
     ) -> Option<Assignment> {
-        self.buckets.get_mut(bucket)?.get_mut(&stream)?.charged(standing, units, now)
+        self.change(stream, bucket, now, |member| member.charged(standing, units, now)).flatten()
     }
 
     /// The number of data planes.
@@ -214,23 +247,46 @@ impl Allocator {
 
     /// The number of buckets, each counted once for each of its data planes.
     pub(super) fn buckets(&self) -> usize {
-        self.streams.values().map(HashSet::len).sum()
+        self.streams.values().map(BTreeSet::len).sum()
     }
 
-    fn each(&mut self, stream: StreamId, mut then: impl FnMut(&Arc<Bucket>, &mut Member)) {
-        for bucket in self.streams.get(&stream).into_iter().flatten() {
-            if let Some(member) = self.buckets.get_mut(bucket).and_then(|members| members.get_mut(&stream)) {
-                then(bucket, member);
-            }
+    /// Changes a bucket of a data plane, and sets its timer. `None` if the data plane does not have the bucket.
+    fn change<T>(
+        &mut self,
+        stream: StreamId,
+        bucket: &Bucket,
+        now: Time,
+        change: impl FnOnce(&mut Member) -> T,
+    ) -> Option<T> {
+        let known = Arc::clone(self.buckets.get_key_value(bucket)?.0);
+        let member = self.buckets.get_mut(bucket)?.get_mut(&stream)?;
+        let changed = change(member);
+        let (before, next) = (member.timer, member.next_look(now));
+        if before != next {
+            member.timer = next;
+            let timers = self.streams.entry(stream).or_default();
+            timers.remove(&(before, Arc::clone(&known)));
+            timers.insert((next, known));
         }
+        Some(changed)
     }
 
     fn remove(&mut self, stream: StreamId, bucket: &Bucket) {
         if let Some(members) = self.buckets.get_mut(bucket) {
-            members.remove(&stream);
+            if members.remove(&stream).is_some() {
+                self.memory -= MEMORY_OF_MEMBER;
+            }
             if members.is_empty() {
                 self.buckets.remove(bucket);
+                self.memory -= MEMORY_OF_BUCKET + bucket.size();
             }
         }
+    }
+}
+
+impl Bucket {
+    /// The size of the keys and values, in bytes.
+    fn size(&self) -> usize {
+        self.entries.iter().map(|(key, value)| key.len() + value.len()).sum()
     }
 }

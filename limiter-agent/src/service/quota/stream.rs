@@ -13,7 +13,7 @@ use tonic::{Status, Streaming, server::StreamingService};
 use weir_enforce::RulesInForce;
 
 use super::{
-    allocator::{Assignment, Bucket, MAX_BUCKETS, StreamId, TooManyBuckets, Usage},
+    allocator::{Assignment, Bucket, Expired, MAX_BUCKET_BYTES, MAX_BUCKETS, StreamId, TooManyBuckets, Usage},
     charge,
     messages::{
         Abandon, Action, BlanketRule, BucketAction, BucketId, BucketUsage, QuotaAssignment, QuotaResponse,
@@ -124,8 +124,9 @@ impl QuotaStream {
             let reported = quotas.allocator().report(self.id, bucket, Usage { allowed, denied }, now);
             if reported == Err(TooManyBuckets) && quotas.refused_buckets.fetch_add(1, Relaxed) == 0 {
                 tracing::warn!(
-                    "a data plane has more than {MAX_BUCKETS} quota buckets: the others get no assignment; use fewer \
-                     values in bucket_id_builder"
+                    "a data plane has more than {MAX_BUCKETS} quota buckets, all data planes have too many for the memory, \
+                     or a bucket has more than {MAX_BUCKET_BYTES} bytes: the others get no assignment; use fewer and \
+                     shorter values in bucket_id_builder"
                 );
             }
         }
@@ -136,13 +137,13 @@ impl QuotaStream {
     async fn actions(&mut self) -> Vec<BucketAction> {
         let Self { service, id, .. } = self;
         let (quotas, rules, now) = (&service.quotas, service.rules.load(), service.clock.now());
-        let (idle, due) = {
+        let Expired { idle, due } = {
             let mut allocator = quotas.allocator();
             if !Arc::ptr_eq(&rules, &self.rules) {
                 self.rules = rules;
-                allocator.rules_changed(*id);
+                allocator.rules_changed(*id, now);
             }
-            (allocator.abandon(*id, now), allocator.due(*id, now))
+            allocator.expired(*id, now)
         };
         quotas.count_abandoned(idle.len());
         let abandoned = idle.iter().map(|bucket| action(bucket, Action::Abandon(Abandon {})));

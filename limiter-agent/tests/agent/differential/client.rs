@@ -184,7 +184,7 @@ impl Client<'_> {
 
 /// Whether the response is informational. hyper's path does not forward such responses.
 pub(super) fn is_informational(answer: &Message) -> bool {
-    matches!(answer.head.status(), "100" | "102" | "103")
+    answer.head.status().starts_with('1') && answer.head.status() != "101"
 }
 
 impl Seen {

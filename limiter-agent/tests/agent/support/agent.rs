@@ -24,6 +24,8 @@ use super::{Body, Client, json_of, request};
 /// The time limit of every wait in a test, so that a test fails and never hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+const BINARY: &str = env!("CARGO_BIN_EXE_weir-agent");
+
 /// A running agent. It is killed when this value is dropped.
 pub(crate) struct Agent {
     process: Child,
@@ -41,7 +43,17 @@ pub(crate) struct Addresses {
 
 /// `weir-agent`, without any environment variable of this process that could configure it.
 pub(crate) fn binary() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir-agent"));
+    without_configuration(Command::new(BINARY))
+}
+
+/// `weir-agent` with this soft and hard limit on file descriptors.
+pub(crate) fn binary_with_descriptors([soft, hard]: [u64; 2]) -> Command {
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\"")).arg(BINARY);
+    without_configuration(shell)
+}
+
+fn without_configuration(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")) {
         command.env_remove(name);
     }
@@ -70,7 +82,7 @@ impl Agent {
         Self::run(command, "ready", more)
     }
 
-    fn run(mut command: Command, sign: &str, more: &[&str]) -> Self {
+    pub(crate) fn run(mut command: Command, sign: &str, more: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("addresses.json");
         for flag in ["--listen", "--control", "--telemetry"].into_iter().filter(|flag| !more.contains(flag)) {

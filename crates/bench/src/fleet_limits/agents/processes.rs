@@ -1,23 +1,16 @@
 //! The processes: agents with certificates, and an operator in standalone mode with a policy of scope Fleet.
 
-use std::{
-    fs,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::{fs, net::SocketAddr, path::Path, time::Duration};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
-use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 use tempfile::TempDir;
 
 use super::{super::world::PROCESSES, link::Link};
 use crate::{
     clock,
-    proxy::{Connection, agent_program},
+    proxy::{Addresses, Connection, Cores, Process, agent_command},
 };
 
 /// The longest wait until an operator counts for all agents.
@@ -30,18 +23,15 @@ const COUNTS: &str = "weir_store_up{store=\"operator\"} 1";
 pub(super) struct Fleet {
     folder: TempDir,
     agents: Vec<Agent>,
-    pub(super) operator: Program,
+    pub(super) operator: Process,
 }
 
 struct Agent {
     listen: SocketAddr,
     telemetry: SocketAddr,
     link: Link,
-    _process: Program,
+    _process: Process,
 }
-
-/// A process. It is killed when this value is dropped.
-pub(super) struct Program(Child);
 
 /// The addresses that an agent writes to its file.
 #[derive(Deserialize)]
@@ -116,10 +106,7 @@ impl Fleet {
 
     /// Fails if the operator has ended.
     pub(super) fn end(mut self) -> anyhow::Result<()> {
-        if let Some(status) = self.operator.0.try_wait()? {
-            bail!("the operator ended with {status}: {}", log_tail(self.folder.path()));
-        }
-        Ok(())
+        self.operator.check()
     }
 
     async fn until_counted(&self) -> anyhow::Result<()> {
@@ -131,8 +118,8 @@ impl Fleet {
                 if metrics.contains(COUNTS) {
                     break;
                 }
-                let log = || log_tail(self.folder.path());
-                ensure!(clock::since(begun) < PATIENCE, "the operator does not count for an agent: {}", log());
+                let tail = || self.operator.log_tail();
+                ensure!(clock::since(begun) < PATIENCE, "the operator does not count for an agent: {}", tail());
                 tokio::time::sleep(LOOK).await;
             }
         }
@@ -144,27 +131,23 @@ impl Agent {
     /// Starts an agent on free ports, and reads their addresses from its file.
     async fn start(folder: &Path, upstream: SocketAddr) -> anyhow::Result<Self> {
         let addresses = folder.join("addresses");
-        let output = fs::File::create(folder.join("agent.log")).context("write a log")?;
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "TERM"]).arg(agent_program()?);
-        command.arg("--upstream").arg(upstream.to_string());
-        for flag in ["--listen", "--control", "--telemetry"] {
-            command.args([flag, "127.0.0.1:0"]);
-        }
-        command.arg("--addresses-file").arg(&addresses);
-        for (flag, name) in
-            [("--control-cert", "tls.crt"), ("--control-key", "tls.key"), ("--control-client-ca", "ca.crt")]
-        {
-            command.arg(flag).arg(folder.join(name));
-        }
-        let process = Program::start(command, output)?;
-        let begun = clock::now();
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let flags = [
+            ("--addresses-file", "addresses"),
+            ("--control-cert", "tls.crt"),
+            ("--control-key", "tls.key"),
+            ("--control-client-ca", "ca.crt"),
+        ];
+        let flags = flags.map(|(flag, name)| (flag, folder.join(name).display().to_string()));
+        let flags = flags.each_ref().map(|(flag, path)| (*flag, path.as_str()));
+        let command = agent_command(upstream, &Addresses { listen: any, control: any, telemetry: any }, &flags)?;
+        let process = Process::spawn("an agent", &command, Cores::All, &folder.join("agent.log"))?;
         let bound = loop {
             let text = fs::read(&addresses).ok();
             if let Some(bound) = text.and_then(|text| serde_json::from_slice::<Bound>(&text).ok()) {
                 break bound;
             }
-            ensure!(clock::since(begun) < PATIENCE, "an agent has not written its addresses");
+            ensure!(clock::since(process.started) < PATIENCE, "an agent has not written its addresses");
             tokio::time::sleep(LOOK).await;
         };
         let link = Link::start(bound.control).await?;
@@ -172,48 +155,19 @@ impl Agent {
     }
 }
 
-impl Program {
-    fn start(mut command: Command, output: fs::File) -> anyhow::Result<Self> {
-        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
-        Ok(Self(command.spawn().with_context(|| format!("start {:?}", command.get_args().next()))?))
-    }
-
-    pub(super) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        let id = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw).context("the program has no ID")?;
-        kill_process(id, signal).context("signal a program")
-    }
-}
-
 /// Starts an operator in standalone mode.
-fn start_operator(program: &Path, folder: &Path, agents: &[Agent]) -> anyhow::Result<Program> {
-    let output = fs::File::options().create(true).append(true).open(log(folder)).context("write a log")?;
-    let own = folder.join("operator");
-    let mut command = Command::new("setpriv");
-    // It ends with this program, also if this program is killed.
-    command.args(["--pdeathsig", "TERM"]).arg(program).arg("standalone");
-    command.arg("--policies").arg(folder.join("policies")).args(["--telemetry", "127.0.0.1:0"]);
-    command.arg("--agent-ca").arg(own.join("agents.crt"));
-    command.arg("--client-cert").arg(own.join("tls.crt")).arg("--client-key").arg(own.join("tls.key"));
-    for agent in agents {
-        command.arg("--agent").arg(format!("https://{}", agent.link.address));
-    }
-    Program::start(command, output)
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // These calls fail only if the process has already exited.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn log(folder: &Path) -> PathBuf {
-    folder.join("operator.log")
-}
-
-fn log_tail(folder: &Path) -> String {
-    let text = fs::read_to_string(log(folder)).unwrap_or_default();
-    let lines: Vec<_> = text.lines().collect();
-    lines[lines.len().saturating_sub(10)..].join("\n")
+fn start_operator(program: &Path, folder: &Path, agents: &[Agent]) -> anyhow::Result<Process> {
+    let mut command = vec![program.display().to_string(), "standalone".to_owned()];
+    let telemetry = [("--telemetry", "127.0.0.1:0".to_owned())];
+    let files = [
+        ("--policies", "policies"),
+        ("--agent-ca", "operator/agents.crt"),
+        ("--client-cert", "operator/tls.crt"),
+        ("--client-key", "operator/tls.key"),
+    ];
+    let files = files.map(|(flag, name)| (flag, folder.join(name).display().to_string()));
+    let agents = agents.iter().map(|agent| ("--agent", format!("https://{}", agent.link.address)));
+    let flags = telemetry.into_iter().chain(files).chain(agents);
+    command.extend(flags.flat_map(|(flag, value)| [flag.to_owned(), value]));
+    Process::spawn("the operator", &command, Cores::All, &folder.join("operator.log"))
 }

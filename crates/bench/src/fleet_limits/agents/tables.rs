@@ -25,8 +25,7 @@ const FIGURES: [(&str, Value); 6] = [
 
 impl Found {
     fn spread(&self, value: Value) -> Option<Spread> {
-        let values: Vec<f64> = self.verdicts.iter().filter_map(value).collect();
-        (!values.is_empty()).then(|| Spread::of(values))
+        Spread::of_any(self.verdicts.iter().filter_map(value))
     }
 }
 

@@ -10,11 +10,7 @@ use futures::future::join_all;
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use weir_wire::Outcome;
 
-use crate::{
-    clock,
-    fleet::{Asking, OperatorProcess},
-    stats::float,
-};
+use crate::{clock, fleet::Asking, proxy::Process, stats::float};
 
 /// The questions that are open at the same time.
 const OPEN: u64 = 256;
@@ -53,7 +49,7 @@ async fn ask(asking: &Asking, number: usize, took: &Took) -> anyhow::Result<()> 
 
 pub(super) async fn at_rate(
     asking: &Arc<Asking>,
-    operator: &OperatorProcess,
+    operator: &Process,
     agents: usize,
     (rate, length): (u64, Duration),
     idle: f64,
@@ -74,12 +70,12 @@ pub(super) async fn at_rate(
     for question in questions {
         question.await??;
     }
-    Load::new(Some(rate), &took, operator.cpu()? - before, clock::since(begun), idle)
+    Load::new(Some(rate), &took, (operator.cpu()? - before).total(), clock::since(begun), idle)
 }
 
 pub(super) async fn fastest(
     asking: &Arc<Asking>,
-    operator: &OperatorProcess,
+    operator: &Process,
     agents: usize,
     length: Duration,
     idle: f64,
@@ -99,7 +95,7 @@ pub(super) async fn fastest(
     for asked in join_all(asks).await {
         asked??;
     }
-    Load::new(None, &took, operator.cpu()? - before, clock::since(begun), idle)
+    Load::new(None, &took, (operator.cpu()? - before).total(), clock::since(begun), idle)
 }
 
 impl Load {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
+    decisions::{Decision, Run},
     peers::central,
     traffic::{MILLI, SECOND, Traffic},
 };
@@ -16,27 +17,6 @@ const AFTER_A_MOVE: u64 = 500 * MILLI;
 /// The steps of that comparison.
 const STEP: u64 = 50 * MILLI;
 const NEARLY_ALL: f64 = 0.9;
-
-/// A decision on one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Decision {
-    pub(in super::super) begun: u64,
-    pub(in super::super) ended: u64,
-    pub(in super::super) is_admitted: bool,
-}
-
-impl Decision {
-    pub(in super::super) fn at_once(at: u64, is_admitted: bool) -> Self {
-        Self { begun: at, ended: at, is_admitted }
-    }
-}
-
-/// The decisions on all requests, in the order of the requests, and the messages that they needed.
-#[derive(Debug)]
-pub(in super::super) struct Run {
-    pub(in super::super) decisions: Vec<Decision>,
-    pub(in super::super) messages: u64,
-}
 
 /// The figures of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

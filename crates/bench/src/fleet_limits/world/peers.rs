@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
 use super::{
-    judge::{Decision, Run},
+    decisions::{Decision, Run},
     traffic::{MILLI, SECOND, Traffic},
 };
 use crate::stats::float;

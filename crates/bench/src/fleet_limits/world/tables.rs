@@ -32,8 +32,7 @@ const FIGURES: [(&str, Value); 7] = [
 
 impl Figures {
     fn spread(&self, value: Value) -> Option<Spread> {
-        let values: Vec<f64> = self.verdicts.iter().filter_map(value).collect();
-        (!values.is_empty()).then(|| Spread::of(values))
+        Spread::of_any(self.verdicts.iter().filter_map(value))
     }
 
     fn median(&self, value: Value) -> f64 {

@@ -21,7 +21,7 @@ use weir_wire::{LevelsSent, Question};
 
 use self::link::{Down, Link, STATUS_EVERY};
 use super::{
-    judge::{Decision, Run},
+    decisions::{Decision, Run},
     traffic::{Fault, MILLI, SECOND, Scenario, Traffic},
 };
 use crate::stats::float;

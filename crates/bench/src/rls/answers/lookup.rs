@@ -1,6 +1,6 @@
-//! How envoyproxy/ratelimit finds the one limit of a descriptor: level by level, the sibling with the exact value, then
-//! the first sibling in the file whose prefix fits, then the sibling without a value. It never goes back to a sibling
-//! that it has passed, and the descriptor must end where the limit is.
+//! Finds the limit of a descriptor as envoyproxy/ratelimit does. On each level, envoyproxy/ratelimit takes the sibling
+//! with the exact value, otherwise the first sibling in the file whose prefix fits, otherwise the sibling without a
+//! value. It never goes back to a sibling that it has passed, and the descriptor must end where the limit is.
 
 use super::{
     super::messages::Entry,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     CONNECTIONS, DOMAIN, Effort, Found, IN_FLIGHT, Load, Pace, Protocol, SCENARIOS, Sample, Target, question,
     rounds_of, rule, runtime,
-    tables::{self, Aims, values},
+    tables::{self, Aims},
     versions,
 };
 use crate::{
@@ -144,7 +144,7 @@ fn measure_on_two_cores(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> 
 
 /// The answers that no service should give.
 fn write_others(found: &Found, part: &mut Part<'_>) {
-    let of = |samples: &[Sample]| Spread::of(values(samples, |sample| sample.other));
+    let of = |samples: &[Sample]| Spread::over(samples, |sample| sample.other);
     let rows = CONTENDERS.iter().zip(found).map(|(contender, columns)| {
         Row::new(contender.name(), columns.iter().map(|samples| Cell::Measured(of(samples))))
     });
@@ -190,11 +190,10 @@ async fn admitted_of(started: &[Target], effort: Effort) -> anyhow::Result<Admit
 
 fn write(admitted: &Admitted, part: &mut Part<'_>) {
     let limit = usize::try_from(REACHED.1).unwrap_or_default();
-    let excess = |rounds: &[(usize, usize)]| {
-        Spread::of(rounds.iter().map(|(admitted, _)| float(admitted.saturating_sub(limit))).collect())
-    };
+    let excess =
+        |rounds: &[(usize, usize)]| Spread::over(rounds, |(admitted, _)| float(admitted.saturating_sub(limit)));
     let of = |value: &dyn Fn(&(usize, usize)) -> usize, rounds: &[(usize, usize)]| {
-        Cell::Measured(Spread::of(rounds.iter().map(|round| float(value(round))).collect()))
+        Cell::Measured(Spread::over(rounds, |round| float(value(round))))
     };
     let rows = CONTENDERS.iter().zip(admitted).map(|(contender, rounds)| {
         let cells = [

@@ -40,7 +40,7 @@ pub(super) fn write(found: &Found, names: &[&str], aims: Aims, part: &mut Part<'
     }
     for (title, unit, value, _) in FIGURES {
         let rows = names.iter().zip(found).map(|(name, columns)| {
-            Row::new(*name, columns.iter().map(|samples| Cell::Measured(Spread::of(values(samples, value)))))
+            Row::new(*name, columns.iter().map(|samples| Cell::Measured(Spread::over(samples, value))))
         });
         let scenarios = SCENARIOS.iter().map(|scenario| scenario.name);
         part.table(Table::new(format!("{title}, {unit}"), "service", scenarios, rows));
@@ -48,7 +48,7 @@ pub(super) fn write(found: &Found, names: &[&str], aims: Aims, part: &mut Part<'
     for (name, (title, unit, value, _)) in [("core", CORE), ("p99", P99)] {
         let bars = SCENARIOS.iter().enumerate().flat_map(|(column, scenario)| {
             let bar = move |(name, columns): (&&str, &[Vec<Sample>; SCENARIOS.len()])| {
-                let median = Spread::of(values(&columns[column], value)).median;
+                let median = Spread::over(&columns[column], value).median;
                 (format!("{name}, {}", scenario.name), median)
             };
             names.iter().zip(found).map(bar)
@@ -57,7 +57,7 @@ pub(super) fn write(found: &Found, names: &[&str], aims: Aims, part: &mut Part<'
     }
 }
 
-pub(super) fn values(samples: &[Sample], figure: fn(&Sample) -> f64) -> Vec<f64> {
+fn values(samples: &[Sample], figure: fn(&Sample) -> f64) -> Vec<f64> {
     samples.iter().map(figure).collect()
 }
 

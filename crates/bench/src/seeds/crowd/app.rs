@@ -7,7 +7,6 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context as _;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
@@ -16,12 +15,8 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     server::conn::auto,
 };
-use tokio::{net::TcpListener, runtime::Builder};
 
-use crate::{
-    clock,
-    proxy::{accept, listen},
-};
+use crate::{clock, proxy::start_apps};
 
 /// The path that is answered immediately.
 pub(super) const AT_ONCE: &str = "/at-once";
@@ -39,16 +34,20 @@ type Arrivals = Arc<Mutex<Vec<Duration>>>;
 impl App {
     /// Starts it on a thread of its own.
     pub(super) fn start() -> anyhow::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build().context("start a runtime")?;
-        let listener = {
-            let _entered = runtime.enter();
-            listen().context("bind the app")?
-        };
-        let address = listener.local_addr().context("bind the app")?;
         let arrivals = Arrivals::default();
         let noted = Arc::clone(&arrivals);
-        let serve = move || runtime.block_on(serve(listener, noted));
-        std::thread::Builder::new().name("app".to_owned()).spawn(serve).context("start the app")?;
+        let serve = move |stream| {
+            let arrivals = Arc::clone(&noted);
+            async move {
+                let mut http = auto::Builder::new(TokioExecutor::new());
+                // All requests that a gateway admits at the same time may come on one connection.
+                http.http2().max_concurrent_streams(None);
+                let answer = service_fn(move |request| answer(request, Arc::clone(&arrivals)));
+                // The client counts a broken connection.
+                let _ = http.serve_connection(TokioIo::new(stream), answer).await;
+            }
+        };
+        let [address] = start_apps([serve])?;
         Ok(Self { address, arrivals })
     }
 
@@ -57,21 +56,6 @@ impl App {
         let mut arrivals = std::mem::take(&mut *self.arrivals.lock().unwrap_or_else(PoisonError::into_inner));
         arrivals.sort();
         arrivals
-    }
-}
-
-async fn serve(listener: TcpListener, arrivals: Arrivals) {
-    loop {
-        let stream = accept(&listener).await;
-        let arrivals = Arc::clone(&arrivals);
-        tokio::spawn(async move {
-            let mut http = auto::Builder::new(TokioExecutor::new());
-            // All requests that a gateway admits at the same time may come on one connection.
-            http.http2().max_concurrent_streams(None);
-            let answer = service_fn(move |request| answer(request, Arc::clone(&arrivals)));
-            // The client counts a broken connection.
-            let _ = http.serve_connection(TokioIo::new(stream), answer).await;
-        });
     }
 }
 

@@ -4,6 +4,8 @@ use std::{fs, path::Path, process::Command, time::Duration};
 
 use anyhow::{Context as _, ensure};
 
+use crate::proxy::output;
+
 /// Longer than any contender keeps a burst waiting, in seconds.
 const PATIENCE: &str = "60";
 
@@ -45,13 +47,7 @@ impl H2load<'_> {
         } else {
             command.arg("--h1");
         }
-        let output = command.arg(self.url).output().context("run h2load")?;
-        ensure!(
-            output.status.success(),
-            "h2load failed ({}): {}",
-            output.status,
-            String::from_utf8_lossy(&output.stderr)
-        );
+        output(command.arg(self.url))?;
         let answers = parse(&fs::read_to_string(&log).context("read h2load's log")?)?;
         ensure!(answers.len() == self.requests as usize, "{} of {} requests ended", answers.len(), self.requests);
         Ok(answers)

@@ -65,17 +65,13 @@ fn megabytes(bytes: u64) -> f64 {
     float(bytes) / 1e6
 }
 
-fn spread(outcomes: &[Outcome], value: Value) -> Spread {
-    Spread::of(outcomes.iter().map(value).collect())
-}
-
 pub(super) fn write(found: &Found, load: Load, part: &mut Part<'_>) {
     aims(found, part);
     let highest = |outcomes: &[Outcome]| outcomes.iter().map(|outcome| most(outcome, load)).fold(0.0, f64::max) * 100.0;
     let table = |title: &str, note: &str, columns: &[(&str, Value)], by_contender: &[Vec<Outcome>]| {
         let rows = CONTENDERS.iter().zip(by_contender).filter(|(_, outcomes)| !outcomes.is_empty());
         let rows = rows.map(|(name, outcomes)| {
-            Row::new(*name, columns.iter().map(|(_, value)| Cell::Measured(spread(outcomes, *value))))
+            Row::new(*name, columns.iter().map(|(_, value)| Cell::Measured(Spread::over(outcomes, *value))))
         });
         Table::new(title, "contender", columns.iter().map(|(name, _)| *name), rows).note(note)
     };
@@ -89,7 +85,7 @@ pub(super) fn write(found: &Found, load: Load, part: &mut Part<'_>) {
     part.table(table("1,000 clients on one limit", "", &CLIENTS, &found.clients));
     let bars = |by_contender: &[Vec<Outcome>], value: Value| {
         let filled = CONTENDERS.iter().zip(by_contender).filter(|(_, outcomes)| !outcomes.is_empty());
-        filled.map(|(name, outcomes)| ((*name).to_owned(), spread(outcomes, value).median)).collect::<Vec<_>>()
+        filled.map(|(name, outcomes)| ((*name).to_owned(), Spread::over(outcomes, value).median)).collect::<Vec<_>>()
     };
     let charts: [Chart<'_>; 4] = [
         ("served", "burst, served of the crowd", "requests", &found.bursts, BURST[0].1),
@@ -115,7 +111,7 @@ const BURST_NOTE: &str = "\
 fn aims(found: &Found, part: &mut Part<'_>) {
     let of = |by_contender: &[Vec<Outcome>], name: &str, value: Value| {
         let place = CONTENDERS.iter().position(|contender| *contender == name).unwrap_or_default();
-        spread(&by_contender[place], value).median
+        Spread::over(&by_contender[place], value).median
     };
     let peers = &CONTENDERS[..5];
     // A layer that waits is compared with layers that wait, and one that refuses with those that refuse.

@@ -44,7 +44,7 @@ pub(super) fn sample(gateway: &mut Gateway, kind: Kind, connections: usize, rate
     let times = answers.all();
     let count = u32::try_from(times.len()).context("a count of requests")?;
     let [p50, p95, p99] = [500, 950, 990].map(|per_mille| quantile_ms(&times, per_mille));
-    let per_request = (cpu.user + cpu.system).as_secs_f64() * 1e6 / f64::from(count);
+    let per_request = cpu.total().as_secs_f64() * 1e6 / f64::from(count);
     Ok(Sample { per_second: f64::from(count) / LENGTH.as_secs_f64(), p50, p95, p99, cpu: per_request })
 }
 

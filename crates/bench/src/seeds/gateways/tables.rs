@@ -39,7 +39,7 @@ pub(super) fn write(cases: &[Case], steady: &[Case], part: &mut Part<'_>) {
             let short = case.name.strip_suffix(&end).unwrap_or_default().trim_end_matches(", ");
             let short = short.replace(" addresses", "");
             CONTENDERS.iter().zip(&case.samples).map(move |(name, samples)| {
-                let median = Spread::of(samples.iter().map(|sample| sample.per_second).collect()).median;
+                let median = Spread::over(samples, |sample| sample.per_second).median;
                 (format!("{name}: {short}"), median)
             })
         });
@@ -50,7 +50,7 @@ pub(super) fn write(cases: &[Case], steady: &[Case], part: &mut Part<'_>) {
 
 fn table(of: &str, cases: &[Case], (title, unit, value, more): Figure, part: &mut Part<'_>) {
     let row = |case: &Case| {
-        let spreads = case.samples.iter().map(|samples| Spread::of(samples.iter().map(value).collect()));
+        let spreads = case.samples.iter().map(|samples| Spread::over(samples, value));
         let ratios = (0..OURS).map(|peer| Cell::Ratio { ratio: ratio(case, peer, value, more) });
         Row::new(case.name.clone(), spreads.map(Cell::Measured).chain(ratios))
     };

@@ -14,15 +14,14 @@ use serde_json::{Value, json};
 
 use super::{LARGE, Limit, RATE, SMALL, delayed::delayed};
 use crate::{
-    proxy::{Cores, Process, free_address},
+    proxy::{Cores, Process, bucket, free_address},
     redis::Redis,
-    seeds::agent::{Agent, Policy, WEIR},
+    seeds::agent::{Agent, Policy, WEIR, redis_store, share},
 };
 
 const APP: &str = include_str!("peers/app.js");
 const LIMITS: [Limit; 3] = [SMALL, LARGE, RATE];
 pub(super) const PROCESSES: usize = 2;
-const STORE: &str = "bench/limits";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Contender {
@@ -79,22 +78,14 @@ impl Contender {
             Self::Local => return Policy { rules: LIMITS.map(local_rule).into(), ..Policy::default() },
             _ => {}
         }
-        let backend = json!({ "redis": { "topology": "Standalone", "endpoints": [store.to_string()] } });
-        let stores = vec![json!({ "name": STORE, "backend": backend })];
-        Policy { rules: LIMITS.map(rule).into(), stores, ..Policy::default() }
+        Policy { rules: LIMITS.map(rule).into(), stores: vec![redis_store(store)], ..Policy::default() }
     }
 }
 
-/// A rule of scope Shared, which users write with the default for a lost store.
+/// A rule of scope Shared.
 fn rule(limit: Limit) -> Value {
     let mut rule = local_rule(limit);
-    rule["shared"] = json!({
-        "store": STORE,
-        "counters": format!("bench/bench.{}", limit.path.trim_start_matches('/')),
-        "stamp": 1,
-        "onStoreLoss": "LocalShare",
-        "sharers": PROCESSES,
-    });
+    share(&mut rule, PROCESSES);
     rule
 }
 
@@ -105,13 +96,7 @@ fn local_rule(limit: Limit) -> Value {
         "action": "Limit",
         "match": [{ "paths": [limit.path] }],
         "key": [{ "header": "x-key" }],
-        "limits": [{
-            "name": "limit",
-            "strategy": "TokenBucket",
-            "requests": limit.requests,
-            "periodMillis": limit.millis,
-            "burst": limit.requests,
-        }],
+        "limits": [bucket(limit.requests, limit.millis, limit.requests)],
         "onLimit": { "status": 429, "headers": "IETF" },
         "maxKeys": 10_000,
     })

@@ -116,7 +116,7 @@ fn aims(results: &[Results], part: &mut Part<'_>) {
 fn table(at: &Results, load: usize, name: &str) -> Table {
     let rows = Contender::ALL.iter().zip(&at.samples[load]).filter(|(_, samples)| !samples.is_empty());
     let row = |(contender, samples): (&Contender, &Vec<Sample>)| {
-        let cell = |(_, value): &Figure| Cell::Measured(Spread::of(samples.iter().map(value).collect()));
+        let cell = |(_, value): &Figure| Cell::Measured(Spread::over(samples, value));
         Row::new(contender.name(), FIGURES.iter().map(cell))
     };
     Table::new(format!("{name}, {}", at.distance), "contender", FIGURES.map(|(title, _)| title), rows.map(row))

@@ -64,8 +64,7 @@ fn name(step: &Step) -> String {
 
 /// A figure over the rounds, if any of them has it.
 fn spread(step: &Step, value: impl Fn(&Round) -> Option<f64>) -> Option<Spread> {
-    let values: Vec<_> = step.rounds.iter().filter_map(value).collect();
-    (!values.is_empty()).then(|| Spread::of(values))
+    Spread::of_any(step.rounds.iter().filter_map(value))
 }
 
 /// One contender at a time: its refusals, and the network's share of them.
@@ -80,8 +79,8 @@ fn refusals(alone: &Alone, part: &mut Part<'_>) {
     let columns = ["refused, P50", "refused, P99", "no proxy, P50", "no proxy, P99", "refused P99 less no proxy's P50"];
     let row = |(turn, place): (usize, &usize)| {
         let cells = figures.map(|value| {
-            let values: Vec<_> = alone.iter().filter_map(|round| value(round.get(turn)?)).collect();
-            if values.is_empty() { Cell::None } else { Cell::Measured(Spread::of(values)) }
+            let values = alone.iter().filter_map(|round| value(round.get(turn)?));
+            Spread::of_any(values).map_or(Cell::None, Cell::Measured)
         });
         Row::new(CONTENDERS[*place], cells)
     };
@@ -113,8 +112,8 @@ fn aims(steps: &[Step], alone: &Alone, part: &mut Part<'_>) {
         format!("{} ms at most", figure(p95)),
         p95 <= P95,
     );
-    let values: Vec<_> = alone.iter().filter_map(|round| beyond_the_network(round.last()?)).collect();
-    let refused = (!values.is_empty()).then(|| Spread::of(values).median);
+    let values = alone.iter().filter_map(|round| beyond_the_network(round.last()?));
+    let refused = Spread::of_any(values).map(|refused| refused.median);
     part.aim(
         "its refusals within 1 ms at P99, without the network's share",
         refused.map_or("none".to_owned(), |refused| format!("{} ms", figure(refused))),

@@ -3,36 +3,36 @@
 //! complete.
 
 use std::{
-    io::{ErrorKind, Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
+    net::SocketAddr,
+    os::fd::OwnedFd,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use rustix::{
     buffer::spare_capacity,
     event::{
         Timespec,
-        epoll::{self, CreateFlags, Event, EventData, EventFlags},
+        epoll::{self, CreateFlags, Event},
     },
 };
 
 use super::plan::KEY;
-use crate::{clock, proxy::parse_head};
+use crate::{
+    clock,
+    proxy::{LARGEST_ANSWER, PolledConnection},
+};
 
 /// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(15);
-const LARGEST_ANSWER: usize = 16 * 1024;
 
 pub(super) struct Clients {
-    epoll: std::os::fd::OwnedFd,
+    epoll: OwnedFd,
     connections: Vec<Connection>,
 }
 
 struct Connection {
-    stream: TcpStream,
-    /// The part of an incomplete answer that was received.
-    received: Vec<u8>,
+    polled: PolledConnection,
     /// The request that is not answered yet.
     open: Option<(usize, Instant)>,
 }
@@ -68,12 +68,7 @@ impl Clients {
         let epoll = epoll::create(CreateFlags::CLOEXEC).context("make an epoll")?;
         let mut all = Vec::new();
         for (number, address) in (0..connections).zip(addresses.iter().cycle()) {
-            let stream = TcpStream::connect(address).with_context(|| format!("connect to {address}"))?;
-            stream.set_nodelay(true).context("send at once")?;
-            stream.set_nonblocking(true).context("wait for all at once")?;
-            epoll::add(&epoll, &stream, EventData::new_u64(number as u64), EventFlags::IN | EventFlags::ET)
-                .context("wait for answers")?;
-            all.push(Connection { stream, received: Vec::new(), open: None });
+            all.push(Connection { polled: PolledConnection::open(*address, &epoll, number as u64)?, open: None });
         }
         Ok(Self { epoll, connections: all })
     }
@@ -111,38 +106,24 @@ impl Clients {
 impl Connection {
     fn ask(&mut self, place: usize, request: &[u8]) -> anyhow::Result<()> {
         self.open = Some((place, clock::now()));
-        // A socket without a request in flight has room for one.
-        let sent = self.stream.write(request).context("send a request")?;
-        ensure!(sent == request.len(), "{sent} bytes of a request were taken");
-        Ok(())
+        self.polled.ask(request)
     }
 
     /// Reads what was received. Returns a complete answer.
     fn hear(&mut self, room: &mut [u8]) -> anyhow::Result<Option<Answer>> {
-        loop {
-            let count = match self.stream.read(room) {
-                Ok(0) => bail!("a connection was closed"),
-                Ok(count) => count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => return Err(error).context("read an answer"),
-            };
-            self.received.extend_from_slice(&room[..count]);
-            ensure!(self.received.len() <= LARGEST_ANSWER, "an answer of more than {LARGEST_ANSWER} bytes");
-            let Some(head) = parse_head(&self.received)? else { continue };
-            let length = head.length + head.body;
-            ensure!(self.received.len() <= length, "{} bytes behind an answer", self.received.len() - length);
-            if self.received.len() == length {
-                self.received.clear();
-                let (request, sent) = self.open.take().context("an answer without a request")?;
-                return Ok(Some(Answer { request, sent, received: clock::now(), status: head.status }));
-            }
-        }
+        let Some((status, _)) = self.polled.read_response(room)? else { return Ok(None) };
+        let (request, sent) = self.open.take().context("an answer without a request")?;
+        Ok(Some(Answer { request, sent, received: clock::now(), status }))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{net::TcpListener, thread};
+    use std::{
+        io::{Read as _, Write as _},
+        net::TcpListener,
+        thread,
+    };
 
     use super::*;
 

@@ -7,10 +7,8 @@ use serde_json::{Value, json};
 use crate::{
     proxy::{Cores, Process, free_address},
     redis,
+    seeds::agent::{redis_store, share, store},
 };
-
-/// The store's name in rules of the agent.
-const STORE: &str = "bench/limits";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Store {
@@ -43,29 +41,18 @@ impl Counting {
 
     /// The stores of the agent's policy.
     pub(super) fn stores(&self) -> Vec<Value> {
-        let backend = match self.store {
-            Store::Memory => return Vec::new(),
-            Store::Redis(address) => {
-                json!({ "redis": { "topology": "Standalone", "endpoints": [address.to_string()] } })
-            }
-            Store::Memcached(address) => json!({ "memcached": { "servers": [address.to_string()] } }),
-        };
-        vec![json!({ "name": STORE, "backend": backend })]
+        match self.store {
+            Store::Memory => Vec::new(),
+            Store::Redis(address) => vec![redis_store(address)],
+            Store::Memcached(address) => vec![store(&json!({ "memcached": { "servers": [address.to_string()] } }))],
+        }
     }
 
-    /// Gives a rule of the agent scope Shared, with the default for a lost store, if the contender has a store.
+    /// Gives a rule of the agent scope Shared, if the contender has a store.
     pub(super) fn share(&self, rule: &mut Value) {
-        if self.store == Store::Memory || rule["action"] != "Limit" {
-            return;
+        if self.store != Store::Memory && rule["action"] == "Limit" {
+            share(rule, self.processes);
         }
-        let name = rule["name"].as_str().unwrap_or_default();
-        rule["shared"] = json!({
-            "store": STORE,
-            "counters": format!("bench/bench.{name}"),
-            "stamp": 1,
-            "onStoreLoss": "LocalShare",
-            "sharers": self.processes,
-        });
     }
 }
 

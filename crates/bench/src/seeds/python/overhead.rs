@@ -15,12 +15,13 @@ use super::{
     contenders::{Contender, Running, start_agent},
     counting::Counting,
     plan::{Fields, Gate, Limit, Plan, Route, Selection},
-    rounds::{Admitted, Round, Sample, fresh_key, order},
+    rounds::{Admitted, Round, Sample, fresh_key},
 };
 use crate::{
-    proxy::Upstream,
+    proxy::start_app,
     report::{Cell, Part, Row, Table},
     stats::{Spread, figure, in_pairs},
+    turns::order,
 };
 
 const PATH: &str = "/api/v1/test";
@@ -252,9 +253,9 @@ impl Variant {
 /// CPU of the agent for each request, by variant. The app behind it answers immediately, so that the agent does as
 /// much in a round as it can. All rounds count together, because the kernel counts CPU in steps of 10 ms.
 fn cpu(variants: &[Variant], rounds: usize, length: Duration, folder: &Path) -> anyhow::Result<Vec<f64>> {
-    let app = Upstream::start()?;
+    let app = start_app()?;
     let alone = Counting::in_memory();
-    let agents = variants.iter().map(|variant| start_agent(app.address(), &variant.plan(), &alone, folder));
+    let agents = variants.iter().map(|variant| start_agent(app, &variant.plan(), &alone, folder));
     let agents = agents.collect::<anyhow::Result<Vec<_>>>()?;
     let mut used = vec![(0.0, 0.0); variants.len()];
     for round in 0..rounds {
@@ -262,7 +263,7 @@ fn cpu(variants: &[Variant], rounds: usize, length: Duration, folder: &Path) -> 
             let before = agents[place].process.cpu()?;
             let sample = variants[place].round(agents[place].listen, length)?;
             let cpu = agents[place].process.cpu()? - before;
-            used[place].0 += (cpu.user + cpu.system).as_secs_f64() * 1e6;
+            used[place].0 += cpu.total().as_secs_f64() * 1e6;
             used[place].1 += sample.sent;
         }
     }
@@ -277,7 +278,7 @@ fn write(what: &str, variants: &[Variant], outcomes: &[Outcome], part: &mut Part
         let base = per_second(0);
         for (place, variant) in variants.iter().enumerate().filter(|(place, _)| !outcome.samples[*place].is_empty()) {
             let latency = |percentile: usize| {
-                Cell::Measured(Spread::of(outcome.samples[place].iter().map(|sample| sample.all[percentile]).collect()))
+                Cell::Measured(Spread::over(&outcome.samples[place], |sample| sample.all[percentile]))
             };
             let change = change(&per_second(place), &base);
             rows.push(Row::new(
@@ -312,8 +313,9 @@ fn write(what: &str, variants: &[Variant], outcomes: &[Outcome], part: &mut Part
     let note = format!(
         "{REQUESTS} requests over {CONNECTIONS} connections, of which {} are served: the limit is {} for each key. \
         *Change* is the median of the changes of throughput, round by round, from the first variant of the contender, \
-        with its quartiles; a repeated variant shows the noise. *CPU* is that of the agent before an app that answers at once, \
-        so that the app hides nothing; the kernel counts it in steps of 10 ms.",
+        with its quartiles; a repeated variant shows the noise. *CPU* is that of the agent in front of an app that \
+        answers immediately, so that the time of the app does not hide the time of the agent. The kernel counts it in \
+        steps of 10 ms.",
         variants[0].served(),
         variants[0].limit,
     );

@@ -11,6 +11,7 @@ use super::clients::{Answer, Clients};
 use crate::{
     clock,
     stats::{float, quantile_ms},
+    turns::order,
 };
 
 pub(super) const PERCENTILES: [&str; 3] = ["P50", "P95", "P99"];
@@ -143,24 +144,9 @@ pub(super) fn in_rounds<S>(
     Ok(samples)
 }
 
-/// The order of the contenders in a round: each is first as often as the others, and the direction alternates.
-pub(super) fn order(round: usize, all: usize) -> impl Iterator<Item = usize> {
-    let backwards = !(round / all.max(1)).is_multiple_of(2);
-    (0..all).map(move |turn| if backwards { (round + all - turn) % all } else { (round + turn) % all })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn each_contender_is_first_and_last() {
-        let rounds: Vec<Vec<_>> = (0..8).map(|round| order(round, 4).collect()).collect();
-        for contender in 0..4 {
-            assert_eq!(rounds.iter().filter(|round| round[0] == contender).count(), 2, "{rounds:?}");
-        }
-        assert!(rounds.iter().all(|round| (0..4).all(|contender| round.contains(&contender))), "{rounds:?}");
-    }
 
     #[test]
     fn served_and_refused_are_separate() {

@@ -9,13 +9,14 @@ use super::{
     contenders::{Contender, Running},
     counting::Counting,
     plan::{DAY, FREE, Limit, Plan, Route, STRATEGIES, Strategy},
-    rounds::{Admitted, Round, Sample, fresh_key, order},
+    rounds::{Admitted, Round, Sample, fresh_key},
     tables::cell,
 };
 use crate::{
     clock,
     report::{Cell, Part, Row, Table},
     stats::{Spread, float},
+    turns::order,
 };
 
 const LIMIT: usize = 100;
@@ -320,7 +321,7 @@ fn speed(
     let wrong: u64 = samples.iter().flatten().map(|sample| sample.wrong).sum();
     let lists: u64 = samples.iter().flatten().map(|sample| sample.lists).sum();
     let row = |(case, samples): (&&Case, &Vec<Sample>)| {
-        let of = |figure: &dyn Fn(&Sample) -> f64| Cell::Measured(Spread::of(samples.iter().map(figure).collect()));
+        let of = |figure: &dyn Fn(&Sample) -> f64| Cell::Measured(Spread::over(samples, figure));
         let percentile = |place: usize| of(&move |sample| sample.all[place]);
         Row::new(case.name(), [of(&|sample| sample.per_second), percentile(0), percentile(1), percentile(2)])
     };
@@ -334,7 +335,7 @@ fn speed(
     Ok(())
 }
 
-/// Which contenders did not do as they should.
+/// Lists the contenders that admitted a wrong number of requests.
 fn listed(wrong_ones: &[String]) -> String {
     if wrong_ones.is_empty() {
         "all contenders do".to_owned()

@@ -161,7 +161,7 @@ pub(super) fn per_contender(contenders: &[Contender], cells: impl Fn(usize) -> V
 
 /// A cell for all rounds; empty without rounds.
 pub(super) fn cell(rounds: Vec<f64>) -> Cell {
-    if rounds.is_empty() { Cell::None } else { Cell::Measured(Spread::of(rounds)) }
+    Spread::of_any(rounds.into_iter()).map_or(Cell::None, Cell::Measured)
 }
 
 /// `1.52×`.

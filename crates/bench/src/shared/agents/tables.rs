@@ -38,7 +38,7 @@ pub(super) fn write(found: &Found, part: &mut Part<'_>) {
             CONTENDERS.iter().zip(by_contender).map(move |((name, _), samples)| {
                 Row::new(
                     format!("{} agents, {name}", counted(*agents)),
-                    FIGURES.iter().map(|(_, value)| Cell::Measured(spread(samples, *value))),
+                    FIGURES.iter().map(|(_, value)| Cell::Measured(Spread::over(samples, *value))),
                 )
             })
         });
@@ -51,7 +51,7 @@ pub(super) fn write(found: &Found, part: &mut Part<'_>) {
         let bars = LOADS.iter().zip(found).filter(|(load, _)| load.keys == 1).flat_map(|(load, by_agents)| {
             AGENTS.iter().zip(by_agents).map(move |(agents, by_contender)| {
                 let load = load.name.trim_start_matches("one key, ");
-                (format!("{} agents, {load}", counted(*agents)), spread(&by_contender[WEIR], figure_of.1).median)
+                (format!("{} agents, {load}", counted(*agents)), Spread::over(&by_contender[WEIR], figure_of.1).median)
             })
         });
         part.bars(Bars::new(name, format!("one key, {}", figure_of.0), figure_of.0, bars));
@@ -64,10 +64,6 @@ fn counted(count: usize) -> String {
     if count < 100 { count.to_string() } else { figure(exact.into()) }
 }
 
-fn spread(samples: &[Sample], value: fn(&Sample) -> f64) -> Spread {
-    Spread::of(samples.iter().map(value).collect())
-}
-
 fn aims(found: &Found, part: &mut Part<'_>) {
     let all = |contender: usize| {
         found.iter().flatten().flat_map(move |by_contender: &Vec<Vec<Sample>>| by_contender[contender].iter())
@@ -77,7 +73,7 @@ fn aims(found: &Found, part: &mut Part<'_>) {
     part.aim("no round of any load has an excess", figure(excess), excess <= 0.0);
     for (load, by_agents) in LOADS.iter().zip(found) {
         let each = |value: fn(&Sample) -> f64, contender: usize| -> Vec<f64> {
-            by_agents.iter().map(|by_contender| spread(&by_contender[contender], value).median).collect()
+            by_agents.iter().map(|by_contender| Spread::over(&by_contender[contender], value).median).collect()
         };
         let told = |values: &[f64]| {
             let each = AGENTS

@@ -1,5 +1,5 @@
 //! The simplest way to share a limit: each request runs a script in Redis, which increments a counter that expires. The
-//! client decides by its value.
+//! client decides by the value of the counter.
 
 use std::{net::SocketAddr, sync::Arc};
 

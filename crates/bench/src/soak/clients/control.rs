@@ -37,14 +37,9 @@ pub(super) struct Http1(Option<http1::Connection>);
 
 impl Client for Http1 {
     async fn round(&mut self, target: &Target) -> anyhow::Result<()> {
-        let mut connection = match self.0.take() {
-            Some(connection) => connection,
-            None => http1::Connection::open(target.proxy).await?,
-        };
+        let connection = http1::Connection::kept(&mut self.0, target.proxy).await?;
         let answer = tokio::time::timeout(SLOWEST, connection.get(PATH, &[])).await;
         let answer = answer.map_err(|_| anyhow::anyhow!("no answer after {SLOWEST:?}"))??;
-        // The connection is kept also after a wrong answer, because the app can be down.
-        self.0 = Some(connection);
         check(&answer)
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Client, Target, http1};
-use crate::clock;
+use crate::{clock, proxy::bucket};
 
 const PACED: &str = "/paced";
 /// The limit `paced`: its requests per second, and its burst.
@@ -23,13 +23,7 @@ pub(super) fn paced_rule() -> Value {
         "name": "paced",
         "action": "Limit",
         "match": [{ "paths": [PACED] }],
-        "limits": [{
-            "name": "limit",
-            "strategy": "TokenBucket",
-            "requests": RATE,
-            "periodMillis": 1000,
-            "burst": BURST,
-        }],
+        "limits": [bucket(RATE, 1_000, BURST)],
     })
 }
 
@@ -129,14 +123,10 @@ impl Asking {
 
 impl Client for Asking {
     async fn round(&mut self, target: &Target) -> anyhow::Result<()> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => http1::Connection::open(target.proxy).await?,
-        };
+        let connection = http1::Connection::kept(&mut self.connection, target.proxy).await?;
         let (status, _) = connection.get(self.counter.path, &[]).await?;
         // A request that failed because the app was down counts as admitted.
         self.counter.count(status != 429);
-        self.connection = Some(connection);
         ensure!(matches!(status, 200 | 429), "got {status}");
         Ok(())
     }

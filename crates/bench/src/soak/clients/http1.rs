@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
-use http::Request;
+use http::{Request, header::CONNECTION};
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
@@ -18,6 +18,8 @@ use super::{Client, Target};
 /// A connection, which is closed when it is dropped.
 pub(in crate::soak) struct Connection {
     requests: SendRequest<Full<Bytes>>,
+    /// True after a failure, or after a response with `connection: close`.
+    is_over: bool,
     _task: Task,
 }
 
@@ -35,6 +37,14 @@ impl Connection {
         Self::on(TcpStream::connect(address).await.context("connect")?).await
     }
 
+    /// Returns the connection of earlier rounds. Opens another one if it is over.
+    pub(in crate::soak) async fn kept(kept: &mut Option<Self>, address: SocketAddr) -> anyhow::Result<&mut Self> {
+        match kept.take().filter(|connection| !connection.is_over) {
+            Some(connection) => Ok(kept.insert(connection)),
+            None => Ok(kept.insert(Self::open(address).await?)),
+        }
+    }
+
     async fn on(stream: TcpStream) -> anyhow::Result<Self> {
         stream.set_nodelay(true).context("set TCP_NODELAY")?;
         let (requests, connection) = handshake(TokioIo::new(stream)).await.context("begin")?;
@@ -42,7 +52,7 @@ impl Connection {
             // The error is ignored here, because the requests of this connection return it.
             let _ = connection.await;
         }));
-        Ok(Self { requests, _task: task })
+        Ok(Self { requests, is_over: false, _task: task })
     }
 
     pub(in crate::soak) async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> anyhow::Result<(u16, Bytes)> {
@@ -59,10 +69,13 @@ impl Connection {
     }
 
     async fn send(&mut self, request: Request<Full<Bytes>>) -> anyhow::Result<(u16, Bytes)> {
+        self.is_over = true;
         self.requests.ready().await.context("wait for the connection")?;
         let response = self.requests.send_request(request).await.context("send a request")?;
         let status = response.status().as_u16();
+        let closes = response.headers().get(CONNECTION).is_some_and(|value| value == "close");
         let body = response.into_body().collect().await.context("read the body")?;
+        self.is_over = closes;
         Ok((status, body.to_bytes()))
     }
 }
@@ -107,14 +120,11 @@ const REQUESTS: usize = 20;
 
 impl Client for Kept {
     async fn round(&mut self, target: &Target) -> anyhow::Result<()> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => Connection::open(target.proxy).await?,
-        };
+        let connection = Connection::kept(&mut self.connection, target.proxy).await?;
         answered(&connection.get("/churn", &[]).await?)?;
         self.asked += 1;
-        if !self.asked.is_multiple_of(REQUESTS) {
-            self.connection = Some(connection);
+        if self.asked.is_multiple_of(REQUESTS) {
+            self.connection = None;
         }
         Ok(())
     }

@@ -62,17 +62,13 @@ impl Fresh {
 
 impl Client for Fresh {
     async fn round(&mut self, target: &Target) -> anyhow::Result<()> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => http1::Connection::open(target.proxy).await?,
-        };
         for _ in 0..REQUESTS {
             self.next += 1;
             let key = self.next.to_string();
+            let connection = http1::Connection::kept(&mut self.connection, target.proxy).await?;
             let (status, _) = connection.get(self.path, &[("x-key", &key)]).await?;
             ensure!(matches!(status, 200 | 429), "got {status}");
         }
-        self.connection = Some(connection);
         Ok(())
     }
 }

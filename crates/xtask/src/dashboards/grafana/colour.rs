@@ -58,7 +58,7 @@ const OTHERS: [&str; 6] = ["#1aa6a6", "#e84393", "#9c6b4a", "#c8a200", "#708090"
 const SHADES: &str = "#b39500";
 
 /// Legends with known series. The names of the series are in the order of their colours.
-const KNOWN: [(&str, &[&str]); 12] = [
+const KNOWN: [(&str, &[&str]); 14] = [
     ("P50", &["P50", "P99"]),
     ("{{protocol}}", &["http1", "http2", "tunnel", "websocket"]),
     ("{{reason}}", &["closed", "connect_timeout", "handshake", "protocol", "refused", "response_timeout"]),
@@ -71,6 +71,8 @@ const KNOWN: [(&str, &[&str]); 12] = [
     ("P50 Fleet", &["P50 Fleet", "P99 Fleet", "P50 Shared", "P99 Shared"]),
     ("leased", &["leased", "returned", "lost"]),
     ("{{outcome}}", &["counted", "refused"]),
+    ("units sent", &["units sent"]),
+    ("{{kind}}", &["abandon", "allow_all", "deny_all", "tokens"]),
     ("absent pods", &["absent pods", "leaders that collect"]),
 ];
 

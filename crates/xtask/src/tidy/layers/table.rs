@@ -19,7 +19,7 @@ pub(super) const CRATES: &[Crate] = &[
         root: "crates/core/src/lib.rs",
         layers: &[
             &["divisor", "quota", "sync", "time"],
-            &["in_flight", "supply", "terms", "windows", "word"],
+            &["chain", "in_flight", "supply", "terms", "windows", "word"],
             &["standing"],
             &["meter"],
             &["forecast", "lease"],
@@ -36,7 +36,7 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "crates/tower/src/lib.rs",
         layers: &[
-            &["clock", "exceeded", "timed"],
+            &["clock", "exceeded", "inner", "timed"],
             &["answer", "waiting"],
             &["deadline", "latency"],
             &["throughput"],
@@ -133,7 +133,7 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "limiter-agent/src/lib.rs",
         layers: &[
-            &["clock", "leave", "logs", "ready"],
+            &["clock", "descriptors", "leave", "logs", "ready", "resets"],
             &["proxy"],
             &["service"],
             &["front"],
@@ -153,12 +153,14 @@ pub(super) const CRATES: &[Crate] = &[
                 "clock",
                 "host",
                 "labels",
+                "log_filter",
                 "log_once",
                 "pod_ports",
                 "open_files",
                 "prove",
                 "pulled",
                 "serve",
+                "wording",
             ],
             &["world"],
             &["compile", "metrics", "traffic"],

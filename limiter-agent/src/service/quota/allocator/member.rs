@@ -58,6 +58,8 @@ pub(super) struct Member {
     was_unlimited: bool,
     /// Whether the rules have changed since the last assignment.
     pub(super) is_stale: bool,
+    /// Before this time, the bucket is neither idle nor due.
+    pub(super) timer: Time,
 }
 
 impl Member {
@@ -82,6 +84,7 @@ impl Member {
             unpaid,
             was_unlimited: false,
             is_stale: false,
+            timer: now,
         }
     }
 
@@ -107,33 +110,52 @@ impl Member {
     }
 
     pub(super) fn is_idle(&self, now: Time) -> bool {
-        self.standing.is_some() && self.asked == 0 && now >= self.until
+        self.idle_at().is_some_and(|idle| idle <= now)
     }
 
     pub(super) fn is_due(&self, now: Time) -> bool {
-        let Some(standing) = self.standing else { return self.waited(LEAST_INTERVAL, now) };
-        if self.is_stale || self.asked > 0 && self.until.duration_since(now) <= RENEW {
-            return self.waited(LEAST_INTERVAL, now);
-        }
-        match standing {
-            Standing::Unlimited => false,
-            // A ban ends without a change of the rules.
-            Standing::Denied => self.waited(MOST_INTERVAL, now),
-            Standing::Limited(limit) => {
-                let interval = limit.interval();
-                let demand = self.demand.unwrap_or_else(|| limit.rate());
-                let since = now.duration_since(self.sent.max(self.reported));
-                let left = self.tokens.saturating_sub(self.used).saturating_sub(demand.requests_in(since));
-                // Half of the headroom of the demand, which covers the next tokens' way to the data plane.
-                let last = demand.requests_in(LEAST_INTERVAL) + demand.requests_in(HORIZON).isqrt();
-                let is_silent = now.duration_since(self.reported) > SILENCE;
-                demand > Rate(0) && !is_silent && left <= last && self.waited(interval, now)
-            }
-        }
+        self.due_at(now).is_some_and(|due| due <= now)
     }
 
-    fn waited(&self, interval: Duration, now: Time) -> bool {
-        self.tried.is_none_or(|tried| now.duration_since(tried) >= interval)
+    /// Returns the time at which the bucket is idle or due if nothing changes until then.
+    pub(super) fn next_look(&self, now: Time) -> Time {
+        let next = self.due_at(now).into_iter().chain(self.idle_at()).min();
+        next.expect("an assignment without requests ends, and one with requests is due before its end")
+    }
+
+    fn idle_at(&self) -> Option<Time> {
+        (self.standing.is_some() && self.asked == 0).then_some(self.until)
+    }
+
+    /// Returns the time at which the bucket needs an assignment if nothing changes until then. `None` if it needs none.
+    fn due_at(&self, now: Time) -> Option<Time> {
+        let Some(standing) = self.standing else { return Some(self.not_before(LEAST_INTERVAL)) };
+        if self.is_stale {
+            return Some(self.not_before(LEAST_INTERVAL));
+        }
+        let ends = (self.asked > 0).then(|| self.until.saturating_sub(RENEW).max(self.not_before(LEAST_INTERVAL)));
+        let needed = match standing {
+            Standing::Unlimited => None,
+            // A ban ends without a change of the rules.
+            Standing::Denied => Some(self.not_before(MOST_INTERVAL)),
+            Standing::Limited(limit) => {
+                let demand = self.demand.unwrap_or_else(|| limit.rate());
+                // Half of the headroom of the demand, which covers the next tokens' way to the data plane.
+                let last = demand.requests_in(LEAST_INTERVAL) + demand.requests_in(HORIZON).isqrt();
+                let enough = self.tokens.saturating_sub(self.used).saturating_sub(last);
+                let is_silent = now.duration_since(self.reported) > SILENCE;
+                let time = if is_silent { None } else { demand.time_of(enough) };
+                time.map(|time| {
+                    self.sent.max(self.reported).saturating_add(time).max(self.not_before(limit.interval()))
+                })
+            }
+        };
+        ends.into_iter().chain(needed).min()
+    }
+
+    /// Returns the end of this interval after the last attempt.
+    fn not_before(&self, interval: Duration) -> Time {
+        self.tried.map_or(Time::from_nanos(0), |tried| tried.saturating_add(interval))
     }
 
     /// Returns whether this standing needs another assignment: the rules have changed for the bucket, or it is due.
@@ -231,14 +253,23 @@ impl Limit {
 impl Rate {
     const TIME: u128 = 1_000_000_000_000_000;
 
-    /// A thousand million requests per second. Data planes report what they like, so their numbers have a bound.
+    /// A thousand million requests per second. A data plane can report any number, so the rate has a bound.
     const MOST: u64 = 1_000_000_000_000_000;
 
-    /// Reports can follow each other immediately. Such a report says little about a rate.
+    /// Two reports can follow each other immediately. The rate of such a short interval means little, so a shorter
+    /// interval counts as `LEAST_INTERVAL`.
     fn of(requests: u64, time: Duration) -> Self {
         let nanos = time.max(LEAST_INTERVAL).as_nanos();
         let rate = u64::try_from(u128::from(requests) * Self::TIME / nanos).unwrap_or(Self::MOST);
         Self(rate.min(Self::MOST))
+    }
+
+    /// Returns the shortest time that contains this number of requests. `None` if there are no requests.
+    fn time_of(self, requests: u64) -> Option<Duration> {
+        (self.0 > 0).then(|| {
+            let nanos = (u128::from(requests) * Self::TIME).div_ceil(self.0.into());
+            Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        })
     }
 
     fn requests_in(self, time: Duration) -> u64 {

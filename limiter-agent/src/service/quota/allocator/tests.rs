@@ -179,6 +179,7 @@ impl World {
             }
         }
         if now.is_multiple_of(TICK) {
+            self.check_timers();
             (0..self.planes.len()).for_each(|index| self.tick(index));
         }
         self.check();
@@ -188,10 +189,11 @@ impl World {
         let (time, arrival) = (self.time(), self.now + self.delay);
         let plane = &mut self.planes[index];
         let Some(stream) = plane.stream else { return };
-        for _ in self.allocator.abandon(stream, time) {
+        let Expired { idle, due } = self.allocator.expired(stream, time);
+        for _ in idle {
             plane.inbox.push_back((arrival, None));
         }
-        for bucket in self.allocator.due(stream, time) {
+        for bucket in due {
             let (standing, remaining) = (self.limit.standing(), self.limit.level / 1_000_000);
             let Some(wanted) = self.allocator.wanted(stream, &bucket, (standing, remaining), time) else { continue };
             let units = wanted.min(remaining);
@@ -199,6 +201,18 @@ impl World {
             if let Some(assignment) = self.allocator.charged(stream, &bucket, (standing, units), time) {
                 plane.inbox.push_back((arrival, Some(assignment)));
             }
+        }
+    }
+
+    /// No bucket needs something before its timer expires.
+    fn check_timers(&self) {
+        let (now, streams) = (self.time(), self.planes.iter().filter_map(|plane| plane.stream));
+        let timers =
+            streams.flat_map(|stream| self.allocator.streams[&stream].iter().map(move |timer| (stream, timer)));
+        for (stream, (timer, bucket)) in timers {
+            let member = &self.allocator.buckets[bucket][&stream];
+            assert_eq!(*timer, member.timer);
+            assert!(*timer <= now || !member.is_due(now) && !member.is_idle(now), "{member:?} at {now:?}");
         }
     }
 
@@ -318,7 +332,6 @@ fn a_bucket_that_is_not_reported_again_costs_little() {
         one.report(0, denied, at(0));
         let mut all = 0;
         for second in 0..60 {
-            one.allocator.abandon(one.stream, at(second * 1_000));
             all += one.assign(limit(100, 1), 100, at(second * 1_000)).0.unwrap_or(0);
         }
         assert!(all <= 20 * 100 && one.allocator.buckets() == 0, "{all} units with {denied} requests");
@@ -341,7 +354,7 @@ impl One {
     }
 
     fn assign(&mut self, standing: Standing, remaining: u64, now: Time) -> (Option<u64>, Option<Assignment>) {
-        if self.allocator.due(self.stream, now).is_empty() {
+        if self.allocator.expired(self.stream, now).due.is_empty() {
             return (None, None);
         }
         let wanted = self.allocator.wanted(self.stream, &self.bucket, (standing, remaining), now);
@@ -404,7 +417,7 @@ fn a_change_of_the_rules_is_sent_at_once_and_only_if_it_concerns_the_bucket() {
     let mut one = One::new(0);
     assert!(tokens(one.assign(limit(100, 60), 100, at(0)).1) > 0);
     let same = |one: &mut One, standing, now| {
-        one.allocator.rules_changed(one.stream);
+        one.allocator.rules_changed(one.stream, now);
         one.assign(standing, 100, now)
     };
     assert_eq!(same(&mut one, limit(100, 60), at(150)), (None, None));
@@ -441,6 +454,28 @@ fn buckets_have_a_bound_and_leave_with_their_stream() {
     assert_eq!(allocator.report(stream, of(0), Usage::default(), at(0)), Ok(()));
     allocator.close(stream);
     assert_eq!((allocator.streams(), allocator.buckets(), allocator.buckets.len()), (0, 0, 0));
+}
+
+#[test]
+fn the_buckets_of_all_data_planes_have_a_bound() {
+    let mut allocator = Allocator::default();
+    let of = |stream: usize, number: usize, length: usize| {
+        let value = format!("{stream}-{number}-{:x<length$}", "");
+        Bucket { entries: BTreeMap::from([("n".to_owned(), value)]), ..World::bucket() }
+    };
+    let streams: Vec<_> = (0..5).map(|_| allocator.open()).collect();
+    let mut accepted = 0;
+    for (at_stream, &stream) in streams.iter().enumerate() {
+        assert_eq!(allocator.report(stream, of(0, 0, MAX_BUCKET_BYTES), Usage::default(), at(0)), Err(TooManyBuckets));
+        let reports = (0..MAX_BUCKETS).map(|number| of(at_stream, number, 10));
+        accepted +=
+            reports.filter(|bucket| allocator.report(stream, bucket.clone(), Usage::default(), at(0)).is_ok()).count();
+    }
+    assert!((29_000..31_000).contains(&accepted), "{accepted}");
+    allocator.close(streams[0]);
+    assert_eq!(allocator.report(streams[4], of(9, 0, 10), Usage::default(), at(0)), Ok(()));
+    streams.into_iter().for_each(|stream| allocator.close(stream));
+    assert_eq!((allocator.memory, allocator.buckets.len()), (0, 0));
 }
 
 #[test]

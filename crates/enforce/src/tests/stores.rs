@@ -1,0 +1,71 @@
+//! What an answer says about limits that a store counts.
+
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use tokio::time::sleep;
+
+use super::{ended_seats::World, *};
+
+/// The part of a rule that a store counts.
+fn counted(on_loss: &str) -> Value {
+    json!({"shared": {
+        "store": "shop/limits", "counters": "shop/p.r", "stamp": 1, "onStoreLoss": on_loss, "sharers": 2,
+    }})
+}
+
+/// Limit `a` has fewer units left, and limit `b` never admits the cost.
+#[tokio::test(start_paused = true)]
+async fn a_cost_above_a_limit_is_refused_by_this_limit() {
+    let (a, b) =
+        (limit("FixedWindow", 10, 10_000, json!({"name": "a"})), limit("TokenBucket", 5, 100, json!({"name": "b"})));
+    let cost = json!({"cost": {"requestHeader": {"name": "x-cost", "most": 100}}});
+    let world = World::before_the_end(Duration::from_secs(5));
+    let limits = world.program(&[rule("r", &[a, b], with(counted("LocalShare"), cost))]);
+    let of_cost = |cost: &str| Request::builder().uri("/").header("x-cost", cost).body(()).expect("a request");
+    for known in [false, true] {
+        let refused = limits.send(of_cost("7"), ok).await;
+        assert_eq!((refused.status().as_u16(), refused.headers().contains_key("retry-after")), (429, false));
+        let remaining = if known { 2 } else { 0 };
+        assert_eq!(refused.headers()["ratelimit"], format!("\"b\";r={remaining}"));
+        let body = refused.into_body().collect().await.expect("a body").to_bytes();
+        assert_eq!(serde_json::from_slice::<Value>(&body).expect("JSON")["limit"], json!("b"));
+        let request = json!({"method": "GET", "target": "/", "headers": [["x-cost", "7"]]});
+        let request = serde_json::from_value(request).expect("a request");
+        let explained = limits.rules.load().explain(&request, limits.clock, AmbiguousPaths::Keep).expect("valid");
+        let limit = explained.rules[0].limit.as_ref().map(|limit| &*limit.name);
+        assert_eq!(limit, known.then_some("b"));
+        for _ in 0..if known { 0 } else { 2 } {
+            assert_eq!(limits.send(of_cost("4"), ok).await.status(), 200);
+            sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+/// While the store is lost, all requests are admitted: the state of the rule is that of a limit at full credit, and the
+/// tightest limit of the descriptor is that of the other rule.
+#[tokio::test(start_paused = true)]
+async fn a_lost_store_that_fails_open_leaves_everything() {
+    let of = |key: &str| json!({"match": [{"descriptor": [{"name": key}]}]});
+    let shared = |name: &str, key: &str| {
+        rule(name, &[limit("FixedWindow", 9, 10_000, json!({}))], with(counted("FailOpen"), of(key)))
+    };
+    let own = rule("own", &[limit("FixedWindow", 5, 10_000, json!({}))], of("both"));
+    let domain = with(policy("p", &[shared("alone", "alone"), shared("with", "both"), own]), json!({"domain": "shop"}));
+    let world = World::before_the_end(Duration::from_secs(9));
+    let limits = world.program_of(&[domain], || Err("gone".to_owned()));
+    sleep(Duration::from_secs(2)).await;
+    for own in [4, 3] {
+        for (key, name, remaining) in [("alone", "alone.l", 9), ("both", "own.l", own)] {
+            let one =
+                Descriptor { entries: vec![(key, "x")], is_unordered: false, hits: 1, is_credit: false, limit: None };
+            let DescriptorVerdict::Decided(answer) = limits.rules.decide_descriptors("shop", &[one]) else {
+                panic!("the store is lost");
+            };
+            let state = &answer.states[0];
+            assert!(!answer.is_refused && !state.is_refused, "{key}");
+            let limit = state.limit.as_ref().map(|limit| (&*limit.name, limit.remaining));
+            assert_eq!(limit, Some((name, remaining)), "{key}");
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! Tests with a store that pauses, that answers some questions with errors, or that comes and goes.
+
+use tokio::time::sleep;
+use weir_seats::{Key, Left, StoreError, Take};
+
+use super::*;
+use crate::{backend::faulty::Faulty, lock::lock};
+
+const MILLIS: fn(u64) -> Duration = Duration::from_millis;
+
+impl World {
+    /// A client of the store, in which the answer to each question takes this time, or is this error.
+    fn client_with(
+        &self,
+        faults: impl Fn(&Key, &Take<'_>) -> Result<Duration, StoreError> + Send + Sync + 'static,
+    ) -> Arc<StoreClient> {
+        let (start, store, faults) = (self.start, Arc::clone(&self.store), Arc::new(faults));
+        StoreClient::start(StoreParts {
+            name: "shop/limits".to_owned(),
+            open: Box::new(move || {
+                let faults = Arc::clone(&faults);
+                let faults = Box::new(move |key: &Key, question: &Take<'_>| faults(key, question));
+                Ok(Backend::Faulty(Faulty { store: Arc::clone(&store), faults }))
+            }),
+            clock: Box::new(move || EPOCH + start.elapsed()),
+            took: Box::new(|_| {}),
+            runtime: Handle::current(),
+            seed: 1,
+        })
+    }
+}
+
+async fn request_of(limiter: &SharedLimiter, hash: u128) -> Result<(), Denied> {
+    match limiter.claim(hash, 0, 1, Duration::ZERO) {
+        Claim::Granted(grant) => grant.settle(),
+        Claim::Denied(denied) => return Err(denied),
+        Claim::AskStore => limiter.ask(hash, 0, 1, Duration::ZERO).await?.settle(),
+    }
+    Ok(())
+}
+
+/// A limiter whose store answers after one millisecond, except between two times.
+async fn paused(pause: [u64; 2]) -> Arc<SharedLimiter> {
+    let world = World::new();
+    let start = world.start;
+    let client = world.client_with(move |_, _| {
+        let at = u64::try_from(start.elapsed().as_millis()).expect("short");
+        Ok(MILLIS(if (pause[0]..pause[1]).contains(&at) { pause[1] - at } else { 1 }))
+    });
+    let limiter =
+        SharedLimiter::new(client, rule(1, quota(Strategy::FixedWindow, 1_000, 600, None), OnLoss::LocalShare));
+    for index in 0..400 {
+        request_of(&limiter, index % 10).await.expect("it is free");
+        sleep(MILLIS(2)).await;
+    }
+    assert_eq!(limiter.client().deadline(), MILLIS(5));
+    sleep((start + MILLIS(pause[0])).saturating_duration_since(Instant::now())).await;
+    limiter
+}
+
+/// Ten clients have almost all of their quota, and the store pauses for 30 ms, which is longer than the deadline.
+#[tokio::test(start_paused = true)]
+async fn a_short_pause_refuses_nobody() {
+    let limiter = paused([3_000, 3_030]).await;
+    let begun = Instant::now();
+    let all = (0..10).map(|hash| {
+        let limiter = Arc::clone(&limiter);
+        tokio::spawn(async move { request_of(&limiter, hash).await })
+    });
+    for one in all.collect::<Vec<_>>() {
+        one.await.expect("no panic").expect("it is free");
+    }
+    assert!(limiter.client().condition().reached);
+    assert!(begun.elapsed() < MILLIS(100));
+}
+
+/// The store pauses for longer than a request waits, but it does not count as lost.
+#[tokio::test(start_paused = true)]
+async fn one_missed_question_says_try_again_soon() {
+    let limiter = paused([3_000, 3_400]).await;
+    let begun = Instant::now();
+    let denied = request_of(&limiter, 3).await.expect_err("no answer");
+    assert!((MILLIS(245)..MILLIS(260)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    assert_eq!(denied.retry_after, Some(Duration::from_secs(1)));
+    sleep(Duration::from_secs(1)).await;
+    request_of(&limiter, 3).await.expect("it is free");
+}
+
+/// While the store is lost, a client comes again after a second, and later ever more rarely: the store can return.
+#[tokio::test(start_paused = true)]
+async fn a_loss_says_try_again_soon() {
+    let limiter = paused([3_000, 600_000]).await;
+    for hash in 0..10 {
+        let _ = request_of(&limiter, hash).await;
+    }
+    assert!(!limiter.client().condition().reached);
+    for (seconds, most) in [(0, 3), (30, 34), (300, 60)] {
+        sleep(Duration::from_secs(seconds)).await;
+        let denied = request_of(&limiter, 3).await.expect_err("the share begins without credit");
+        assert!(denied.retry_after.is_some_and(|after| after <= Duration::from_secs(most)), "{denied:?}");
+    }
+}
+
+/// A connection ends, and the store is still there.
+#[tokio::test(start_paused = true)]
+async fn a_question_is_asked_again_over_another_connection() {
+    let (world, ends) = (World::new(), Arc::new(AtomicBool::new(false)));
+    let end = Arc::clone(&ends);
+    let client = world.client_with(move |_, _| match end.swap(false, Relaxed) {
+        true => Err(StoreError::Lost("reset".to_owned())),
+        false => Ok(MILLIS(1)),
+    });
+    let limiter = SharedLimiter::new(client, rule(1, quota(Strategy::FixedWindow, 5, 600, None), OnLoss::LocalShare));
+    for _ in 0..5 {
+        ends.store(true, Relaxed);
+        request_of(&limiter, 7).await.expect("it is free");
+    }
+}
+
+/// A client that has waited for exactly `Retry-After` is admitted.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_waits_as_it_was_told_is_admitted() {
+    for strategy in [Strategy::Gcra, Strategy::TokenBucket] {
+        let world = World::new();
+        let limiter = SharedLimiter::new(world.client(), rule(1, quota(strategy, 30, 60, None), OnLoss::LocalShare));
+        for hash in 0..20 {
+            let wait = loop {
+                match request_of(&limiter, hash).await {
+                    Ok(()) => {}
+                    Err(denied) => break denied.retry_after.expect("a time"),
+                }
+            };
+            sleep(wait).await;
+            request_of(&limiter, hash).await.expect("it has waited");
+        }
+    }
+}
+
+/// A key whose first request arrives during a loss gets its share of each window that began since the loss, and of the
+/// refill since then.
+#[tokio::test(start_paused = true)]
+async fn a_new_key_has_its_share_since_the_loss() {
+    for strategy in [Strategy::FixedWindow, Strategy::TokenBucket] {
+        let (world, there) = (World::new(), Arc::new(AtomicBool::new(true)));
+        let rule = rule(1, quota(strategy, 40, 3_600, None), OnLoss::LocalShare);
+        let limiter = SharedLimiter::new(world.client_while(&there), SharedRule { most_keys: 1, ..rule });
+        request_of(&limiter, 1).await.expect("it is free");
+        there.store(false, Relaxed);
+        limiter.client().forget_backend();
+        while limiter.client().condition().reached {
+            sleep(MILLIS(50)).await;
+        }
+        assert!(request_of(&limiter, 2).await.is_err(), "{strategy:?}: the store has given this window to others");
+        sleep(Duration::from_secs(3_700)).await;
+        let admitted = async |hash| {
+            let mut admitted = 0;
+            for _ in 0..20 {
+                admitted += u32::from(request_of(&limiter, hash).await.is_ok());
+            }
+            admitted
+        };
+        assert_eq!(admitted(3).await, 10, "{strategy:?}");
+        // The table has room for one key, so it forgets that this share was used.
+        assert_eq!(admitted(4).await, 10, "{strategy:?}");
+        assert_eq!(admitted(3).await, 0, "{strategy:?}");
+    }
+}
+
+/// A store that is full or read-only answers, but it cannot count. It counts as lost all that time, and when it can
+/// count again, it charges only what still counts.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_cannot_write_is_lost_until_it_can() {
+    let (world, is_full) = (World::new(), Arc::new(AtomicBool::new(false)));
+    let full = Arc::clone(&is_full);
+    let limiters: Vec<_> = (0..3)
+        .map(|_| {
+            let full = Arc::clone(&full);
+            let client = world.client_with(move |_, question| {
+                let writes = question.requests > 0 || question.owed > 0;
+                if writes && full.load(Relaxed) { Err(StoreError::Refused("OOM".to_owned())) } else { Ok(MILLIS(1)) }
+            });
+            SharedLimiter::new(client, rule(1, quota(Strategy::TokenBucket, 100, 1, Some(20)), OnLoss::LocalShare))
+        })
+        .collect();
+    let mut admitted = [0; 5];
+    for (step, (fails, seconds)) in [(false, 5), (true, 5), (true, 35), (false, 8), (false, 5)].into_iter().enumerate()
+    {
+        is_full.store(fails, Relaxed);
+        for _ in 0..seconds * 60 {
+            for limiter in &limiters {
+                assert!(step != 2 || !limiter.client().condition().reached);
+                admitted[step] += usize::from(request_of(limiter, 7).await.is_ok());
+            }
+            sleep(MILLIS(15)).await;
+        }
+    }
+    // Of 100 per second, the three programs have 25 each.
+    assert!(admitted[2] >= 35 * 65, "{admitted:?}");
+    assert!(admitted[3] >= 3 * 80 && admitted[4] >= 5 * 85, "{admitted:?}");
+}
+
+/// A store that comes and goes: a share continues, and what it admitted does not pile up.
+#[tokio::test(start_paused = true)]
+async fn what_shares_admitted_does_not_pile_up() {
+    let (world, there) = (World::new(), Arc::new(AtomicBool::new(true)));
+    let rule = rule(1, quota(Strategy::TokenBucket, 100, 1, Some(20)), OnLoss::LocalShare);
+    let limiter = SharedLimiter::new(world.client_while(&there), rule);
+    request_of(&limiter, 7).await.expect("it is free");
+    let mut admitted = 0;
+    for _ in 0..10 {
+        for is_there in [false, true] {
+            there.store(is_there, Relaxed);
+            limiter.client().forget_backend();
+            while limiter.client().condition().reached != is_there {
+                sleep(MILLIS(1)).await;
+            }
+            for _ in 0..if is_there { 0 } else { 100 } {
+                admitted += u32::from(request_of(&limiter, 7).await.is_ok());
+                sleep(MILLIS(10)).await;
+            }
+        }
+    }
+    assert!(admitted >= 200, "{admitted}: about 25 in each of ten seconds");
+    sleep(MILLIS(300)).await;
+    request_of(&limiter, 7).await.expect("the store has refilled");
+}
+
+/// A window begins during the first loss, and gives a share. Then the store is back for a moment, and answers about the
+/// key. The next losses give nothing more in this window.
+#[tokio::test(start_paused = true)]
+async fn an_answer_ends_the_share_also_between_losses() {
+    let (world, there) = (World::new(), Arc::new(AtomicBool::new(true)));
+    let rule = rule(1, quota(Strategy::FixedWindow, 40, 3_600, None), OnLoss::LocalShare);
+    let limiter = SharedLimiter::new(world.client_while(&there), rule);
+    request_of(&limiter, 7).await.expect("it is free");
+    let reaches = async |is_there: bool| {
+        there.store(is_there, Relaxed);
+        limiter.client().forget_backend();
+        while limiter.client().condition().reached != is_there {
+            // Questions about another key show that the store is lost before the next probe does.
+            let _ = request_of(&limiter, 8).await;
+            sleep(MILLIS(1)).await;
+        }
+    };
+    reaches(false).await;
+    sleep(MILLIS(3_700_000)).await;
+    let mut admitted = Vec::new();
+    for _ in 0..4 {
+        let mut by_share = 0;
+        for _ in 0..30 {
+            by_share += u32::from(request_of(&limiter, 7).await.is_ok());
+        }
+        admitted.push(by_share);
+        reaches(true).await;
+        sleep(MILLIS(20)).await;
+        request_of(&limiter, 7).await.expect("the store has units");
+        reaches(false).await;
+    }
+    assert_eq!(admitted, [10, 0, 0, 0]);
+}
+
+/// One server of several is away. The keys of the others are counted together, and its own keys have their shares.
+#[tokio::test(start_paused = true)]
+async fn a_key_whose_server_is_away_has_its_share() {
+    let world = World::new();
+    let client = world.client_with(|key, _| match key.as_str().ends_with("7}") {
+        true => Err(StoreError::Lost("refused".to_owned())),
+        false => Ok(MILLIS(1)),
+    });
+    let limiter =
+        SharedLimiter::new(client, rule(1, quota(Strategy::TokenBucket, 40, 1, Some(40)), OnLoss::LocalShare));
+    let (mut admitted, mut lost) = ([0; 2], 0);
+    for step in 0..3_000 {
+        for (hash, admitted) in [7, 8].into_iter().zip(&mut admitted) {
+            *admitted += u32::from(request_of(&limiter, hash).await.is_ok());
+        }
+        lost += u32::from(step > 100 && !limiter.client().condition().reached);
+        sleep(MILLIS(9)).await;
+    }
+    assert_eq!(lost, 0);
+    assert!((250..=330).contains(&admitted[0]), "{admitted:?}: a quarter of 40 per second, for about 30 seconds");
+    assert!(admitted[1] > 1_100, "{admitted:?}");
+}
+
+/// What is known about a key during a loss is what the share decides.
+#[tokio::test(start_paused = true)]
+async fn what_is_known_during_a_loss_is_what_the_share_decides() {
+    for strategy in [Strategy::FixedWindow, Strategy::TokenBucket, Strategy::SlidingWindowLog] {
+        let (world, there) = (World::new(), Arc::new(AtomicBool::new(true)));
+        let rule = rule(1, quota(strategy, 40, 3_600, None), OnLoss::LocalShare);
+        let limiter = SharedLimiter::new(world.client_while(&there), rule);
+        request_of(&limiter, 1).await.expect("it is free");
+        assert!(limiter.known(1, 0, 1).left.is_some_and(|left| left.units > 10), "{strategy:?}");
+        there.store(false, Relaxed);
+        limiter.client().forget_backend();
+        while limiter.client().condition().reached {
+            sleep(MILLIS(50)).await;
+        }
+        assert_eq!((limiter.known(1, 0, 11).never, limiter.known(1, 0, 1).never), (true, false), "{strategy:?}");
+        for seconds in [0, 900, 3_700, 10] {
+            sleep(Duration::from_secs(seconds)).await;
+            for hash in [1, 2] {
+                loop {
+                    let known = limiter.known(hash, 0, 1);
+                    assert_eq!(known, limiter.known(hash, 0, 1), "{strategy:?}: a look changes nothing");
+                    let units = known.left.map_or(0, |left| left.units) + u64::from(known.seats);
+                    match request_of(&limiter, hash).await {
+                        Ok(()) => assert!(units > 0 && known.refused_for.is_none(), "{strategy:?}: {known:?}"),
+                        Err(denied) => {
+                            assert_eq!((units, known.refused_for), (0, denied.retry_after), "{strategy:?}: {known:?}");
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    let world = World::new();
+    let full = Left { limit: 0, units: 3, full_in: Duration::ZERO };
+    for (on_loss, left, refused_for) in
+        [(OnLoss::Open, Some(full), None), (OnLoss::Closed, None, Some(Duration::from_secs(1)))]
+    {
+        let there = Arc::new(AtomicBool::new(on_loss == OnLoss::Open));
+        let limiter =
+            SharedLimiter::new(world.client_while(&there), rule(1, quota(Strategy::Gcra, 3, 60, Some(3)), on_loss));
+        // The last answer of the store does not matter.
+        for _ in 0..3 {
+            let _ = request_of(&limiter, 1).await;
+        }
+        there.store(false, Relaxed);
+        limiter.client().forget_backend();
+        while limiter.client().condition().reached {
+            sleep(MILLIS(50)).await;
+        }
+        for hash in [1, 2] {
+            let known = limiter.known(hash, 0, 1);
+            assert_eq!(known, Known { left, refused_for, is_lost: true, ..Known::default() }, "{on_loss:?}");
+        }
+    }
+}
+
+/// The store was lost, and has returned. Then one question about a key has no answer, although the key has had a share
+/// during the loss. The store has given the limit to others meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_share_does_not_continue_after_the_store_has_returned() {
+    let (world, loss) = (World::new(), Arc::new(Mutex::new("")));
+    let lost = Arc::clone(&loss);
+    let client = world.client_with(move |key, _| match key.as_str().ends_with(*lock(&lost)) {
+        true => Ok(MILLIS(1)),
+        false => Err(StoreError::Lost("refused".to_owned())),
+    });
+    let rule = || rule(1, quota(Strategy::TokenBucket, 40, 10, None), OnLoss::LocalShare);
+    let (limiter, other) = (SharedLimiter::new(client, rule()), SharedLimiter::new(world.client(), rule()));
+    let reaches = async |keys, is_there: bool| {
+        *lock(&loss) = keys;
+        while limiter.client().condition().reached != is_there {
+            sleep(MILLIS(50)).await;
+        }
+    };
+    reaches("none", false).await;
+    assert!(request_of(&limiter, 7).await.is_err(), "the share begins without credit");
+    sleep(Duration::from_secs(11)).await;
+    request_of(&limiter, 7).await.expect("the share has refilled");
+    sleep(Duration::from_secs(11)).await;
+    reaches("", true).await;
+    for _ in 0..40 {
+        request_of(&other, 7).await.expect("it is free");
+    }
+    *lock(&loss) = "8}";
+    let mut admitted = 0;
+    for _ in 0..20 {
+        admitted += u32::from(request_of(&limiter, 7).await.is_ok());
+    }
+    assert_eq!(admitted, 0);
+}
+
+/// The store refuses the questions of two rules, and answers those of a third one. The status reports a refusal as long
+/// as a rule in force has one.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_reported_while_its_rule_is_in_force() {
+    let (world, is_repaired) = (World::new(), Arc::new(AtomicBool::new(false)));
+    let repaired = Arc::clone(&is_repaired);
+    let client = world.client_with(move |key, _| match key.counters() {
+        "shop/api.log" => Err(StoreError::Refused("OOM".to_owned())),
+        "shop/api.bucket" if !repaired.load(Relaxed) => Err(StoreError::Refused("OOM".to_owned())),
+        _ => Ok(MILLIS(1)),
+    });
+    let of = |name: &str, strategy| SharedRule {
+        counters: format!("shop/api.{name}"),
+        ..rule(1, quota(strategy, 5, 60, None), OnLoss::Open)
+    };
+    let limiter = |name| SharedLimiter::new(Arc::clone(&client), of(name, Strategy::TokenBucket));
+    let mut limiters = Vec::from(["log", "other", "bucket"].map(limiter));
+    let ask = async |limiters: &[Arc<SharedLimiter>]| {
+        for _ in 0..50 {
+            for limiter in limiters {
+                let _ = request_of(limiter, 7).await;
+            }
+            sleep(MILLIS(100)).await;
+        }
+    };
+    let reported = || client.condition().error.map(|error| error.contains(".log"));
+    ask(&limiters).await;
+    assert_eq!(reported(), Some(true));
+    limiters[0].retune(of("log", Strategy::Gcra));
+    assert_eq!(reported(), Some(false), "the changed rule has no refusal yet");
+    is_repaired.store(true, Relaxed);
+    ask(&limiters).await;
+    assert_eq!(reported(), Some(true), "an answer ends the refusal of its rule alone");
+    drop(limiters.remove(0));
+    assert_eq!(reported(), None, "the rule has ended");
+}

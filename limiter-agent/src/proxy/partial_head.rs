@@ -1,0 +1,126 @@
+//! The head of an HTTP/1 request that arrives slowly. It takes only the memory of its bytes until it is complete.
+//!
+//! hyper's state of a connection and its buffers take 20 kB, and twice the bytes of a long head. So hyper gets a request
+//! only when its head is complete, or when its first line or a field that ends the head shows that it will be refused.
+//! Until then the connection can be evicted, before idle ones, and all such heads together have a bound.
+
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{net::TcpStream, time::timeout};
+use weir_client::agent::{Eviction, Rank};
+
+use super::{open::Open, state::Proxy, strict::Strict};
+
+/// The maximum number of bytes of all incomplete heads of the process. Beyond it, the oldest one is evicted.
+const MOST_BYTES: usize = 16 * 1024 * 1024;
+
+/// The time for the rest of a head that had begun when its connection was evicted as an idle one.
+const EVICTED_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The most bytes to read at once.
+const PIECE: usize = 16 * 1024;
+
+/// How the wait for a head ended.
+pub(super) enum Rest {
+    /// hyper can serve the connection: these bytes contain a whole head, or one that hyper refuses.
+    Arrived(TcpStream, Bytes),
+    Leave(TcpStream),
+    Closed,
+}
+
+/// Waits for the rest of a head that begins with `before`, which can be empty lines. A connection without bytes goes to
+/// hyper immediately.
+pub(super) async fn rest(stream: TcpStream, before: Bytes, open: &Arc<Open>) -> Rest {
+    let proxy = &open.proxy;
+    let most = proxy.settings.max_header_bytes as usize;
+    let mut strict = Strict::default();
+    let is_over = before.is_empty() || before.len() > most || is_refused(&before);
+    if is_over || strict.check(&before).is_some() || !strict.is_in_first_head() {
+        return Rest::Arrived(stream, before);
+    }
+    open.begin_slowly(proxy.clock.now());
+    let mut head = Head { bytes: before.to_vec(), counted: 0, proxy };
+    drop(before);
+    head.count(&strict);
+    let arrives = async {
+        loop {
+            stream.readable().await?;
+            let Some(read) = head.read(&stream)? else { continue };
+            let new = &head.bytes[head.bytes.len() - read..];
+            // Only a complete line is parsed again. Otherwise, single bytes would cost the square of their number.
+            let is_refused = new.contains(&b'\n') && is_refused(&head.bytes);
+            // At the end of the stream, hyper closes the connection.
+            let is_over = read == 0 || is_refused || head.bytes.len() > most;
+            if is_over || strict.check(new).is_some() || !strict.is_in_first_head() {
+                return io::Result::Ok(());
+            }
+            head.count(&strict);
+        }
+    };
+    let is_evicted = open.is_evicted();
+    let longest = if is_evicted { EVICTED_TIMEOUT } else { Duration::MAX };
+    let ended = tokio::select! {
+        ended = timeout(proxy.settings.header_timeout.min(longest), arrives) => ended,
+        () = open.evicted(), if !is_evicted => {
+            return if open.eviction() == Eviction::AtOnce { Rest::Closed } else { Rest::Leave(stream) };
+        }
+    };
+    match ended {
+        Ok(Ok(())) if open.work() => Rest::Arrived(stream, std::mem::take(&mut head.bytes).into()),
+        Ok(_) => Rest::Closed,
+        Err(_elapsed) => Rest::Leave(stream),
+    }
+}
+
+/// Whether hyper refuses the first line, such as the greeting of another protocol.
+fn is_refused(head: &[u8]) -> bool {
+    let start = head.iter().position(|byte| !b"\r\n".contains(byte)).unwrap_or(head.len());
+    let end = head[start..].iter().position(|byte| *byte == b'\n').map_or(head.len(), |length| start + length + 1);
+    httparse::Request::new(&mut []).parse(&head[start..end]).is_err()
+}
+
+/// The bytes of a head so far. They count until this value is dropped.
+struct Head<'p> {
+    bytes: Vec<u8>,
+    counted: usize,
+    proxy: &'p Proxy,
+}
+
+impl Head<'_> {
+    /// Reads available bytes. Returns 0 at the end of the stream, and `None` if no bytes are available.
+    fn read(&mut self, stream: &TcpStream) -> io::Result<Option<usize>> {
+        let mut piece = [0; PIECE];
+        let read = match stream.try_read(&mut piece) {
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        // A vector that doubled would take up to twice the bytes.
+        if self.bytes.capacity() - self.bytes.len() < read {
+            self.bytes.reserve_exact(read + self.bytes.len() / 8);
+        }
+        self.bytes.extend_from_slice(&piece[..read]);
+        Ok(Some(read))
+    }
+
+    fn count(&mut self, strict: &Strict) {
+        let now = self.bytes.capacity() + strict.kept();
+        let more = now.saturating_sub(self.counted);
+        let all = self.proxy.partial_heads.fetch_add(more, Relaxed) + more;
+        self.counted += more;
+        if all > MOST_BYTES {
+            self.proxy.slots.make_room(Rank::Silent);
+        }
+    }
+}
+
+impl Drop for Head<'_> {
+    fn drop(&mut self) {
+        self.proxy.partial_heads.fetch_sub(self.counted, Relaxed);
+    }
+}

@@ -1,0 +1,192 @@
+//! Tests clients that begin a request and do not send the rest of its head.
+
+use std::time::Duration;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{sleep, timeout},
+};
+
+use crate::support::{Agent, PATIENCE, daily, policy, rule, snapshot, start};
+
+/// A time that is shorter than any timeout of the agent that would end such a connection.
+const AT_ONCE: Duration = Duration::from_secs(10);
+
+const EVICTED: &str = "weir_connections_evicted_total";
+
+/// The beginnings of a head that the short path could serve, and of heads that it cannot.
+const BEGINNINGS: [&str; 3] = [
+    "GET / HTTP/1.1\r\nhost: a\r\nx: ",
+    "GET / HTTP/1.0\r\nhost: a\r\nx: ",
+    // The first request is complete.
+    "GET / HTTP/1.1\r\nhost: a\r\nte: trailers\r\n\r\nGET / HTTP/1.1\r\nx: ",
+];
+
+async fn begin(agent: &Agent, beginning: &str, more: usize) -> TcpStream {
+    let mut stream = agent.connect().await;
+    stream.write_all(beginning.as_bytes()).await.expect("sent");
+    stream.write_all("a".repeat(more).as_bytes()).await.expect("sent");
+    stream
+}
+
+/// Lets many heads begin together, and then end. Each of them gets a buffer of the short path for a moment, and the agent
+/// keeps a limited number of those. They would otherwise count as growth if clients happen to arrive together.
+async fn fill_spare_buffers(agent: &Agent) {
+    const CLIENTS: usize = 700;
+    for _ in 0..2 {
+        agent.suspend();
+        let mut clients = Vec::new();
+        for _ in 0..CLIENTS {
+            clients.push(begin(agent, BEGINNINGS[0], 100).await);
+        }
+        agent.go_on();
+        agent.until_metric("weir_connections", CLIENTS as f64).await;
+        drop(clients);
+        agent.until_metric("weir_connections", 0.0).await;
+    }
+}
+
+async fn is_served(stream: &mut TcpStream) {
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\nok") {
+        answer.push(timeout(AT_ONCE, stream.read_u8()).await.expect("before the timeout").expect("a response"));
+    }
+    assert!(answer.starts_with(b"HTTP/1.") && answer[8..].starts_with(b" 200"), "{}", String::from_utf8_lossy(&answer));
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_complete_its_head_is_evicted() {
+    for in_place in ["on", "off"] {
+        for beginning in BEGINNINGS {
+            let (app, _) = start().await;
+            let agent = Agent::start(app.address, &["--max-connections", "4", "--in-place", in_place]);
+            let mut partial = Vec::new();
+            for _ in 0..4 {
+                partial.push(begin(&agent, beginning, 100).await);
+                agent.until_metric("weir_connections", partial.len() as f64).await;
+            }
+            for round in 1..=2 {
+                let mut newcomer = begin(&agent, "GET / HTTP/1.1\r\nhost: a\r\n\r\n", 0).await;
+                is_served(&mut newcomer).await;
+                assert!(agent.metric(EVICTED).await >= Some(f64::from(round)), "{beginning:?}");
+                drop(newcomer);
+                agent.until_metric("weir_connections", 3.0).await;
+                partial.push(begin(&agent, beginning, 100).await);
+                agent.until_metric("weir_connections", 4.0).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_head_that_arrives_slowly_is_served() {
+    let (app, _) = start().await;
+    for in_place in ["on", "off"] {
+        let agent = Agent::start(app.address, &["--in-place", in_place]);
+        for beginning in BEGINNINGS {
+            let mut stream = begin(&agent, beginning, 20_000).await;
+            let more = if beginning.contains("te:") {
+                is_served(&mut stream).await;
+                "host: a\r\n"
+            } else {
+                ""
+            };
+            // hyper gives the connection back after a second.
+            for piece in ["a", "\r", "\n", more, "\r"] {
+                sleep(Duration::from_millis(300)).await;
+                stream.write_all(piece.as_bytes()).await.expect("sent");
+            }
+            stream.write_all(b"\n").await.expect("sent");
+            is_served(&mut stream).await;
+        }
+    }
+}
+
+/// Empty lines before a request are no request.
+#[tokio::test]
+async fn empty_lines_keep_no_connection_open() {
+    let (app, _) = start().await;
+    for in_place in ["on", "off"] {
+        let agent = Agent::start(app.address, &["--in-place", in_place, "--header-timeout", "2s"]);
+        for beginning in ["\r\n", "GET / HTTP/1.1\r\nhost: a\r\nte: trailers\r\n\r\n\r\n"] {
+            let mut stream = begin(&agent, beginning, 0).await;
+            if beginning.contains("te:") {
+                is_served(&mut stream).await;
+            }
+            let closed = timeout(AT_ONCE, stream.read_u8()).await.expect("the agent closes the connection");
+            assert!(closed.is_err(), "{beginning:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn other_protocols_are_refused_at_once() {
+    let (app, _) = start().await;
+    for in_place in ["on", "off"] {
+        let agent = Agent::start(app.address, &["--in-place", in_place]);
+        for beginning in ["SSH-2.0-x\r\n", "GET / HTTP/3.0\r\n", "\x16\x03\x01\x02\0\x01"] {
+            let mut stream = begin(&agent, beginning, 0).await;
+            let mut answer = String::new();
+            timeout(AT_ONCE, stream.read_to_string(&mut answer)).await.expect("before the timeout").expect("text");
+            assert!(answer.starts_with("HTTP/1.1 400"), "{beginning:?}: {answer}");
+        }
+    }
+}
+
+/// hyper gives the connection back while it has read only a part of the bytes that came with a slow head.
+#[tokio::test]
+async fn requests_behind_a_slow_head_are_all_answered() {
+    const REQUESTS: usize = 200;
+    let (_app, agent) = start().await;
+    agent.apply(&snapshot(1, &[policy("limits", &[rule("r", &[daily("day", "FixedWindow", 1)])])])).await;
+    let mut stream = begin(&agent, "GET / HTTP/1.1\r\nhost: a\r\nte: trailers\r\n", 0).await;
+    sleep(Duration::from_millis(300)).await;
+    let next = "GET / HTTP/1.1\r\nhost: a\r\nte: trailers\r\n\r\n".repeat(REQUESTS - 2);
+    let last = "GET / HTTP/1.1\r\nhost: a\r\nte: trailers\r\nconnection: close\r\n\r\n";
+    stream.write_all(format!("\r\n{next}{last}").as_bytes()).await.expect("sent");
+    let mut answers = String::new();
+    timeout(PATIENCE, stream.read_to_string(&mut answers)).await.expect("an end").expect("text");
+    assert_eq!(answers.matches("HTTP/1.1 429").count(), REQUESTS - 1);
+}
+
+#[tokio::test]
+async fn partial_heads_take_little_more_memory_than_their_bytes() {
+    const CLIENTS: u64 = 300;
+    const BYTES: usize = 30_000;
+    for beginning in &BEGINNINGS[..2] {
+        let (app, _) = start().await;
+        let agent = Agent::start(app.address, &[]);
+        fill_spare_buffers(&agent).await;
+        let before = agent.resident_kib();
+        let mut clients = Vec::new();
+        for _ in 0..CLIENTS {
+            clients.push(begin(&agent, beginning, BYTES).await);
+        }
+        sleep(Duration::from_secs(3)).await;
+        let each = agent.resident_kib().saturating_sub(before) / CLIENTS;
+        assert!(each < 2 * BYTES as u64 / 1000, "{each} kB for each of {beginning:?}");
+    }
+}
+
+#[tokio::test]
+async fn all_partial_heads_together_have_a_bound() {
+    const CLIENTS: usize = 600;
+    let (_app, agent) = start().await;
+    fill_spare_buffers(&agent).await;
+    let before = agent.resident_kib();
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(begin(&agent, BEGINNINGS[0], 60_000).await);
+    }
+    let bounded = async {
+        while agent.metric(EVICTED).await.is_none_or(|count| count < 300.0) {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, bounded).await.expect("connections are evicted");
+    let grown = agent.resident_kib().saturating_sub(before);
+    assert!(grown < 40_000, "{grown} KiB");
+    let mut newcomer = begin(&agent, "GET / HTTP/1.1\r\nhost: a\r\n\r\n", 0).await;
+    is_served(&mut newcomer).await;
+}
