@@ -1,10 +1,10 @@
 //! One end of a connection.
 
-use std::{io, time::Duration};
+use std::{io, pin::Pin, time::Duration};
 
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    time::timeout,
+    time::{Sleep, sleep, timeout},
 };
 
 use crate::{
@@ -12,11 +12,16 @@ use crate::{
     message::InvalidMessage,
 };
 
+/// The time that a frame may take from its first bytes to its last. A sender gives up much earlier.
+const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// A channel, which sends and receives frames over a stream. It buffers only the frame that is arriving.
 #[derive(Debug)]
 pub struct Channel<S> {
     stream: S,
     decoder: Decoder,
+    /// Ends [`FRAME_TIMEOUT`] after the first bytes of the frame that is arriving. `None` between frames.
+    frame_timeout: Option<Pin<Box<Sleep>>>,
 }
 
 /// The reason why a channel cannot be used again.
@@ -31,6 +36,9 @@ pub enum ChannelError {
     /// The peer did not read a frame in time.
     #[error("the peer did not read a frame within {0:?}")]
     Stuck(Duration),
+    /// The peer began a frame and did not complete it.
+    #[error("the peer did not complete a frame within {FRAME_TIMEOUT:?}")]
+    Incomplete,
     /// The peer sent bytes that are not frames of this protocol.
     #[error(transparent)]
     Frame(#[from] InvalidFrame),
@@ -42,7 +50,7 @@ pub enum ChannelError {
 impl<S: AsyncRead + AsyncWrite + Unpin> Channel<S> {
     /// Returns a channel over a stream that has not carried any data yet.
     pub fn new(stream: S) -> Self {
-        Self { stream, decoder: Decoder::default() }
+        Self { stream, decoder: Decoder::default(), frame_timeout: None }
     }
 
     /// Returns the underlying stream.
@@ -57,7 +65,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Channel<S> {
     /// [`ChannelError`]. After an error, the channel cannot be used again.
     pub async fn next(&mut self) -> Result<Frame, ChannelError> {
         loop {
-            let count = self.stream.read(self.decoder.space()).await?;
+            let read = self.stream.read(self.decoder.space());
+            let count = match &mut self.frame_timeout {
+                None => read.await?,
+                Some(timeout) => tokio::select! {
+                    biased;
+                    count = read => count?,
+                    () = timeout => return Err(ChannelError::Incomplete),
+                },
+            };
             if count == 0 {
                 return Err(if self.decoder.is_within_frame() {
                     ChannelError::Io(io::ErrorKind::UnexpectedEof.into())
@@ -66,8 +82,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Channel<S> {
                 });
             }
             if let Some(frame) = self.decoder.filled(count)? {
+                self.frame_timeout = None;
                 return Ok(frame);
             }
+            self.frame_timeout.get_or_insert_with(|| Box::pin(sleep(FRAME_TIMEOUT)));
         }
     }
 
@@ -145,6 +163,35 @@ mod tests {
         drop(here);
         let error = there.next().await.unwrap_err();
         assert!(matches!(&error, ChannelError::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof), "{error:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_frame_without_an_end_is_given_up_even_if_the_reader_does_other_things_in_between() {
+        let (mut here, there) = duplex(64);
+        let mut there = Channel::new(there);
+        let second = Duration::from_secs(1);
+        assert!(timeout(3 * FRAME_TIMEOUT, there.next()).await.is_err(), "a quiet peer is no error");
+        here.write_all(&[0, 0, 0, 9]).await.unwrap();
+        let mut seconds = 0;
+        let error = loop {
+            match timeout(second, there.next()).await {
+                Err(_) => seconds += 1,
+                Ok(heard) => break heard.unwrap_err(),
+            }
+            here.write_all(&[0; 1][..usize::from(seconds % 8 == 0)]).await.unwrap();
+        };
+        assert!(matches!(error, ChannelError::Incomplete) && (29..=30).contains(&seconds), "{error:?}, {seconds} s");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_of_a_frame_begins_with_the_frame() {
+        let (here, there) = duplex(64);
+        let (mut here, mut there) = (Channel::new(here), Channel::new(there));
+        for round in 0..4 {
+            here.send(frame(round, 3), LIMIT).await.unwrap();
+            assert_eq!(there.next().await.unwrap().tag, round);
+            assert!(timeout(FRAME_TIMEOUT / 2, there.next()).await.is_err());
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -180,7 +180,9 @@ fn contact_error(error: ChannelError) -> ContactError {
         ChannelError::Closed => ContactError::Closed { is_silent: false },
         ChannelError::Io(error) => ContactError::Closed { is_silent: is_silence(&error) },
         ChannelError::Stuck(limit) => ContactError::Timeout(limit),
-        ChannelError::Frame(_) | ChannelError::Message(_) => ContactError::Garbage(error.to_string()),
+        ChannelError::Frame(_) | ChannelError::Message(_) | ChannelError::Incomplete => {
+            ContactError::Garbage(error.to_string())
+        }
     }
 }
 
