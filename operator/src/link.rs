@@ -63,6 +63,13 @@ pub struct Timing {
     pub backoff_most: Duration,
 }
 
+impl Timing {
+    /// Returns the longest pause after this number of failed pushes in a row.
+    fn longest_pause(&self, failures: u32) -> Duration {
+        self.backoff_first.saturating_mul(1 << failures.min(16)).min(self.backoff_most)
+    }
+}
+
 impl Default for Timing {
     fn default() -> Self {
         Self {

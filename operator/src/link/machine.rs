@@ -18,6 +18,7 @@ use super::{
     event::{LinkAction, LinkEvent, LinkMoment},
     open::{Open, Proof, Received},
     rivals::Rivals,
+    status_interval::is_as_often,
 };
 use crate::plan::Content;
 
@@ -194,7 +195,7 @@ impl LinkMachine {
         }
         match message {
             ToOperator::Status(status) => self.status(status, at, actions),
-            ToOperator::Unchanged => self.misses = 0,
+            ToOperator::Unchanged => self.unchanged(at, actions),
             ToOperator::Acknowledgement(reply) => self.acknowledged(reply, at, actions),
             ToOperator::Rejection(rejection) => self.rejected(&rejection, at, actions),
             ToOperator::Goodbye(Goodbye { reason, retry_after_millis }) => {
@@ -221,12 +222,27 @@ impl LinkMachine {
 
     fn status(&mut self, status: Box<Status>, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
         let was_silent = std::mem::take(&mut self.misses) > 0;
+        if let Connection::Open(open) = &mut self.connection {
+            open.in_force.clone_from(&status.in_force);
+        }
         self.compare(status.in_force.as_ref(), was_silent, at, actions);
         // An unchanged status is not reported again.
         let digest = Some(digest(&status));
         if was_silent || self.reported != digest {
             self.report(Seen::Status(Arc::new(*status)), actions);
             self.reported = digest;
+        }
+    }
+
+    /// Handles a message that says that the last status is still true. So that status confirms or contradicts the
+    /// acknowledgements that came after it.
+    fn unchanged(&mut self, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
+        self.misses = 0;
+        if self.proof != Proof::Confirmed
+            && let Connection::Open(open) = &self.connection
+        {
+            let in_force = open.in_force.clone();
+            self.compare(in_force.as_ref(), false, at, actions);
         }
     }
 
@@ -451,7 +467,7 @@ impl LinkMachine {
     }
 
     fn push_later(&mut self, at: &LinkMoment) {
-        let pause = self.within(longest_pause(&self.timing, self.attempts));
+        let pause = self.within(self.timing.longest_pause(self.attempts));
         self.push = Push::At(at.now + pause);
         self.attempts = self.attempts.saturating_add(1);
     }
@@ -470,16 +486,6 @@ impl LinkMachine {
     fn within(&mut self, most: Duration) -> Duration {
         most.mul_f64(self.rng.random_range(0.0..=1.0))
     }
-}
-
-/// Returns true if the interval `asked`, at which an agent sends its status, is close enough to the interval `wanted`.
-fn is_as_often(asked: Duration, wanted: Duration) -> bool {
-    wanted.saturating_mul(4) <= asked.saturating_mul(5) && asked.saturating_mul(4) <= wanted.saturating_mul(5)
-}
-
-/// Returns the longest pause after this number of failed pushes in a row.
-fn longest_pause(timing: &Timing, failures: u32) -> Duration {
-    timing.backoff_first.saturating_mul(1 << failures.min(16)).min(timing.backoff_most)
 }
 
 #[cfg(test)]

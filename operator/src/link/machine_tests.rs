@@ -56,11 +56,18 @@ impl Bench {
         (bench, does)
     }
 
-    /// Returns a machine whose agent enforces revision "one".
-    fn converged() -> Self {
+    /// Returns a machine whose agent has acknowledged revision "one".
+    fn acknowledged() -> Self {
         let (mut bench, _) = Self::greeted(status(None));
         bench.does(LinkEvent::Received(acknowledgement(100, "one")));
         assert!(matches!(bench.machine.push, Push::Idle));
+        bench
+    }
+
+    /// Returns a machine whose agent enforces revision "one".
+    fn converged() -> Self {
+        let mut bench = Self::acknowledged();
+        bench.does(LinkEvent::Received(status(Some((100, "one")))));
         bench
     }
 
@@ -347,6 +354,7 @@ fn another_operator_is_reported_and_its_end_too() {
         let sequence = bench.machine.sequence;
         bench.does(LinkEvent::Received(acknowledgement(sequence, "one")));
     }
+    bench.does(LinkEvent::Received(status(Some((bench.machine.sequence, "one")))));
     for _ in 0..29 {
         bench.after(Duration::from_secs(1));
         assert_eq!(bench.does(LinkEvent::Received(ToOperator::Unchanged)), [""; 0]);
@@ -377,9 +385,9 @@ fn a_push_that_nobody_answers_is_a_miss() {
 #[test]
 fn pauses_double_up_to_a_bound_and_no_two_agents_keep_step() {
     let timing = Timing::default();
-    let millis: Vec<u128> = (0..10).map(|failures| longest_pause(&timing, failures).as_millis()).collect();
+    let millis: Vec<u128> = (0..10).map(|failures| timing.longest_pause(failures).as_millis()).collect();
     assert_eq!(millis, [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
-    assert_eq!(longest_pause(&timing, u32::MAX), timing.backoff_most);
+    assert_eq!(timing.longest_pause(u32::MAX), timing.backoff_most);
     let mut machine = Bench::new().machine;
     let mut pauses: Vec<Duration> = (0..100).map(|_| machine.within(timing.backoff_most)).collect();
     assert!(pauses.iter().all(|pause| *pause <= timing.backoff_most));
@@ -391,7 +399,7 @@ fn pauses_double_up_to_a_bound_and_no_two_agents_keep_step() {
 
 #[test]
 fn an_acknowledgement_that_the_status_contradicts_does_not_count_until_a_status_confirms_it() {
-    let mut bench = Bench::converged();
+    let mut bench = Bench::acknowledged();
     let mut pauses = Vec::new();
     for _ in 0..8 {
         let does = bench.after(EVERY).does(LinkEvent::Received(status(None)));
@@ -410,4 +418,37 @@ fn an_acknowledgement_that_the_status_contradicts_does_not_count_until_a_status_
     bench.does(LinkEvent::PermitGranted);
     let does = bench.does(LinkEvent::Received(acknowledgement(101, "two")));
     assert_eq!(does, ["count applied", "applied two", "release permit"]);
+}
+
+#[test]
+fn an_agent_that_repeats_an_old_status_after_its_acknowledgement_contradicts_it() {
+    let mut bench = Bench::converged();
+    bench.does(LinkEvent::Wanted(Content::claiming("two")));
+    bench.does(LinkEvent::PermitGranted);
+    bench.does(LinkEvent::Received(acknowledgement(101, "two")));
+    for _ in 0..3 {
+        bench.after(EVERY).does(LinkEvent::Received(ToOperator::Unchanged));
+        let pause = bench.due();
+        assert!(pause < EVERY, "no push follows: {pause:?}");
+        bench.after(pause).does(LinkEvent::Due);
+        assert_eq!(bench.does(LinkEvent::PermitGranted), ["push two 101"]);
+        let does = bench.does(LinkEvent::Received(acknowledgement(101, "two")));
+        assert_eq!(does, ["count applied", "release permit"]);
+    }
+    bench.does(LinkEvent::Received(status(Some((101, "two")))));
+    for _ in 0..3 {
+        assert_eq!(bench.after(EVERY).does(LinkEvent::Received(ToOperator::Unchanged)), [""; 0]);
+    }
+}
+
+#[test]
+fn a_status_that_overtakes_the_acknowledgement_confirms_it() {
+    let mut bench = Bench::converged();
+    bench.does(LinkEvent::Wanted(Content::claiming("two")));
+    bench.does(LinkEvent::PermitGranted);
+    bench.does(LinkEvent::Received(status(Some((101, "two")))));
+    bench.does(LinkEvent::Received(acknowledgement(101, "two")));
+    for _ in 0..3 {
+        assert_eq!(bench.after(EVERY).does(LinkEvent::Received(ToOperator::Unchanged)), [""; 0]);
+    }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weir_channel::ToOperator;
+use weir_wire::SnapshotInForce;
 
 /// The maximum number of early messages from an agent before its next status can be scheduled.
 const MOST_EARLY: u32 = 1000;
@@ -23,6 +24,8 @@ pub(super) struct Open {
     early: u32,
     /// True if the agent has acknowledged a snapshot on this connection.
     pub(super) has_acknowledged: bool,
+    /// The snapshot in force according to the last status.
+    pub(super) in_force: Option<SnapshotInForce>,
 }
 
 /// Whether the agent may send the message that it sent.
@@ -45,8 +48,16 @@ pub(super) enum Proof {
 
 impl Open {
     pub(super) fn new(not_after: u64, every: Duration, now: Instant, timeout: Duration) -> Self {
-        let deadline = now + every + timeout;
-        Self { not_after, every, deadline, is_graced: false, on_time_at: now, early: 0, has_acknowledged: false }
+        Self {
+            not_after,
+            every,
+            deadline: now + every + timeout,
+            is_graced: false,
+            on_time_at: now,
+            early: 0,
+            has_acknowledged: false,
+            in_force: None,
+        }
     }
 
     /// Records a message.

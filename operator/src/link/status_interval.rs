@@ -39,6 +39,11 @@ impl StatusInterval {
     }
 }
 
+/// Returns true if the interval `asked`, at which an agent sends its status, is close enough to the interval `wanted`.
+pub(super) fn is_as_often(asked: Duration, wanted: Duration) -> bool {
+    wanted.saturating_mul(4) <= asked.saturating_mul(5) && asked.saturating_mul(4) <= wanted.saturating_mul(5)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
