@@ -98,7 +98,7 @@ pub struct Known {
     pub left: Option<Left>,
     /// The time until the store, or this program's share, can admit this cost. None if it is not known to refuse it.
     pub refused_for: Option<Duration>,
-    /// True if the cost is more than the limits, or this program's share of them, ever admit.
+    /// True if the cost is more than the limits ever admit.
     pub never: bool,
     /// True if the store is lost, or does not answer about this key.
     pub is_lost: bool,
@@ -358,7 +358,6 @@ impl SharedLimiter {
         let entry = shard.get(&hash).filter(|entry| entry.set == set).map(|entry| &**entry);
         if let Some(loss) = lost.or_else(|| self.cut_off(entry?, now)) {
             let known = self.known_without_store(entry, &rule, (set, cost), (now, loss));
-            let never = known.never || never;
             return Known { never, refused_for: known.refused_for.filter(|_| !never), ..known };
         }
         let Some((entry, time)) = entry.zip(time) else {

@@ -238,6 +238,10 @@ impl SharedLimiter {
         let all_local = entry.local.as_ref().map_or(0, |local| local.owed(self.share_time(now)));
         let local_owed = all_local.min(MOST_UNITS);
         let seen = if entry.level_breaks == self.client.breaks() { None } else { entry.level.clone() };
+        // The credit is sent once. If it were sent again after a lost answer, the store could count it twice. What exceeds
+        // one question is sent with the next one.
+        let credit = entry.credit.min(MOST_UNITS);
+        entry.credit -= credit;
         let owned = Owned {
             key,
             terms: Arc::clone(&rule.set(entry.set).terms),
@@ -247,8 +251,7 @@ impl SharedLimiter {
             prefetch: wanted.saturating_sub(entry.hand.units()),
             reach: reach(round),
             owed: entry.owed.saturating_add(local_owed).min(MOST_UNITS),
-            // The credit is sent once. If it were sent again after a lost answer, the store could count it twice.
-            credit: std::mem::take(&mut entry.credit).min(MOST_UNITS),
+            credit,
             local: (
                 local_owed,
                 entry.local.as_ref().map_or(0, |local| local.admitted.saturating_sub((all_local - local_owed).into())),

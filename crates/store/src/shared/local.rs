@@ -89,7 +89,7 @@ impl SharedLimiter {
                 entry.local = Some(Local { loss, value, admitted: share.admitted + granted, ..share });
                 match answer {
                     Ok(()) => Ok(self.grant(hash, entry.set, None, left)),
-                    Err(retry_after) => Err(Denied::new(retry_after, left)),
+                    Err(wait) => Err(Denied::new(Some(wait), left)),
                 }
             }
         }
@@ -124,36 +124,37 @@ impl SharedLimiter {
                 let left = left_of(&share.value, terms, at);
                 match Self::ask_share(&share, terms, cost, (now, at)).1 {
                     Ok(()) => Known { left, ..known },
-                    Err(None) => Known { left, never: true, ..known },
-                    Err(Some(wait)) => Known { left, ..refused(wait) },
+                    Err(wait) => Known { left, ..refused(wait) },
                 }
             }
         }
     }
 
-    /// Asks a share for a request. Returns the value after the answer. The error is the time until the share admits the
-    /// request, or None if it never does.
+    /// Asks a share for a request. Returns the value after the answer. The error is the time after which the client can
+    /// try again. It also exists for a cost above the share, which the whole limit admits when the store returns.
     fn ask_share(
         share: &Local,
         terms: &StoreTerms,
         cost: u32,
         (now, at): (Duration, u64),
-    ) -> (Value, Result<(), Option<Duration>>) {
+    ) -> (Value, Result<(), Duration>) {
         let Some(encoded) = (Take { cost, ..Take::new(terms) }).encode() else {
-            return (share.value.clone(), Err(None));
+            return (share.value.clone(), Err(Self::longest_wait(share, now)));
         };
         let Outcome { answer, value, .. } = take(Some(&share.value), &encoded, at);
         let result = match answer.next {
             _ if answer.granted > 0 => Ok(()),
-            Next::Now => Err(Some(SOON)),
-            Next::At(opens) => {
-                // The store can return at any time, and it probably has more units left than the share.
-                let most = now.saturating_sub(share.begins).clamp(SOON, LONGEST_RETRY);
-                Err(Some(Duration::from_micros(opens.saturating_sub(at)).min(most)))
-            }
-            Next::Never => Err(None),
+            Next::Now => Err(SOON),
+            Next::At(opens) => Err(Duration::from_micros(opens.saturating_sub(at)).min(Self::longest_wait(share, now))),
+            Next::Never => Err(Self::longest_wait(share, now)),
         };
         (value, result)
+    }
+
+    /// Returns the longest wait for a share. The store can return at any time, and it probably has more units left than
+    /// the share.
+    fn longest_wait(share: &Local, now: Duration) -> Duration {
+        now.saturating_sub(share.begins).clamp(SOON, LONGEST_RETRY)
     }
 
     /// Returns the share of a key, or begins one. It begins without credit, because the store has given the credit to

@@ -296,7 +296,17 @@ async fn what_is_known_during_a_loss_is_what_the_share_decides() {
         while limiter.client().condition().reached {
             sleep(MILLIS(50)).await;
         }
-        assert_eq!((limiter.known(1, 0, 11).never, limiter.known(1, 0, 1).never), (true, false), "{strategy:?}");
+        // A cost above this share of 10 is refused for now, and one above the limit forever.
+        let Claim::Denied(denied) = limiter.claim(1, 0, 11, Duration::ZERO) else {
+            panic!("{strategy:?}: above the share")
+        };
+        let known = limiter.known(1, 0, 11);
+        assert!(
+            (MILLIS(1_000)..=MILLIS(60_000)).contains(&denied.retry_after.expect("a time")),
+            "{strategy:?}: {denied:?}"
+        );
+        assert_eq!((known.refused_for, known.never), (denied.retry_after, false), "{strategy:?}");
+        assert_eq!((limiter.known(1, 0, 41).never, limiter.known(1, 0, 41).refused_for), (true, None), "{strategy:?}");
         for seconds in [0, 900, 3_700, 10] {
             sleep(Duration::from_secs(seconds)).await;
             for hash in [1, 2] {

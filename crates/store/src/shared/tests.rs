@@ -159,6 +159,27 @@ async fn units_are_given_back_to_a_store_that_was_lost() {
     assert_eq!(admitted, 2);
 }
 
+/// A question carries at most 2^20 units. The rest comes with the next question.
+#[tokio::test(start_paused = true)]
+async fn all_units_that_are_given_back_together_arrive() {
+    let world = World::new();
+    let limit = 3_000_000;
+    let rule = rule(1, quota(Strategy::FixedWindow, limit, 86_400, None), OnLoss::Closed).with_credits();
+    let [one, other] = [(); 2].map(|()| SharedLimiter::new(world.client(), rule.clone()));
+    for _ in 0..3 {
+        request(&one, 1_000_000, Duration::ZERO).await.expect("it is free");
+    }
+    for _ in 0..20 {
+        one.credit(7, 0, 100_000);
+    }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let mut admitted = 0;
+    while request(&other, 100_000, Duration::ZERO).await.is_ok() {
+        admitted += 1;
+    }
+    assert_eq!(admitted, 20);
+}
+
 /// Several programs send more requests than the limit allows. The oracle checks all admissions. Together, the programs
 /// admit at least 95 % of what the limit allows.
 #[tokio::test(start_paused = true)]
