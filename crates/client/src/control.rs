@@ -186,11 +186,14 @@ async fn explain(State(control): State<Arc<Control>>, body: Body) -> Response {
         }
         Err(incomplete) => return incomplete,
     };
-    let json = &mut serde_json::Deserializer::from_slice(&body);
-    let request: ExplainRequest = match serde_path_to_error::deserialize(json) {
+    let mut json = serde_json::Deserializer::from_slice(&body);
+    let request: ExplainRequest = match serde_path_to_error::deserialize(&mut json) {
         Ok(request) => request,
         Err(error) => return invalid(&format!("{}: {}", error.path(), error.inner())),
     };
+    if json.end().is_err() {
+        return invalid("the body must have one request, and nothing after it");
+    }
     match control.rules.load().explain(&request, control.clock, control.ambiguous_paths) {
         Ok(reply) => Json(reply).into_response(),
         Err(error) => invalid(&error.to_string()),

@@ -19,6 +19,15 @@ pub(super) struct Demand<'r, 'k> {
     pub(super) cost: u64,
     /// The latest time at which the request may be admitted. `None` if it may not wait.
     pub(super) latest: Option<Time>,
+    /// Whether a refusal counts for the rule's ban.
+    pub(super) counts_for_ban: bool,
+}
+
+impl<'r, 'k> Demand<'r, 'k> {
+    /// The charge of a request that may not wait.
+    pub(super) fn new(rule: &'r Arc<Rule>, limits: &'r Limits, key: &'k [u8], cost: u64) -> Self {
+        Self { rule, limits, key, cost, latest: None, counts_for_ban: true }
+    }
 }
 
 impl Demand<'_, '_> {
@@ -45,17 +54,20 @@ pub(super) fn charge_rules(
 
 /// Returns the time until all limits of all rules admit this request, after the requests that already wait. A client
 /// that retries after this time is not refused by another limit. A limit that admits now also admits later, so each
-/// limit must be checked only once. `None` if one of the limits never admits the request.
+/// limit must be checked only once. Several descriptors can charge the same key of a rule, which must admit them together.
+/// `None` if one of the limits never admits the request.
 pub(super) fn opens_after(demands: &[Demand<'_, '_>], now: Time) -> Option<Duration> {
     let mut at = now;
-    for demand in demands {
+    for (index, demand) in demands.iter().enumerate() {
+        let charges = demands[..=index].iter().filter(|it| Arc::ptr_eq(it.rule, demand.rule) && it.key == demand.key);
+        let cost = charges.fold(0, |cost: u64, charge| cost.saturating_add(charge.cost));
         if demand.limits.limiter.queue_len(demand.key) > 0
-            && let Ok(opens) = demand.limits.limiter.opens(now, demand.key, demand.cost)
+            && let Ok(opens) = demand.limits.limiter.opens(now, demand.key, cost)
         {
             at = at.max(opens);
         }
         for _ in 0..MAX_LIMITS {
-            match demand.limits.limiter.peek(at, demand.key, demand.cost).map_err(|refused| refused.retry_after()) {
+            match demand.limits.limiter.peek(at, demand.key, cost).map_err(|refused| refused.retry_after()) {
                 Err(Some(wait)) => at = at.saturating_add(wait),
                 Err(None) => return None,
                 Ok(_) => break,

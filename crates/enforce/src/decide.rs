@@ -160,7 +160,7 @@ impl RequestContext<'_> {
                 Verdict::Pass(Pass { fields, follow_up: None })
             }
             Err(refused) => {
-                let demand = Demand { rule, limits, key: keys, cost, latest: None };
+                let demand = Demand::new(rule, limits, keys, cost);
                 Verdict::Refuse(refusal(&[demand], RuleRefusedAt { index: 0, refused }, at.get()))
             }
         }
@@ -329,13 +329,8 @@ impl RequestContext<'_> {
             .zip(slices(keys, &ranges))
             .map(|((member, limits), key)| {
                 let patience = limits.max_wait.map(|wait| deadline.map_or(wait, |deadline| wait.min(deadline)));
-                Demand {
-                    rule: &member.rule,
-                    limits,
-                    key,
-                    cost: limits.cost.on_arrival(&self.request),
-                    latest: patience.map(|patience| now.saturating_add(patience)),
-                }
+                let latest = patience.map(|patience| now.saturating_add(patience));
+                Demand { latest, ..Demand::new(&member.rule, limits, key, limits.cost.on_arrival(&self.request)) }
             })
             .collect();
         then(&demands)

@@ -31,7 +31,7 @@ use super::{
     outcome::{fields_of_several, refusal},
     refusal::Refusal,
     rule::{Limits, Rule},
-    rule_set::{MatchBuffers, Matching, RuleSet},
+    rule_set::{Matching, Member, RuleSet},
     shared::{SharedDemand, banned, split},
     verdict::{Pass, Verdict},
     wait::Wait,
@@ -51,6 +51,9 @@ pub struct Descriptor<'a> {
     pub hits: u64,
     /// Whether the rules get the units back instead, if the request is admitted. Such a descriptor is never refused.
     pub is_credit: bool,
+    /// Whether the units are those of no single request, but of a quota for later ones. A refusal of such a descriptor
+    /// does not count for a ban.
+    pub is_quota: bool,
     /// Another limit, for the rules that accept it.
     pub limit: Option<DescriptorLimit>,
 }
@@ -123,9 +126,17 @@ struct MatchedRules {
     exempt: Vec<bool>,
     /// For each descriptor, whether a rule denies it.
     denied: Vec<bool>,
-    /// For each descriptor, whether it gives units back, and the limit that it contains.
-    given: Vec<(bool, Option<DescriptorLimit>)>,
+    /// For each descriptor, how it charges its units.
+    given: Vec<Given>,
     clock: MonotonicClock,
+}
+
+/// How a descriptor charges its units.
+#[derive(Clone, Copy, Debug)]
+struct Given {
+    is_credit: bool,
+    is_quota: bool,
+    limit: Option<DescriptorLimit>,
 }
 
 /// A rule that matches a descriptor.
@@ -133,13 +144,12 @@ struct MatchedRules {
 struct Matched {
     /// The index of the descriptor.
     descriptor: usize,
-    /// The index of the rule's policy.
-    policy: usize,
     rule: Arc<Rule>,
     key: Box<[u8]>,
     hits: u64,
     /// Whether the rule gets the units back.
     is_credit: bool,
+    is_quota: bool,
     /// Whether the rule is in shadow mode. The list contains such a rule only to give units back to it.
     is_shadow: bool,
 }
@@ -226,28 +236,34 @@ struct Question<'a, 'v> {
 type Shadows = Vec<(usize, Vec<usize>)>;
 
 impl<'a> Question<'a, '_> {
-    /// Finds the rules that enforce, without those that another matching rule replaces. Also returns the first rule that
-    /// denies, with its descriptor, and the rules in shadow mode. Counts the descriptors that a rule exempts.
+    /// Finds the rules that enforce. Also returns the first rule that denies, with its descriptor, and the rules in shadow
+    /// mode. Counts the descriptors that a rule exempts. A rule that another matching rule replaces has no effect, so it
+    /// neither denies nor exempts.
     fn find_rules(&mut self, rules: &RulesInForce) -> (Option<(usize, &'a Arc<Rule>)>, Shadows) {
-        let (mut buffers, mut denials, mut all_shadows) = (MatchBuffers::default(), Vec::new(), Shadows::new());
-        let mut replacing: Vec<(usize, Arc<Rule>)> = Vec::new();
         let set = self.set;
-        let mut is_unmatched = true;
-        for (descriptor, context) in self.contexts.iter().enumerate() {
-            match set.matching(&context.request, &mut buffers) {
+        let mut matching: Vec<Vec<usize>> =
+            self.contexts.iter().map(|context| set.all_matching(&context.request, |_| true)).collect();
+        if matching.iter().all(Vec::is_empty) {
+            rules.unmatched.count();
+        }
+        let members = matching.iter().flatten().map(|index| set.get(*index));
+        let replacing: Vec<&Member> = members.filter(|member| !member.rule.replaces.is_empty()).collect();
+        let is_replaced = |member: &Member| {
+            replacing.iter().any(|by| by.policy == member.policy && by.rule.replaces.contains(&member.rule.name))
+        };
+        matching.iter_mut().for_each(|indices| indices.retain(|index| !is_replaced(set.get(*index))));
+
+        let (mut denials, mut all_shadows) = (Vec::new(), Shadows::new());
+        for (descriptor, (context, matching)) in self.contexts.iter().zip(&matching).enumerate() {
+            match set.effective(matching) {
                 Matching::Bypass(member) => {
-                    is_unmatched = false;
                     self.matched.exempt[descriptor] = true;
                     member.rule.counters.count_bypassed();
-                    replacing.extend(member.replacing());
                 }
                 Matching::Rules { enforced, shadows } => {
-                    is_unmatched &= enforced.is_empty() && shadows.is_empty();
-                    let matching = || enforced.iter().chain(shadows).copied();
-                    replacing.extend(matching().filter_map(|index| set.get(index).replacing()));
-                    let (is_credit, limit) = self.matched.given[descriptor];
+                    let Given { is_credit, is_quota, limit } = self.matched.given[descriptor];
                     let taking = if is_credit { usize::MAX } else { enforced.len() };
-                    for (position, index) in matching().take(taking).enumerate() {
+                    for (position, &index) in enforced.iter().chain(shadows).take(taking).enumerate() {
                         let member = set.get(index);
                         if member.rule.admits_none(limit) {
                             // Nothing was charged to such a limit, so there is nothing to give back.
@@ -267,10 +283,10 @@ impl<'a> Question<'a, '_> {
                         limits.key.write(&context.request, &context.tokens, &mut key);
                         self.matched.all.push(Matched {
                             descriptor,
-                            policy: member.policy,
                             key: key.into(),
                             hits: context.request.hits(),
                             is_credit,
+                            is_quota,
                             is_shadow: position >= enforced.len(),
                             rule,
                         });
@@ -281,19 +297,6 @@ impl<'a> Question<'a, '_> {
                 }
             }
         }
-        if is_unmatched {
-            rules.unmatched.count();
-        }
-        let applies = |policy, rule: &Rule| {
-            !replacing.iter().any(|(of, other)| *of == policy && other.replaces.contains(&rule.name))
-        };
-        if !replacing.is_empty() {
-            self.matched.all.retain(|matched| applies(matched.policy, &matched.rule));
-            for (_, shadows) in &mut all_shadows {
-                shadows.retain(|index| applies(set.get(*index).policy, &set.get(*index).rule));
-            }
-        }
-        denials.retain(|(_, member)| applies(member.policy, &member.rule));
         denials.iter().for_each(|(descriptor, _)| self.matched.denied[*descriptor] = true);
         (denials.first().map(|(descriptor, member)| (*descriptor, &member.rule)), all_shadows)
     }
@@ -334,9 +337,12 @@ impl<'a> Question<'a, '_> {
 
 impl MatchedRules {
     fn new(descriptors: &[Descriptor<'_>], clock: MonotonicClock) -> Self {
-        let given = descriptors.iter().map(|descriptor| (descriptor.is_credit, descriptor.limit)).collect();
+        let given = descriptors.iter().map(|descriptor| {
+            let Descriptor { is_credit, is_quota, limit, .. } = *descriptor;
+            Given { is_credit, is_quota, limit }
+        });
         let none = vec![false; descriptors.len()];
-        Self { all: Vec::new(), exempt: none.clone(), denied: none, given, clock }
+        Self { all: Vec::new(), exempt: none.clone(), denied: none, given: given.collect(), clock }
     }
 
     /// Returns the descriptor because of which a rule refuses, as far as the state of the rules shows it.
@@ -413,7 +419,8 @@ impl Matched {
     fn demand(&self) -> Option<Demand<'_, '_>> {
         let limits = self.rule.limits.as_ref()?;
         let cost = if self.is_credit { 1 } else { self.hits.max(1) };
-        Some(Demand { rule: &self.rule, limits, key: &self.key, cost, latest: None })
+        let demand = Demand::new(&self.rule, limits, &self.key, cost);
+        Some(Demand { counts_for_ban: !self.is_quota, ..demand })
     }
 
     /// Gives the units back to the limits.

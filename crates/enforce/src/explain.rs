@@ -191,7 +191,7 @@ impl RequestContext<'_> {
         };
         let mut key = Vec::new();
         limits.key.write(&self.request, &self.tokens, &mut key);
-        let demand = Demand { rule, limits, key: &key, cost: limits.cost.on_arrival(&self.request), latest: None };
+        let demand = Demand::new(rule, limits, &key, limits.cost.on_arrival(&self.request));
         let now = self.now();
         if limits.shared.is_some() {
             explained.key = limits.key.show(&self.request, &self.tokens);

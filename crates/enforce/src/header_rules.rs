@@ -76,7 +76,7 @@ impl HeaderRule {
         }
         let limits = rule.limits.as_ref()?;
         if limits.shared.is_some() {
-            let demand = Demand { rule, limits, key, cost: *cost, latest: None };
+            let demand = Demand::new(rule, limits, key, *cost);
             let shared = split(&[demand], now).0.pop()?;
             return Some(shared.known_state(None));
         }

@@ -328,6 +328,15 @@ mod tests {
     }
 
     #[test]
+    fn a_method_has_one_key_in_any_case() {
+        let key = |method: &str| {
+            let request = http::Request::builder().method(method).uri("/").body(()).unwrap();
+            of_request(&KeySpec::new(vec![Part::Method]), &request, "::1").0
+        };
+        assert!(key("gEt") == key("GET") && key("purge") == key("PURGE") && key("GET") != key("PURGE"));
+    }
+
+    #[test]
     fn values_that_no_request_can_have_are_refused() {
         for (part, value) in [
             (Part::PathSegment(1), ""),

@@ -105,7 +105,7 @@ pub use self::{
         BodyCosts, InQueue, LimitLayer, Limited, LimitedBody, Position, Responses, Tunnel, Turns, refused, too_late,
     },
     live::{LiveRules, RulesWriteGuard, SyncGate, layer_faults},
-    lower::{DescriptorLimit, Lowered, lower},
+    lower::{DescriptorLimit, Lowered, MAX_DOMAIN_BYTES, lower},
     matching::{AmbiguousPaths, FieldLine, Headers, RequestView, X_FORWARDED_FOR, is_ambiguous, over_budget},
     messages::{MessageRefusal, Messages},
     refusal::{Refusal, TextKey},

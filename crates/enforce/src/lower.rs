@@ -27,13 +27,13 @@ use super::{
 };
 use crate::matching::Matcher;
 
-pub use self::limit_override::DescriptorLimit;
 pub(super) use self::{
     ban::LoweredBan,
     concurrency::{ConcurrentLimits, LoweredConcurrency},
     limit_override::LoweredLimitOverride,
     shared::{LoweredShared, hash},
 };
+pub use self::{domain::MAX_DOMAIN_BYTES, limit_override::DescriptorLimit};
 
 /// The parsed rules of a snapshot.
 #[derive(Debug)]

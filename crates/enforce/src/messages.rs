@@ -169,7 +169,7 @@ impl MatchingRules {
 fn demands<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Demand<'a, 'a>> {
     let demand = |counted: &'a Counted| {
         let rule = &set.get(counted.index).rule;
-        Some(Demand { rule, limits: rule.limits.as_ref()?, key: &counted.key, cost: counted.cost, latest: None })
+        Some(Demand::new(rule, rule.limits.as_ref()?, &counted.key, counted.cost))
     };
     counted.iter().filter_map(demand).collect()
 }

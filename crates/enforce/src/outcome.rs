@@ -63,10 +63,11 @@ fn refusal_by<'r>(
     retry_after: Option<Duration>,
     at: Time,
 ) -> Refusal<'r> {
-    let Demand { rule, key, .. } = *demand;
+    let Demand { rule, key, counts_for_ban, .. } = *demand;
     rule.counters.count_limited();
     let headers = Vec::new();
-    Refusal { rule, state, override_index, retry_after, is_banned: false, at, headers }.counted_for_ban(key)
+    let refusal = Refusal { rule, state, override_index, retry_after, is_banned: false, at, headers };
+    if counts_for_ban { refusal.counted_for_ban(key) } else { refusal }
 }
 
 /// Returns the state of the limit that refused. The seconds are those until a retry, or until full credit if no retry

@@ -92,13 +92,6 @@ impl Member {
     }
 }
 
-impl Member {
-    /// The rule with its policy, if it replaces other rules of the policy.
-    pub(super) fn replacing(&self) -> Option<(usize, Arc<Rule>)> {
-        (!self.rule.replaces.is_empty()).then(|| (self.policy, Arc::clone(&self.rule)))
-    }
-}
-
 impl RuleSet {
     /// Creates a set. `shadows`, the rules in shadow mode, must be grouped by policy.
     pub(super) fn new(enforced: Vec<Member>, shadows: Vec<Member>) -> Self {
@@ -190,18 +183,32 @@ impl RuleSet {
     /// Returns the matching rules that limit, enforce and set headers in all responses, also if a rule that denies
     /// matches. Only rules with such headers are looked at, so that denials stay cheap.
     pub(super) fn limiting_with_headers(&self, request: &RequestView<'_>) -> Vec<usize> {
+        let range = self.exceptions..self.enforced;
+        self.all_matching(request, |index| range.contains(&index) && self.rules[index].rule.sets_headers())
+    }
+
+    /// Returns all matching rules among the relevant ones, also those that a denial or a bypass makes ineffective.
+    pub(super) fn all_matching(&self, request: &RequestView<'_>, is_relevant: impl Fn(usize) -> bool) -> Vec<usize> {
         let (mut candidates, mut matching) = (Vec::new(), Vec::new());
         for &candidate in self.index.candidates(request, &mut candidates) {
             let (index, entry) = self.index.entry(candidate);
-            if !(self.exceptions..self.enforced).contains(&index) || matching.last() == Some(&index) {
-                continue;
-            }
-            let rule = &self.rules[index].rule;
-            if rule.sets_headers() && rule.matcher.entry_matches(entry, request) {
+            if matching.last() != Some(&index)
+                && is_relevant(index)
+                && self.rules[index].rule.matcher.entry_matches(entry, request)
+            {
                 matching.push(index);
             }
         }
         matching
+    }
+
+    /// Returns the rules that decide, of these rules: their indices are sorted.
+    pub(super) fn effective<'a>(&'a self, matching: &'a [usize]) -> Matching<'a> {
+        match matching {
+            [first, ..] if *first < self.denials => Matching::Rules { enforced: &matching[..1], shadows: &[] },
+            [first, ..] if *first < self.exceptions => Matching::Bypass(&self.rules[*first]),
+            _ => self.split(matching),
+        }
     }
 
     /// Splits sorted indices into rules that enforce and rules in shadow mode. None of them denies or bypasses.

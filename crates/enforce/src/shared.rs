@@ -27,6 +27,7 @@ pub(super) struct SharedDemand {
     override_index: Option<usize>,
     cost: u32,
     patience: Duration,
+    counts_for_ban: bool,
 }
 
 /// Splits the charges of a request into charges of shared rules and charges of rules of scope Pod.
@@ -40,6 +41,7 @@ pub(super) fn split<'r, 'k>(demands: &[Demand<'r, 'k>], now: Time) -> (Vec<Share
             override_index: terms.override_of(demand.key),
             cost: u32::try_from(demand.cost).unwrap_or(u32::MAX),
             patience: demand.latest.map_or(Duration::ZERO, |latest| latest.duration_since(now)),
+            counts_for_ban: demand.counts_for_ban,
         })
     });
     let others = demands.iter().filter(|demand| demand.limits.shared.is_none()).copied();
@@ -79,7 +81,7 @@ pub(super) fn banned<'r>(
 ) -> Refusal<'r> {
     rule.counters.count_limited();
     rule.counters.count_banned();
-    let demand = Demand { rule, limits, key, cost, latest: None };
+    let demand = Demand::new(rule, limits, key, cost);
     let (limit, override_index, retry_after) = match &limits.shared {
         Some(shared) => (0, shared.terms.override_of(key), refused_for(&split(&[demand], at).0)),
         None => match limits.limiter.peek(at, key, cost) {
@@ -198,8 +200,8 @@ impl SharedDemand {
         let headers = Vec::new();
         let refusal = Refusal { rule, state, override_index, retry_after, is_banned: false, at, headers };
         match &self.key {
-            Some(key) => refusal.counted_for_ban(key),
-            None => refusal,
+            Some(key) if self.counts_for_ban => refusal.counted_for_ban(key),
+            _ => refusal,
         }
     }
 

@@ -86,8 +86,16 @@ struct OwnedDemand {
     key: Box<[u8]>,
     cost: u64,
     latest: Option<Time>,
+    counts_for_ban: bool,
     /// Whether the request waits because of this rule: the rule had no capacity when the request joined the queue.
     waits: bool,
+}
+
+impl OwnedDemand {
+    fn of(demand: &Demand<'_, '_>, waits: bool) -> Self {
+        let Demand { rule, limits: _, key, cost, latest, counts_for_ban } = *demand;
+        Self { rule: Arc::clone(rule), key: key.into(), cost, latest, counts_for_ban, waits }
+    }
 }
 
 /// A refusal at the head of the queues.
@@ -123,8 +131,7 @@ pub(super) fn enter(demands: &[Demand<'_, '_>], clock: MonotonicClock) -> Result
             ticket.step_aside(now);
             held.push(ticket);
         }
-        let (rule, key) = (Arc::clone(demand.rule), demand.key.into());
-        owned.push(OwnedDemand { rule, key, cost: demand.cost, latest: demand.latest, waits });
+        owned.push(OwnedDemand::of(demand, waits));
     }
     let latest = demands.iter().filter_map(|demand| demand.latest).min();
     let waiting = Waiting::new(patient, latest, clock);
@@ -275,7 +282,8 @@ impl OwnedDemands {
     fn demands(&self) -> Vec<Demand<'_, '_>> {
         let demands = self.all.iter().filter_map(|held| {
             let limits = held.rule.limits.as_ref()?;
-            Some(Demand { rule: &held.rule, limits, key: &held.key, cost: held.cost, latest: None })
+            let demand = Demand::new(&held.rule, limits, &held.key, held.cost);
+            Some(Demand { counts_for_ban: held.counts_for_ban, ..demand })
         });
         demands.collect()
     }

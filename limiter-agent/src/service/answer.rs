@@ -83,7 +83,7 @@ fn descriptor(descriptor: &RateLimitDescriptor, hits_of_question: u32) -> Descri
     let entries = descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)).collect();
     let hits = descriptor.hits_addend.unwrap_or_else(|| hits_of_question.max(1).into());
     let limit = descriptor.limit.and_then(limit_of);
-    Descriptor { entries, is_unordered: false, hits, is_credit: descriptor.is_negative_hits, limit }
+    Descriptor { entries, is_unordered: false, hits, is_credit: descriptor.is_negative_hits, is_quota: false, limit }
 }
 
 /// `None` if the unit is unknown: then the rule has its own limit. An error would let the request pass, because proxies

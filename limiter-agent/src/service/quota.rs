@@ -140,5 +140,5 @@ async fn charge(rules: &LiveRules, bucket: &Bucket, most: u64, remaining: u64) -
 
 fn descriptor(entries: &BTreeMap<String, String>, hits: u64) -> Descriptor<'_> {
     let entries = entries.iter().map(|(key, value)| (&**key, &**value)).collect();
-    Descriptor { entries, is_unordered: true, hits, is_credit: false, limit: None }
+    Descriptor { entries, is_unordered: true, hits, is_credit: false, is_quota: true, limit: None }
 }

@@ -26,7 +26,7 @@ impl RequestContext<'_> {
         keys.clear();
         limits.key.write(&self.request, &self.tokens, keys);
         let cost = limits.cost.on_arrival(&self.request);
-        let demand = Demand { rule, limits, key: keys, cost, latest: None };
+        let demand = Demand::new(rule, limits, keys, cost);
         let now = self.now();
         let (shared, _) = split(&[demand], now);
         let shared = shared.into_iter().next()?;

@@ -8,8 +8,8 @@ use super::{
     limit_override,
 };
 
-/// The maximum length of a domain, in bytes.
-const LONGEST: usize = 512;
+/// The longest domain of a rate limit service, in bytes.
+pub const MAX_DOMAIN_BYTES: usize = 512;
 
 pub(super) fn check(policy: &PolicyRules, path: &Path, faults: &mut Faults) {
     let Some(domain) = &policy.domain else {
@@ -18,8 +18,8 @@ pub(super) fn check(policy: &PolicyRules, path: &Path, faults: &mut Faults) {
         }
         return;
     };
-    if domain.is_empty() || domain.len() > LONGEST {
-        faults.add(&path.field("domain"), format!("must have 1 to {LONGEST} bytes"));
+    if domain.is_empty() || domain.len() > MAX_DOMAIN_BYTES {
+        faults.add(&path.field("domain"), format!("must have 1 to {MAX_DOMAIN_BYTES} bytes"));
     }
     if policy.deadline_millis.is_some() {
         faults.add(&path.field("deadlineMillis"), "has no meaning for descriptors: remove it");

@@ -172,6 +172,8 @@ mod tests {
         for (method, uri, headers, expected) in [
             ("POST", "/api/x", vec![host, tier], true),
             ("PUT", "/api", vec![host, tier], true),
+            ("put", "/api", vec![host, tier], true),
+            ("pOsT", "/api/x", vec![host, tier], true),
             ("GET", "/api/x", vec![host, tier], false),
             ("POST", "/apis", vec![host, tier], false),
             ("POST", "/api/x", vec![("host", "example.com"), tier], false),

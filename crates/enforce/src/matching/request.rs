@@ -1,6 +1,6 @@
 //! The view of a request that rules read. The view borrows the parts of the request, and never changes them.
 //!
-//! Costly values (the normal form of the path, the host, the values for predicates) are computed at most once for all
+//! Costly values (the normal forms of the method and the path, the host, the values for predicates) are computed at most once for all
 //! rules of a request, and only if a rule needs them.
 
 use std::{
@@ -36,6 +36,7 @@ pub struct RequestView<'a> {
     is_unordered: bool,
     /// The units that a descriptor charges. 1 for an HTTP request.
     hits: u64,
+    normal_method: OnceCell<Cow<'a, str>>,
     normal_path: OnceCell<Cow<'a, str>>,
     host: OnceCell<&'a str>,
     /// The values for predicates, by the number of trusted proxies. Few requests need them, and most of those for only
@@ -67,6 +68,7 @@ impl<'a> RequestView<'a> {
             descriptor: &[],
             is_unordered: false,
             hits: 1,
+            normal_method: OnceCell::new(),
             normal_path: OnceCell::new(),
             host: OnceCell::new(),
             facts: RefCell::default(),
@@ -98,8 +100,15 @@ impl<'a> RequestView<'a> {
         Self { paths, ..self }
     }
 
-    pub(crate) fn method(&self) -> &'a str {
-        self.method
+    /// Returns the method in upper case. Some apps execute `delete` as DELETE, and policies name methods in upper case.
+    pub(crate) fn method(&self) -> &str {
+        self.normal_method.get_or_init(|| {
+            if self.method.bytes().any(|byte| byte.is_ascii_lowercase()) {
+                self.method.to_ascii_uppercase().into()
+            } else {
+                self.method.into()
+            }
+        })
     }
 
     pub(crate) fn descriptor(&self) -> &'a [(&'a str, &'a str)] {
@@ -156,7 +165,7 @@ impl<'a> RequestView<'a> {
             return Rc::clone(facts);
         }
         let facts = Rc::new(Facts::of(&Parts {
-            method: self.method,
+            method: self.method(),
             host: self.host(),
             path: self.path(),
             query: self.whole_query(),

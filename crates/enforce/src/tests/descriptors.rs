@@ -30,7 +30,7 @@ fn matching(entries: &[(&str, Option<&str>)]) -> Value {
 }
 
 fn descriptor<'a>(entries: &[(&'a str, &'a str)], hits: u64) -> Descriptor<'a> {
-    Descriptor { entries: entries.to_vec(), is_unordered: false, hits, is_credit: false, limit: None }
+    Descriptor { entries: entries.to_vec(), is_unordered: false, hits, is_credit: false, is_quota: false, limit: None }
 }
 
 impl Limits {
@@ -165,6 +165,45 @@ async fn a_rule_replaces_other_rules_of_its_policy() {
     let seen = limits.counts(0, 3)[0];
     ask(&["s", "w"]);
     assert_eq!(limits.counts(0, 3)[0], seen, "a replaced rule in shadow mode counts nothing");
+}
+
+/// A denial or a bypass that another rule replaces leaves the rules behind it in force, also those of other policies.
+#[tokio::test(start_paused = true)]
+async fn a_replaced_exception_hides_no_other_rule() {
+    for action in ["Deny", "Bypass"] {
+        let exception = json!({"name": "exception", "action": action, "match": matching(&[("path", Some("/admin"))])});
+        let by = |key: &str, more: Value| with(json!({"match": matching(&[(key, None)])}), more);
+        let rules = [
+            exception,
+            rule("per-path", &fixed(1), by("path", json!({"key": [{"descriptor": "path"}]}))),
+            rule("staff", &fixed(100), by("staff", json!({"replaces": ["exception"]}))),
+        ];
+        let other = rule("all", &fixed(100), by("path", json!({})));
+        let limits = Limits::new(&[domain("p", &rules), domain("q", &[other])]);
+        let ask = || {
+            let answer = limits.decide(&[descriptor(&[("path", "/admin")], 1), descriptor(&[("staff", "ann")], 1)]);
+            (answer.is_refused, answer.states[0].is_exempt)
+        };
+        assert_eq!([ask(), ask()], [(false, false), (true, false)], "{action}");
+        assert_eq!(limits.counts(1, 0)[0], 1, "{action}");
+        let alone = limits.decide(&[descriptor(&[("path", "/admin")], 1)]);
+        assert_eq!((alone.is_refused, alone.states[0].is_exempt), (action == "Deny", action == "Bypass"));
+    }
+}
+
+/// Two descriptors charge one key together, so the request waits for the units of both.
+#[tokio::test(start_paused = true)]
+async fn descriptors_of_one_key_wait_for_all_their_units() {
+    let retry_after = |strategy: &str, requests: u64, hits: u64, more: Value| {
+        let by = json!({"match": matching(&[("k", None)]), "key": [{"descriptor": "k"}]});
+        let limits = Limits::new(&[domain("p", &[rule("r", &[limit(strategy, requests, 3_600_000, more)], by)])]);
+        assert!(!limits.decide(&[descriptor(&[("k", "x")], 1)]).is_refused);
+        let answer = limits.decide(&[descriptor(&[("k", "x")], hits), descriptor(&[("k", "x")], hits)]);
+        assert!(answer.is_refused);
+        answer.headers.get("retry-after").map(|value| value.to_str().expect("text").to_owned())
+    };
+    assert_eq!(retry_after("TokenBucket", 2, 1, json!({"burst": 2})).as_deref(), Some("1800"));
+    assert_eq!(retry_after("TokenBucket", 3, 2, json!({"burst": 3})), None, "4 of 3 are never admitted");
 }
 
 #[tokio::test(start_paused = true)]

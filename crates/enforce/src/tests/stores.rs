@@ -57,8 +57,14 @@ async fn a_lost_store_that_fails_open_leaves_everything() {
     sleep(Duration::from_secs(2)).await;
     for own in [4, 3] {
         for (key, name, remaining) in [("alone", "alone.l", 9), ("both", "own.l", own)] {
-            let one =
-                Descriptor { entries: vec![(key, "x")], is_unordered: false, hits: 1, is_credit: false, limit: None };
+            let one = Descriptor {
+                entries: vec![(key, "x")],
+                is_unordered: false,
+                hits: 1,
+                is_credit: false,
+                is_quota: false,
+                limit: None,
+            };
             let DescriptorVerdict::Decided(answer) = limits.rules.decide_descriptors("shop", &[one]) else {
                 panic!("the store is lost");
             };

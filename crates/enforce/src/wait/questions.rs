@@ -2,7 +2,6 @@
 
 use std::{
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -109,14 +108,8 @@ impl Wait {
             let answer = grant.map_or_else(|| Answer::Waits(demand.ask()), Answer::Has);
             (demand, answer)
         };
-        let own = |demand: &Demand<'_, '_>| OwnedDemand {
-            rule: Arc::clone(demand.rule),
-            key: demand.key.into(),
-            cost: demand.cost,
-            latest: demand.latest,
-            waits: false,
-        };
-        let then = Then::Enter(OwnedDemands { all: others.iter().map(own).collect(), clock }, clock.now());
+        let all = others.iter().map(|demand| OwnedDemand::of(demand, false)).collect();
+        let then = Then::Enter(OwnedDemands { all, clock }, clock.now());
         let questions = StoreQuestions { shared: shared.into_iter().map(answer).collect(), then };
         Self {
             follow_up: FollowUp::default(),

@@ -10,7 +10,7 @@ use std::{
 use futures::{Stream, future::join_all, stream::unfold};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tonic::{Status, Streaming, server::StreamingService};
-use weir_enforce::RulesInForce;
+use weir_enforce::{MAX_DOMAIN_BYTES, RulesInForce};
 
 use super::{
     allocator::{Assignment, Bucket, Expired, MAX_BUCKET_BYTES, MAX_BUCKETS, StreamId, TooManyBuckets, Usage},
@@ -100,6 +100,9 @@ impl QuotaStream {
             }
             None if reports.domain.is_empty() => {
                 return Err("domain: must not be empty: set domain in the proxy's rate limit quota filter".to_owned());
+            }
+            None if reports.domain.len() > MAX_DOMAIN_BYTES => {
+                return Err(format!("domain: has more than {MAX_DOMAIN_BYTES} bytes, so no policy has it"));
             }
             None => Arc::clone(self.domain.insert(reports.domain.into())),
         };
