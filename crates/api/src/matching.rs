@@ -16,7 +16,7 @@ use crate::names;
     .message("trustedHops is valid only with clientCIDRs or predicate, which read the client's address: remove trustedHops, or add one of them")
     .field_path(".trustedHops"))]
 pub struct Match {
-    /// The method is one of these methods, in upper case.
+    /// The method is one of these methods, in upper case. The case of the request's method does not matter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), transform = methods)]
     pub methods: Vec<String>,

@@ -228,7 +228,8 @@ pub struct FleetLimit {
     #[schemars(range(min = 0))]
     pub limit: i64,
     /// Number of requests that the pods with a share can admit together. It exceeds the limit only if the limit has
-    /// fewer requests than there are pods, because a share has at least one.
+    /// fewer requests than there are pods, because a share has at least one. The share of a `SlidingWindowLog` begins
+    /// half a period after the pod was cut off, and this number contains it from the beginning.
     #[schemars(range(min = 0))]
     pub shares_out: i64,
     /// Number of requests that the operator keeps free for the pods with a share: `sharesOut`, at most the limit.

@@ -68,16 +68,22 @@ pub(super) fn client(extensions: &Extensions) -> Option<IpAddr> {
     extensions.get::<Arc<Peer>>().map(|peer| peer.ip())
 }
 
-/// Validates a request before the rules decide on it.
+/// Validates a request before the rules decide on it, and writes its host into the `Host` field. So rules that read this
+/// field read what the app will read. `own` is the host for an HTTP/1.0 client that sends none.
 ///
 /// # Errors
 ///
 /// Returns the reason to refuse the request.
-pub(super) fn vet<B: Body>(request: &Request<B>, ambiguous_paths: AmbiguousPaths) -> Result<(), Failure> {
+pub(super) fn vet<B: Body>(
+    request: &mut Request<B>,
+    ambiguous_paths: AmbiguousPaths,
+    own: &HeaderValue,
+) -> Result<(), Failure> {
     if request.method() == Method::CONNECT {
         return Err(Failure::ConnectMethod);
     }
-    Ok(vetting::vet(request, ambiguous_paths)?)
+    vetting::vet(request, ambiguous_paths)?;
+    Ok(vetting::name_host(request, own)?)
 }
 
 // Each request in flight holds this future. So rare steps with large futures, such as a new connection, are boxed.
@@ -89,9 +95,6 @@ const fn size_of_future<F>(_: fn(Arc<Forwarder>, Request<body::Body>) -> F) -> u
 
 impl Forwarder {
     async fn forward(&self, mut request: Outgoing) -> Result<Response<ResponseBody>, Failure> {
-        vetting::name_host(&mut request, || {
-            HeaderValue::from_str(&self.app.address().to_string()).expect("an address is a valid field value")
-        })?;
         let peer =
             request.extensions_mut().remove::<Arc<Peer>>().expect("each connection adds the peer to its requests");
         let upgrade = upgrade::requested(&mut request, |request| self.proxy.rules.messages(peer.ip(), request))?;

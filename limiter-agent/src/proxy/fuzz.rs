@@ -45,7 +45,7 @@ fn authority(choices: &mut Choices<'_>) -> Result<(), String> {
     let Ok(mut request) = request.body(Empty::<Bytes>::new()) else { return Ok(()) };
     let shown = format!("{version:?} {:?} with {fields} of {field:?}", request.uri());
     let vetted = vet(&request, AmbiguousPaths::Refuse);
-    let named = name_host(&mut request, || HeaderValue::from_static("own"));
+    let named = name_host(&mut request, &HeaderValue::from_static("own"));
     match (vetted, named) {
         (Ok(()), Ok(())) => {}
         (Err(_), _) => return Ok(()),

@@ -10,7 +10,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version, header};
 use http_body::Body;
 use hyper::{body::Incoming, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
@@ -29,6 +29,8 @@ use super::{
 
 /// The time for which a client may be silent when the app has closed its side of a tunnel.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
+
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
 /// The size of the buffer for bytes to the app.
 const BUFFER: usize = 8 * 1024;
@@ -87,8 +89,9 @@ pub(super) fn requested<B: Body>(
     Ok(Some(Upgrade { client: hyper::upgrade::on(request), protocols, messages }))
 }
 
+/// Some servers also accept the names of HTTP/2 before it was a standard, such as `h2c-17`.
 fn carries_http(protocol: &str) -> bool {
-    let name = protocol.split('/').next().unwrap_or_default();
+    let name = protocol.split(['/', '-']).next().unwrap_or_default();
     ["h2c", "h2", "http", "tls"].iter().any(|http| name.eq_ignore_ascii_case(http))
 }
 
@@ -97,6 +100,8 @@ impl Upgrade {
     pub(super) fn ask(&self, headers: &mut HeaderMap) {
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, self.protocols.clone());
+        // An upgrade to HTTP/2 needs this field.
+        headers.remove(HTTP2_SETTINGS);
         if self.messages.is_some() {
             handshake::offer_no_extensions(headers);
         }
@@ -266,6 +271,8 @@ mod tests {
             ("keep-alive", "websocket", None),
             ("upgrade", "h2c", None),
             ("upgrade", "HTTP/2.0", None),
+            ("upgrade", "H2C-17, h2-14, HTTP", None),
+            ("upgrade", "h2x", Some("h2x")),
             ("upgrade", "TLS/1.2, websocket", Some("websocket")),
             ("upgrade", "SPDY/3.1", Some("SPDY/3.1")),
         ] {

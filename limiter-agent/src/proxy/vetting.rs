@@ -81,11 +81,11 @@ fn has_blank_end(value: &HeaderValue) -> bool {
     matches!(value.as_bytes(), [b' ' | b'\t', ..] | [.., b' ' | b'\t'])
 }
 
-/// Writes the host of a valid request, which the rules have used, into the `Host` field, and reduces the target to its
-/// path. `own` is the host for an HTTP/1.0 client that sends none.
-pub(super) fn name_host<B>(request: &mut Request<B>, own: impl FnOnce() -> HeaderValue) -> Result<(), InvalidRequest> {
+/// Writes the host of a valid request into the `Host` field, and reduces the target to its path. `own` is the host for
+/// an HTTP/1.0 client that sends none.
+pub(super) fn name_host<B>(request: &mut Request<B>, own: &HeaderValue) -> Result<(), InvalidRequest> {
     match host(request)? {
-        Named::Nowhere => drop(request.headers_mut().insert(header::HOST, own())),
+        Named::Nowhere => drop(request.headers_mut().insert(header::HOST, own.clone())),
         Named::InField => {}
         Named::InTarget(host) => {
             let target = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
@@ -165,7 +165,7 @@ mod tests {
         for host in hosts {
             request.headers_mut().append(header::HOST, HeaderValue::from_bytes(host.as_bytes()).unwrap());
         }
-        name_host(&mut request, || HeaderValue::from_static("own"))?;
+        name_host(&mut request, &HeaderValue::from_static("own"))?;
         Ok((request.headers()[header::HOST].to_str().unwrap().to_owned(), request.uri().to_string()))
     }
 

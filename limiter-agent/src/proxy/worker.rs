@@ -8,7 +8,7 @@ use std::{
 
 use axum::{Router, body::Body};
 use futures::future::{Either, ready};
-use http::Request;
+use http::{HeaderValue, Request};
 use http_body::Body as _;
 use tokio::{net::TcpStream, runtime::LocalOptions, task::spawn_local, time::MissedTickBehavior};
 use tokio_util::task::TaskTracker;
@@ -52,6 +52,7 @@ impl Worker {
         let Self { listener, proxy } = self;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let app = App::new(&proxy.upstream, proxy.settings.upstream_http2);
+        let own = HeaderValue::from_str(&app.address().to_string()).expect("an address is a valid field value");
         let short = ShortPath::new(&proxy);
         let gates = proxy.rules.gates();
         let tasks = TaskTracker::new();
@@ -62,7 +63,7 @@ impl Worker {
             let open = Open::new(&proxy, slot, tasks.token());
             let gate = gates.of(peer.ip().to_canonical());
             // The tracker's own `spawn` would add one function call to each poll of the connection.
-            spawn_local(connection(stream, peer, gate, router.clone(), short.clone(), open));
+            spawn_local(connection(stream, peer, own.clone(), gate, router.clone(), short.clone(), open));
         };
 
         spawn_local(short.clone().watch());
@@ -151,6 +152,7 @@ fn router(way: Forwarder) -> Router {
 async fn connection(
     stream: TcpStream,
     peer: SocketAddr,
+    own: HeaderValue,
     gate: ConnectionGate,
     router: Router,
     short: ShortPath,
@@ -161,7 +163,8 @@ async fn connection(
     let peer = Arc::new(Peer::new(peer.ip().to_canonical()));
     let short = short.client(gate, &peer, &open);
     let vetting = Arc::clone(&open);
-    let service = move |mut request: Request<Body>| match vet(&request, vetting.proxy.settings.ambiguous_paths) {
+    let ambiguous_paths = open.proxy.settings.ambiguous_paths;
+    let service = move |mut request: Request<Body>| match vet(&mut request, ambiguous_paths, &own) {
         Ok(()) => {
             request.extensions_mut().insert(Arc::clone(&peer));
             if !request.body().is_end_stream() {

@@ -1,8 +1,9 @@
 //! Tests exactly how many requests the limits admit, in an agent process with real connections.
 
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
 
-use crate::support::{Agent, Client, daily, header, json_of, policy, rule, snapshot, start, with};
+use crate::support::{Agent, Client, daily, empty, header, json_of, policy, read_head, rule, snapshot, start, with};
 
 /// Sends `total` requests over 32 connections; returns how many got 200, and how many got 429.
 async fn storm(agent: &Agent, path: &str, headers: &'static [(&str, &str)], total: usize) -> (usize, usize) {
@@ -265,6 +266,53 @@ async fn rules_match_and_count_by_every_part_of_a_request() {
     }
     // Six keys had requests, and four of these keys exceeded the limit. Requests that did not match were not counted.
     assert_eq!(agent.counts(0, 0).await, [6, 5, 0]);
+}
+
+/// The target of a request overrides its `Host` field, and the app gets the host of the target. So rules that read the
+/// field must read that host.
+#[tokio::test]
+async fn rules_read_the_host_field_that_the_app_gets() {
+    let (_app, agent) = start().await;
+    let deny = |name: &str, matches: Value| json!({"name": name, "action": "Deny", "match": [matches]});
+    let rules = [
+        deny("field", json!({"headers": [{"name": "host", "value": "admin.example.com"}]})),
+        deny("predicate", json!({"predicate": "request.headers['host'] == 'b.example.com'"})),
+        deny("own", json!({"hosts": ["127.0.0.1"], "paths": ["/own"]})),
+    ];
+    agent.apply(&snapshot(1, &[policy("p", &rules)])).await;
+    for (head, expected) in [
+        ("GET http://admin.example.com/ HTTP/1.1\r\nhost: a", "403"),
+        ("GET http://b.example.com/ HTTP/1.1\r\nhost: a", "403"),
+        ("GET http://a/ HTTP/1.1\r\nhost: admin.example.com", "200"),
+        ("GET / HTTP/1.1\r\nhost: admin.example.com", "403"),
+        ("GET / HTTP/1.0", "200"),
+        ("GET /own HTTP/1.0", "403"),
+    ] {
+        let mut stream = agent.connect().await;
+        stream.write_all(format!("{head}\r\n\r\n").as_bytes()).await.expect("open");
+        let answer = read_head(&mut stream).await.expect("a response");
+        assert_eq!(answer.split(' ').nth(1), Some(expected), "{head}: {answer}");
+    }
+    for (host, expected) in [("admin.example.com", 403), ("b.example.com", 403), ("a", 200)] {
+        let request = http::Request::get(format!("http://{host}/")).body(empty()).expect("valid");
+        let answer = agent.http2().await.send_request(request).await.expect("a response");
+        assert_eq!(answer.status(), expected, "{host}");
+    }
+}
+
+/// Some apps execute `delete` as DELETE, so a rule for DELETE matches it, too.
+#[tokio::test]
+async fn the_case_of_a_method_slips_past_no_rule() {
+    let (_app, agent) = start().await;
+    let limit = with(rule("all", &[daily("d", "TokenBucket", 2)]), json!({"key": [{"method": {}}]}));
+    let deny = json!({"name": "deny", "action": "Deny", "match": [{"methods": ["DELETE"]}]});
+    agent.apply(&snapshot(1, &[policy("p", &[deny, limit])])).await;
+    let mut statuses = Vec::new();
+    for method in ["DELETE", "delete", "GET", "gEt", "get", "POST"] {
+        let request = http::Request::builder().method(method).uri(agent.url("/")).body(Default::default());
+        statuses.push(agent.client.send(request.expect("valid")).await.status().as_u16());
+    }
+    assert_eq!(statuses, [403, 403, 200, 200, 429, 200]);
 }
 
 /// A large query neither bypasses a limit nor matches a Bypass rule, and delays no other client.
