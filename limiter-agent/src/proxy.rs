@@ -41,6 +41,7 @@ mod response_body;
 mod settings;
 mod socket;
 mod stall;
+mod stall_limit;
 mod state;
 mod streams;
 mod strict;

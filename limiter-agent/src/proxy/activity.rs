@@ -40,6 +40,8 @@ pub(super) struct Activity {
     blocked: AtomicBool,
     /// The connection accepts no more requests.
     over: AtomicBool,
+    /// The connection is a tunnel: it carries bytes of another protocol.
+    tunnel: AtomicBool,
     /// `writes` plus one, from the time when the client closed its side during a request; 0 if it has not done so.
     closed_after: AtomicU64,
     /// Whether the request in progress waits in a queue. Over HTTP/1, there is at most one such request.
@@ -51,7 +53,7 @@ pub(super) struct Activity {
 impl Activity {
     pub(super) fn new(open: &Arc<Open>, protocol: Protocol) -> Arc<Self> {
         let (requests, asked, open_bodies, reads, reads_answered, writes) = Default::default();
-        let (blocked, over, closed_after, in_queue, elsewhere) = Default::default();
+        let (blocked, over, tunnel, closed_after, in_queue, elsewhere) = Default::default();
         let open = Arc::clone(open);
         Arc::new(Self {
             open,
@@ -64,6 +66,7 @@ impl Activity {
             writes,
             blocked,
             over,
+            tunnel,
             closed_after,
             in_queue,
             elsewhere,
@@ -98,6 +101,16 @@ impl Activity {
     /// Records that the connection accepts no more requests. Later bytes from the client are not requests.
     pub(super) fn end(&self) {
         self.over.store(true, Relaxed);
+    }
+
+    /// Records that the connection becomes a tunnel. The agent cannot detect when a tunnel is idle.
+    pub(super) fn become_tunnel(&self) {
+        self.tunnel.store(true, Relaxed);
+        self.end();
+    }
+
+    pub(super) fn is_tunnel(&self) -> bool {
+        self.tunnel.load(Relaxed)
     }
 
     /// Makes the task of an HTTP/2 connection send GOAWAY, so that the client reconnects elsewhere.

@@ -96,7 +96,7 @@ where
         };
         let end = match end {
             End::HandOver(HandOver { stream, before, used, served }) => {
-                let (stream, before) = match Box::pin(partial_head::rest(stream, before, open)).await {
+                let (stream, before) = match Box::pin(partial_head::rest(stream, before, short.is_none(), open)).await {
                     Rest::Arrived(stream, before) => (stream, before),
                     Rest::Leave(stream) => return leave(stream, open).await,
                     Rest::Closed => return,
@@ -371,8 +371,7 @@ where
             let leaves = proxy.leaving.has_begun() || open.is_evicted();
             let last = tunnel || (protocol == Protocol::Http1 && leaves);
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                // The agent cannot detect when a tunnel is idle.
-                activity.end();
+                activity.become_tunnel();
             } else if last {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{net::TcpStream, task::yield_now, time::timeout};
 use weir_client::agent::{Eviction, Rank};
 
 use super::{open::Open, state::Proxy, strict::Strict};
@@ -33,13 +33,13 @@ pub(super) enum Rest {
     Closed,
 }
 
-/// Waits for the rest of a head that begins with `before`, which can be empty lines. A connection without bytes goes to
-/// hyper immediately.
-pub(super) async fn rest(stream: TcpStream, before: Bytes, open: &Arc<Open>) -> Rest {
+/// Waits for the rest of a head that begins with `before`, which can be empty lines. If nothing was read before, the
+/// connection goes to hyper immediately, except if `is_first` says that no other path could read the head.
+pub(super) async fn rest(stream: TcpStream, before: Bytes, is_first: bool, open: &Arc<Open>) -> Rest {
     let proxy = &open.proxy;
     let most = proxy.settings.max_header_bytes as usize;
     let mut strict = Strict::default();
-    let is_over = before.is_empty() || before.len() > most || is_refused(&before);
+    let is_over = (before.is_empty() && !is_first) || before.len() > most || is_refused(&before);
     if is_over || strict.check(&before).is_some() || !strict.is_in_first_head() {
         return Rest::Arrived(stream, before);
     }
@@ -50,10 +50,15 @@ pub(super) async fn rest(stream: TcpStream, before: Bytes, open: &Arc<Open>) -> 
     let arrives = async {
         loop {
             stream.readable().await?;
+            if head.is_over_the_bound() {
+                // Evicted connections end before this one reads on, also if many heads arrive together.
+                yield_now().await;
+            }
             let Some(read) = head.read(&stream)? else { continue };
             let new = &head.bytes[head.bytes.len() - read..];
-            // Only a complete line is parsed again. Otherwise, single bytes would cost the square of their number.
-            let is_refused = new.contains(&b'\n') && is_refused(&head.bytes);
+            // After the first bytes, only a complete line is parsed. Otherwise, single bytes would cost the square of their
+            // number.
+            let is_refused = (read == head.bytes.len() || new.contains(&b'\n')) && is_refused(&head.bytes);
             // At the end of the stream, hyper closes the connection.
             let is_over = read == 0 || is_refused || head.bytes.len() > most;
             if is_over || strict.check(new).is_some() || !strict.is_in_first_head() {
@@ -108,12 +113,17 @@ impl Head<'_> {
         Ok(Some(read))
     }
 
+    /// Whether all incomplete heads together have too many bytes.
+    fn is_over_the_bound(&self) -> bool {
+        self.proxy.partial_heads.load(Relaxed) > MOST_BYTES
+    }
+
     fn count(&mut self, strict: &Strict) {
         let now = self.bytes.capacity() + strict.kept();
         let more = now.saturating_sub(self.counted);
-        let all = self.proxy.partial_heads.fetch_add(more, Relaxed) + more;
+        self.proxy.partial_heads.fetch_add(more, Relaxed);
         self.counted += more;
-        if all > MOST_BYTES {
+        if self.is_over_the_bound() {
             self.proxy.slots.make_room(Rank::Silent);
         }
     }

@@ -70,8 +70,9 @@ pub struct Settings {
     #[arg(long, env = "WEIR_IDLE_TIMEOUT", value_name = "DURATION", default_value = "75s", value_parser = timeout)]
     pub(crate) idle_timeout: Duration,
 
-    /// The longest pause of a client that sends a body or reads a response. After this time, the agent responds with
-    /// 408, or disconnects a client that reads. The total time of a body has no limit.
+    /// The longest pause of a client that sends a body, or that should read a response or the bytes of a tunnel, such as
+    /// WebSocket. After this time, the agent responds with 408, or disconnects a client that should read. The total time
+    /// of a body has no limit.
     #[arg(long, env = "WEIR_STALL_TIMEOUT", value_name = "DURATION", default_value = "60s", value_parser = timeout)]
     pub(crate) stall_timeout: Duration,
 

@@ -209,6 +209,10 @@ impl AsyncWrite for Socket {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         this.activity.end();
+        if this.activity.is_tunnel() {
+            // The tunnel reads on: what the client still sends belongs to the app.
+            return Pin::new(&mut this.stream).poll_shutdown(cx);
+        }
         if this.goodbye.is_none() {
             ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
         }

@@ -22,6 +22,7 @@ use super::{
     failure::Failure,
     headers,
     response_body::ResponseBody,
+    stall_limit::StallLimit,
     traffic::{Protocol, Traffic},
     vetting::InvalidRequest,
     websocket::{self, handshake},
@@ -43,6 +44,8 @@ pub(super) struct Tunnels {
     /// Cancelled when connections that can close gracefully should do so. The token is shared, because cloning it takes
     /// a lock.
     pub(super) stop: Arc<CancellationToken>,
+    /// The longest pause of a client that reads.
+    pub(super) stall_timeout: Duration,
 }
 
 /// An upgrade that the client requested.
@@ -128,11 +131,12 @@ impl Upgrade {
         let speaking = traffic.speaking(if websocket { Protocol::WebSocket } else { Protocol::Tunnel });
         let tunnel = Tunnel::default();
         let held = tunnel.clone();
+        let stall_timeout = tunnels.stall_timeout;
         tunnels.tasks.spawn_local(async move {
             let _speaking = speaking;
             let _held = held;
             let (client, app) = match tokio::try_join!(client, app) {
-                Ok((client, app)) => (TokioIo::new(client), TokioIo::new(app)),
+                Ok((client, app)) => (StallLimit::new(TokioIo::new(client), stall_timeout), TokioIo::new(app)),
                 Err(error) => return tracing::debug!(%error, "upgrade failed"),
             };
             // The result is ignored, because there is no one to report an error to.

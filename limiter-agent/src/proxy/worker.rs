@@ -56,7 +56,11 @@ impl Worker {
         let short = ShortPath::new(&proxy);
         let gates = proxy.rules.gates();
         let tasks = TaskTracker::new();
-        let tunnels = Tunnels { tasks: tasks.clone(), stop: Arc::new(proxy.stop.clone()) };
+        let tunnels = Tunnels {
+            tasks: tasks.clone(),
+            stop: Arc::new(proxy.stop.clone()),
+            stall_timeout: proxy.settings.stall_timeout,
+        };
         let way = Forwarder { app: Arc::clone(&app), proxy: Arc::clone(&proxy), tunnels };
         let router = router(way);
         let start = |stream, peer: SocketAddr, slot: Option<ConnectionSlot>| {

@@ -39,6 +39,7 @@ mod smuggling;
 mod snapshots;
 mod support;
 mod tls;
+mod tunnels;
 mod uploads;
 mod waits;
 mod websocket;

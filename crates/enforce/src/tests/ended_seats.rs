@@ -23,7 +23,7 @@ pub(super) fn shared(requests: u64) -> Value {
 
 /// Two programs with one store.
 pub(super) struct World {
-    memory: Arc<Memory>,
+    pub(super) memory: Arc<Memory>,
     begins: Duration,
     start: Instant,
     clock: MonotonicClock,

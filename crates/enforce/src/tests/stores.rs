@@ -1,9 +1,10 @@
 //! What an answer says about limits that a store counts.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http_body_util::BodyExt;
 use tokio::time::sleep;
+use weir_store::Backend;
 
 use super::{ended_seats::World, *};
 
@@ -73,5 +74,38 @@ async fn a_lost_store_that_fails_open_leaves_everything() {
             let limit = state.limit.as_ref().map(|limit| (&*limit.name, limit.remaining));
             assert_eq!(limit, Some((name, remaining)), "{key}");
         }
+    }
+}
+
+/// A data plane that takes units in advance tries how many it can get. A refusal of a try is no refusal of a client.
+#[tokio::test(start_paused = true)]
+async fn a_quota_that_is_refused_bans_nobody() {
+    for is_shared in [false, true] {
+        let of = json!({"match": [{"descriptor": [{"name": "key"}]}], "key": [{"descriptor": "key"}]});
+        let ban = json!({"ban": {"after": 2, "withinMillis": 60_000, "forMillis": 600_000}});
+        let more = with(of, if is_shared { with(counted("FailClosed"), ban) } else { ban });
+        let rule = rule("r", &[limit("FixedWindow", 10, 10_000, json!({}))], more);
+        let world = World::before_the_end(Duration::from_secs(9));
+        let memory = Arc::clone(&world.memory);
+        let domain = with(policy("p", &[rule]), json!({"domain": "shop"}));
+        let limits = world.program_of(&[domain], move || Ok(Backend::Memory(Arc::clone(&memory))));
+        let decide = async |is_quota: bool, hits: u64| {
+            let entries = vec![("key", "x")];
+            let one = Descriptor { entries, is_unordered: false, hits, is_credit: false, is_quota, limit: None };
+            match limits.rules.decide_descriptors("shop", &[one]) {
+                DescriptorVerdict::Decided(answer) => answer.is_refused,
+                DescriptorVerdict::Waits(wait) => wait.answer().await.is_refused,
+            }
+        };
+        assert!(!decide(true, 8).await, "shared: {is_shared}");
+        for hits in [8, 7, 6, 5, 4, 3] {
+            assert!(decide(true, hits).await, "shared: {is_shared}");
+        }
+        assert_eq!((decide(false, 1).await, decide(true, 1).await), (false, false), "shared: {is_shared}");
+        for _ in 0..2 {
+            assert!(decide(false, 1).await, "shared: {is_shared}");
+        }
+        sleep(Duration::from_secs(10)).await;
+        assert!(decide(false, 1).await, "shared: {is_shared}: refusals of clients do count");
     }
 }

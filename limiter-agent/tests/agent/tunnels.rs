@@ -1,0 +1,77 @@
+//! Tests connections that were upgraded to a protocol that the agent does not know.
+
+use std::net::SocketAddr;
+
+use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+    time::timeout,
+};
+
+use crate::support::{Agent, PATIENCE, policy, read_head, snapshot};
+
+/// An app that switches to the protocol `tcp`, and then does this with each connection.
+async fn switching<F: Future<Output = ()> + Send>(then: impl Fn(TcpStream) -> F + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            read_head(&mut stream).await.expect("a request");
+            stream
+                .write_all(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: tcp\r\n\r\n")
+                .await
+                .expect("sent");
+            then(stream).await;
+        }
+    });
+    address
+}
+
+async fn open(agent: &Agent) -> TcpStream {
+    let mut client = agent.connect().await;
+    client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: tcp\r\n\r\n").await.expect("sent");
+    let head = read_head(&mut client).await.expect("a response");
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    client
+}
+
+#[tokio::test]
+async fn an_app_that_has_closed_its_side_still_gets_everything() {
+    let (got, mut received) = mpsc::unbounded_channel();
+    let app = switching(move |mut stream| {
+        let got = got.clone();
+        async move {
+            stream.shutdown().await.expect("open");
+            let mut buffer = [0; 64];
+            while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+                got.send(String::from_utf8_lossy(&buffer[..count]).into_owned()).expect("the test runs");
+            }
+        }
+    });
+    let agent = Agent::start(app.await, &[]);
+    let mut client = open(&agent).await;
+    assert_eq!(client.read(&mut [0; 1]).await.expect("open"), 0, "the app has closed its side");
+    for part in ["AAA", "BBB", "CCC", "DDD", "EEE", "FFF"] {
+        client.write_all(part.as_bytes()).await.expect("open");
+        let arrived = timeout(PATIENCE, received.recv()).await.expect("the app gets each part");
+        assert_eq!(arrived.as_deref(), Some(part));
+    }
+}
+
+/// While the client reads nothing, the agent cannot read the end of the app.
+#[tokio::test]
+async fn a_client_that_reads_nothing_does_not_keep_its_permit() {
+    let app = switching(async |mut stream| {
+        let _ = stream.write_all(&vec![0; 64 * 1024 * 1024]).await;
+    });
+    let agent = Agent::start(app.await, &["--stall-timeout", "3s"]);
+    let rule = json!({"name": "r", "action": "Limit", "concurrency": {"name": "parallel", "limit": 1}});
+    agent.apply(&snapshot(1, &[policy("p", &[rule])])).await;
+    let client = open(&agent).await;
+    let series = "weir_in_flight_requests{namespace=\"shop\",policy=\"p\",rule=\"r\",limit=\"parallel\"}";
+    agent.until_metric(series, 1.0).await;
+    agent.until_metric(series, 0.0).await;
+    drop(client);
+}
