@@ -102,7 +102,7 @@ pub(crate) trait Sweep: Send + Sync {
     /// Adds the levels that a new operator must know, at most `most` in all. Returns false if some are missing.
     fn levels(&self, most: usize, levels: &mut Vec<KnownKey>) -> bool;
 
-    /// Ends the shares of this program, and adds the units that they used. Drops seats of an earlier operator.
+    /// Ends the shares of this program, and adds the units that they used. Drops seats and refusals of an earlier operator.
     fn end_shares(&self, used: &mut Vec<KnownKey>);
 }
 

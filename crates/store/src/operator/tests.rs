@@ -98,9 +98,11 @@ impl Operator {
             self.not_yet.fetch_sub(1, Relaxed);
             return Some(Message { id: question.id, outcome: Outcome::NotYet });
         }
-        let (key, encoded) = EncodedTake::read(question).expect("a valid question");
+        let (key, mut encoded) = EncodedTake::read(question).expect("a valid question");
+        let now = now - 1_000 * self.behind_millis.load(Relaxed);
+        encoded.rebase_seen(now, 0);
         let mut values = lock(&self.values);
-        let outcome = model::take(values.get(&key), &encoded, now - 1_000 * self.behind_millis.load(Relaxed));
+        let outcome = model::take(values.get(&key), &encoded, now);
         values.insert(key, outcome.value);
         let outcome = Outcome::Counted(outcome.answer.message());
         (!self.is_silent.load(Relaxed)).then_some(Message { id: question.id, outcome })
@@ -261,6 +263,42 @@ async fn the_clock_of_a_new_operator_replaces_the_earlier_one() {
     limiter.ask(2, 0, 1, Duration::ZERO).await.expect("admitted").settle();
     let (time, now) = (program.client.time(program.client.now()).expect("known"), world.now() - 20_000);
     assert!((time.earliest..=time.latest).contains(&now), "{time:?} at {now}");
+}
+
+/// A key was refused until a time of a clock that was an hour ahead. The next operator decides when the key can go.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_ends_with_its_operator() {
+    let (mut world, program, link, limiter) = connected(Strategy::FixedWindow, 10, 60);
+    while request(&limiter).await.is_ok() {}
+    link.abort();
+    world.operator = Arc::default();
+    world.operator.behind_millis.store(3_600_000, Relaxed);
+    let now = world.now();
+    program.client.levels(10).0.iter().for_each(|question| drop(world.operator.answer(question, now)));
+    let _link = world.connect(&program);
+    // An answer about another key shows the new clock.
+    limiter.ask(8, 0, 1, Duration::ZERO).await.expect("admitted").settle();
+    let denied = request(&limiter).await.expect_err("a level that is ahead counts as used up");
+    let wait = denied.retry_after.expect("a time");
+    assert!(wait <= Duration::from_secs(60), "{wait:?}");
+    sleep(wait).await;
+    request(&limiter).await.expect("it has waited");
+}
+
+/// A request waits for a window of the earlier operator, and the next operator has units immediately.
+#[tokio::test(start_paused = true)]
+async fn a_waiting_request_asks_the_next_operator() {
+    let (mut world, program, link, limiter) = connected(Strategy::FixedWindow, 10, 3_600);
+    while request(&limiter).await.is_ok() {}
+    let waits = limiter.ask(7, 0, 1, Duration::from_secs(7_200));
+    assert!(limiter.known(7, 0, 1).is_refused());
+    sleep(Duration::from_secs(1)).await;
+    link.abort();
+    world.operator = Arc::default();
+    let next = world.start.elapsed();
+    let _link = world.connect(&program);
+    waits.await.expect("the operator has counted nothing").settle();
+    assert!(world.start.elapsed() - next < Duration::from_secs(1), "{:?}", world.start.elapsed() - next);
 }
 
 #[tokio::test(start_paused = true)]

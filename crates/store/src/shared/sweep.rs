@@ -93,6 +93,11 @@ impl Sweep for SharedLimiter {
             for (&hash, entry) in self.table.shard(index).iter_mut() {
                 let seats = std::mem::take(&mut entry.hand).units();
                 self.client.stats.count_lost(seats);
+                // A refusal names a time of the earlier operator's clock, and the new one can differ by hours.
+                entry.refused = None;
+                if let Some(sleeps) = entry.sleeps.take() {
+                    sleeps.notify_one();
+                }
                 let owed = entry.report(share_time, now);
                 let (Ok(key), true) = (Key::new(&rule.counters, hash), owed > 0) else { continue };
                 let terms = Arc::clone(&rule.set(entry.set).terms);
