@@ -220,7 +220,8 @@ pub(super) struct Refused {
 }
 
 impl Entry {
-    /// Returns true if the key can be forgotten.
+    /// Returns true if the key can be forgotten. A used share does not hold its key: clients choose keys, so they could
+    /// fill the table, and all other keys would be refused until the store returns.
     fn is_quiet(&self) -> bool {
         !self.asks && self.waiting.is_empty() && !self.owes()
     }
