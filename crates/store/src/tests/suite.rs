@@ -187,8 +187,9 @@ pub(crate) async fn compete(kind: &Kind, key: &Key, terms: &StoreTerms, leases: 
 async fn pods_together_never_exceed_a_limit_and_use_it() {
     for kind in kinds() {
         for (index, &strategy) in (0..).zip(kind.strategies) {
-            // A slot of a leaky bucket is lost if no pod asks for it.
-            let requests = if strategy == Strategy::LeakyBucket { 20 } else { 200 };
+            // A slot of a leaky bucket is lost if no pod asks for it. A slot has 125 ms, because a busy machine can run
+            // no pod for some time.
+            let requests = if strategy == Strategy::LeakyBucket { 4 } else { 200 };
             let quota = quota(strategy, requests, 500);
             let terms = StoreTerms::new(1, &[(0, quota)]).expect("terms");
             // With leases, pods take more seats than they use, and unused seats expire.
@@ -264,24 +265,25 @@ async fn a_small_limit_over_many_pods_is_exact() {
     }
 }
 
-/// Waiting requests get slots, each one interval after the one before, for all pods together.
+/// Waiting requests get slots, each one interval after the one before, for all pods together. An interval is 10 s, so
+/// that no further slot comes within the patience of a later question.
 #[tokio::test]
 async fn waiting_requests_get_slots() {
     for kind in kinds().into_iter().filter(|kind| kind.strategies.contains(&Strategy::LeakyBucket)) {
-        let quota = quota(Strategy::LeakyBucket, 10, 1_000);
+        let quota = quota(Strategy::LeakyBucket, 10, 100_000);
         let terms = StoreTerms::new(1, &[(0, quota)]).expect("terms");
         let stores = [(kind.pod)(), (kind.pod)()];
         let (mut slots, mut now) = (Vec::new(), 0);
         for index in 0..6 {
-            let question = Take { requests: 5, patience: Duration::from_secs(1), ..Take::new(&terms) };
+            let question = Take { requests: 5, patience: Duration::from_secs(100), ..Take::new(&terms) };
             let reply = stores[index % 2].take(&key(1), &question).await.expect("an answer");
             now = reply.time;
             let Some(served) = reply.served else { continue };
             slots.extend((0..reply.granted).map(|before| (served.due(&terms, before, 1).max(reply.time), 1)));
         }
         assert_eq!(excess(quota, &slots), [""; 0], "{}", kind.name);
-        assert!((10..=12).contains(&slots.len()), "{}: a second of waiting: {slots:?}", kind.name);
-        assert!(slots.iter().all(|&(slot, _)| slot <= now + 1_000_000), "{}", kind.name);
+        assert!((10..=11).contains(&slots.len()), "{}: 100 seconds of waiting: {slots:?}", kind.name);
+        assert!(slots.iter().all(|&(slot, _)| slot <= now + 100_000_000), "{}", kind.name);
     }
 }
 
