@@ -12,7 +12,7 @@ use rustls::{
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
+    net::{TcpListener, TcpSocket},
     sync::{mpsc, watch},
 };
 use tokio_rustls::TlsAcceptor;
@@ -281,8 +281,10 @@ async fn a_peer_that_takes_for_ever_is_given_up_in_time() {
         let error = called(address, credentials(&ours), Duration::from_millis(300)).await.unwrap_err();
         assert!(matches!(error, ContactError::Timeout(_)), "{error:?}");
     }
-    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let error = called(gone, credentials(&ours), LIMIT).await.unwrap_err();
+    // Nobody listens at this port, and nobody else gets it.
+    let gone = TcpSocket::new_v4().unwrap();
+    gone.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let error = called(gone.local_addr().unwrap(), credentials(&ours), LIMIT).await.unwrap_err();
     assert!(matches!(&error, ContactError::Connection(text) if text.contains("refused")), "{error:?}");
 }
 
