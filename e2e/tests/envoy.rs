@@ -277,7 +277,7 @@ const QUOTA_BURST: u64 = 100;
 /// all Envoys together have admitted at most what the limit admits since `start`. Returns what each of them has admitted.
 async fn load(envoys: &[&Envoy], wanted: u64, admitted: &Arc<AtomicU64>, start: Instant) -> Result<Vec<u64>> {
     const CLIENTS: usize = 8;
-    let end = admitted.load(Ordering::Relaxed) + wanted;
+    let (begun, end) = (Instant::now(), admitted.load(Ordering::Relaxed) + wanted);
     let mut clients = JoinSet::new();
     for (index, envoy) in envoys.iter().enumerate() {
         for _ in 0..CLIENTS {
@@ -295,7 +295,7 @@ async fn load(envoys: &[&Envoy], wanted: u64, admitted: &Arc<AtomicU64>, start: 
                         ensure!(all <= most, "{all} of {most}");
                     }
                     ensure!(
-                        start.elapsed() < stage::PATIENCE,
+                        begun.elapsed() < stage::PATIENCE,
                         "{} of {end} requests",
                         admitted.load(Ordering::Relaxed)
                     );

@@ -114,6 +114,7 @@ fn caller(agents: &Authority, own: &Identity) -> Result<TlsConnector> {
 
 #[tokio::test]
 async fn a_limit_is_one_limit_for_all_agents_and_survives_the_operator() -> Result<()> {
+    let _cores = CORES.read().await;
     let rule = "limits: [{name: day, requests: 30, per: 24h, strategy: SlidingWindowLog}]";
     let fleet = Fleet::start(rule).await?;
     // The agents have channels before they have the rule.
@@ -150,6 +151,7 @@ async fn a_limit_is_one_limit_for_all_agents_and_survives_the_operator() -> Resu
 /// A ban that one agent starts is in force in all agents, also after a change of operators, until a hand lifts it.
 #[tokio::test]
 async fn a_ban_is_in_force_in_all_agents_and_survives_the_operator() -> Result<()> {
+    let _cores = CORES.read().await;
     let rule = "key: [{header: x-key}], ban: {after: 3, for: 1h}, \
                 limits: [{name: day, requests: 6, per: 24h, strategy: FixedWindow}]";
     let fleet = Fleet::start(rule).await?;
@@ -184,6 +186,7 @@ async fn a_ban_is_in_force_in_all_agents_and_survives_the_operator() -> Result<(
 /// is paused, the agents first refuse requests. When it resumes, all agents ask it again.
 #[tokio::test]
 async fn agents_use_their_share_while_there_is_no_operator() -> Result<()> {
+    let _cores = CORES.read().await;
     let fleet =
         Fleet::start("limits: [{name: second, requests: 400, per: 1s, strategy: TokenBucket, burst: 400}]").await?;
     let operator = fleet.operator().await?;
@@ -218,6 +221,7 @@ async fn agents_use_their_share_while_there_is_no_operator() -> Result<()> {
 /// get the whole limit. Then the agent has a new channel.
 #[tokio::test]
 async fn an_agent_that_was_paused_asks_on_a_new_channel() -> Result<()> {
+    let _cores = CORES.read().await;
     let fleet = Fleet::start("limits: [{name: day, requests: 40, per: 24h, strategy: SlidingWindowLog}]").await?;
     let operator = fleet.operator().await?;
     let [paused, other, _] = &fleet.agents[..] else { bail!("not three agents") };
@@ -249,6 +253,7 @@ async fn an_agent_that_was_paused_asks_on_a_new_channel() -> Result<()> {
 async fn whatever_happens_to_operators_the_limit_holds() -> Result<()> {
     const RATE: f64 = 200.0;
     const BURST: f64 = 100.0;
+    let _cores = CORES.write().await;
     let fleet =
         Fleet::start("limits: [{name: second, requests: 200, per: 1s, strategy: TokenBucket, burst: 100}]").await?;
     let mut operator = fleet.operator().await?;
@@ -303,6 +308,7 @@ async fn whatever_happens_to_operators_the_limit_holds() -> Result<()> {
 /// next to them gets no policy with a domain.
 #[tokio::test]
 async fn rate_limit_services_have_one_limit_together() -> Result<()> {
+    let _cores = CORES.read().await;
     build_programs().await?;
     let folder = tempfile::tempdir()?;
     let at = |name: &str| folder.path().join(name);

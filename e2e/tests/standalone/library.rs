@@ -73,6 +73,7 @@ fn write(stage: &Stage, rule: &str) -> Result<()> {
 /// Both programs count as pods, and have one limit together. Without the operator, each has its share.
 #[tokio::test]
 async fn programs_with_the_library_have_one_limit_together_and_a_share_without_the_operator() -> Result<()> {
+    let _cores = CORES.read().await;
     build_programs().await?;
     let folder = tempfile::tempdir()?;
     let at = |name: &str| folder.path().join(name);
