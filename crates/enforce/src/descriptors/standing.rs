@@ -3,7 +3,8 @@
 
 use super::{
     super::{decide::RequestContext, jwt::Tokens, live::LiveRules},
-    Descriptor, LimitState, Matched, MatchedRules, Question,
+    Descriptor, LimitState, MatchedRules, Question,
+    matched::Matched,
 };
 use crate::matching::RequestView;
 
