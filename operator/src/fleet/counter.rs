@@ -7,11 +7,11 @@
 //!
 //! In the phases Collecting and Settling, the counter does two things: it raises its counts to the levels that agents
 //! report, and charges the units that their shares used. If a pod was missing at the end, or its levels were
-//! incomplete, its agent may have used units that the counter does not know. Then all limits count as used up at that
-//! time.
+//! incomplete, its agent may have used units that the counter does not know. Then the limits of all rules that agents
+//! can have had until then count as used up at that time.
 
 use std::{
-    collections::{HashMap, hash_map},
+    collections::{HashMap, HashSet, hash_map},
     time::Duration,
 };
 
@@ -58,8 +58,11 @@ pub struct Counter {
     is_planned: bool,
     /// True if an agent could not send all levels that it knew.
     is_incomplete: bool,
-    /// The time at which all limits count as used up, if a level was missing.
+    /// The time at which the limits of all earlier rules count as used up, if a level was missing.
     used_up_at: Option<u64>,
+    /// The names of the counters of rules that agents can have used before the counter began to count. Empty if no level
+    /// was missing. They are rules of the first contents of a term, so their number has the bound of these contents.
+    earlier: HashSet<String>,
     pods: Pods,
     keys: HashMap<Key, Entry>,
     /// The number of keys of each rule, by the name of its counters.
@@ -106,6 +109,7 @@ impl Counter {
             is_planned: false,
             is_incomplete: false,
             used_up_at: None,
+            earlier: HashSet::new(),
             pods: Pods::default(),
             keys: HashMap::new(),
             of_rule: HashMap::new(),
@@ -160,6 +164,13 @@ impl Counter {
     /// Sets the rules of scope Fleet that a pod has. A pod without rules is not expected.
     pub fn expect(&mut self, pod: &str, rules: &[FleetRule], now: Duration) {
         let at = self.advance(now);
+        if !(self.is_counting() && self.is_planned) {
+            for FleetRule { counters, .. } in rules {
+                if !self.earlier.contains(counters) {
+                    self.earlier.insert(counters.clone());
+                }
+            }
+        }
         self.pods.expect(pod, rules, self.has_levels(), at);
     }
 
@@ -220,7 +231,11 @@ impl Counter {
             self.phase = Phase::Counting;
             let is_missing =
                 !self.is_planned || self.is_incomplete || self.pods.totals.unknown + self.pods.totals.arriving > 0;
-            self.used_up_at = is_missing.then_some(at);
+            if is_missing {
+                self.used_up_at = Some(at);
+            } else {
+                self.earlier = HashSet::new();
+            }
         }
         at
     }
@@ -275,7 +290,8 @@ impl Counter {
         }
         let (absent, sum, since) = self.pods.absence(&rule.policy, now);
         self.make_room(&key, &question.counters, now)?;
-        let (is_counting, used_up_at) = (self.is_counting(), self.used_up_at);
+        let is_counting = self.is_counting();
+        let used_up_at = self.used_up_at.filter(|_| self.earlier.contains(&rule.counters));
         let entry = match self.keys.entry(key) {
             hash_map::Entry::Occupied(entry) => entry.into_mut(),
             hash_map::Entry::Vacant(entry) => entry.insert(Entry {

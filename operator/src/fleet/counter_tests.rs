@@ -296,6 +296,51 @@ fn if_a_pod_is_missing_all_limits_count_as_used_up() {
     assert_eq!(bench.granted(40), 30);
 }
 
+/// A rule that comes when the counter counts was used by no agent before. A rule that agents had is still used up, also
+/// with another limit and for unknown keys.
+#[test]
+fn only_rules_that_agents_had_before_count_as_used_up() {
+    let mut bench = Bench::new();
+    bench.counter.term = Term::unbounded();
+    let channel = bench.ready("a");
+    for _ in 0..10 {
+        bench.after(1).message("a", channel);
+    }
+    bench.confirm("a", channel);
+    assert!(bench.counter.is_counting());
+    bench.after(3600).message("a", channel);
+    bench.confirm("a", channel);
+    bench.rules = vec![rule("shop/api.all", 8), rule("shop/api.late", 8)];
+    bench.counter.expect("a", &bench.rules, bench.now);
+    bench.counter.planned(bench.now);
+    let granted = |bench: &mut Bench, counters: &str, hash: &str| {
+        let question = Question { counters: counters.into(), hash: hash.into(), stamp: 8, ..bench.question(100) };
+        match bench.ask(question) {
+            Outcome::Counted(granted) => granted.granted,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(granted(&mut bench, "shop/api.all", "1"), 0);
+    assert_eq!(granted(&mut bench, "shop/api.late", "1"), 30, "b has a quarter");
+    assert_eq!(granted(&mut bench, "shop/api.all", "2"), 0);
+}
+
+/// The engine plans its pods so late that the counter counts already. Their agents had these rules before.
+#[test]
+fn rules_of_the_first_plan_count_as_used_up() {
+    let mut bench = Bench::new();
+    bench.counter = Counter::new(Term::unbounded(), bench.now, UNIX);
+    bench.after(15);
+    assert!(bench.counter.is_counting());
+    bench.counter.expect("a", &bench.rules, bench.now);
+    bench.counter.planned(bench.now);
+    bench.rules.push(rule("shop/api.late", 7));
+    bench.counter.expect("a", &bench.rules, bench.now);
+    assert_eq!(bench.granted(1), 0);
+    let late = Question { counters: "shop/api.late".to_owned(), ..bench.question(1) };
+    assert!(matches!(bench.ask(late), Outcome::Counted(granted) if granted.granted == 1));
+}
+
 /// Units that one pod gives back serve the others, but not the share of an absent pod. A report gives nothing back.
 #[test]
 fn pods_give_units_back() {
