@@ -264,6 +264,8 @@ impl LinkMachine {
                 self.attempts = 0;
                 self.proof = Proof::Confirmed;
             }
+            // Another link or leader decides what the agent enforces.
+            _ if at.sequence.is_none() => {}
             _ if is_idle && self.contradicts(in_force) => {
                 self.proof = Proof::Contradicted;
                 self.push_later(at);
@@ -444,7 +446,7 @@ impl LinkMachine {
 
     fn push(&mut self, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
         let Some(sequence) = at.sequence else {
-            // The term has ended. The next leader has its own link, and this link ends soon.
+            // The term has ended, or the link is retired. The next leader, and a pod that comes back, has its own link.
             self.push = Push::Idle;
             return;
         };

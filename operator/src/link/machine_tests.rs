@@ -370,6 +370,18 @@ fn nothing_is_pushed_after_the_term() {
     assert_eq!(bench.does(LinkEvent::PermitGranted), ["release permit"]);
 }
 
+/// The link of a pod that came back pushes. The retired link still serves the agent, and does not call it a rival.
+#[test]
+fn a_link_that_may_not_push_leaves_other_content_alone() {
+    let mut bench = Bench::converged();
+    bench.at.sequence = None;
+    for sequence in 101..110 {
+        bench.after(Duration::from_secs(1));
+        let revision = format!("two-{sequence}");
+        assert_eq!(bench.does(LinkEvent::Received(status(Some((sequence, &revision))))), ["status"]);
+    }
+}
+
 #[test]
 fn a_push_that_nobody_answers_is_a_miss() {
     let (mut bench, _) = Bench::greeted(status(None));

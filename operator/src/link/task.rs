@@ -147,10 +147,13 @@ impl Task {
     fn moment(&self) -> LinkMoment {
         let term = &self.shared.term;
         let since_boot = clock::since_boot();
+        // The engine no longer tells a retired link which content it wants. If the pod comes back, the engine starts
+        // another link, and this one would push old content against it.
+        let is_wanted = self.desired.has_changed().is_ok();
         LinkMoment {
             now: clock::now(),
             unix: clock::unix_micros() / 1_000_000,
-            sequence: term.is_current(since_boot).then(|| term.sequence(since_boot)),
+            sequence: (is_wanted && term.is_current(since_boot)).then(|| term.sequence(since_boot)),
             every: self.shared.status_interval.every(),
         }
     }

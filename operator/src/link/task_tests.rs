@@ -171,7 +171,7 @@ async fn questions_are_answered_once_the_share_of_the_agent_is_over() {
     fleet.expect(&pod.uid, Some(&content));
     fleet.planned();
     let (uid, url) = (pod.uid.clone(), format!("https://{address}"));
-    let link = Link::start(Arc::new(shared), pod.key, pod.uid, &url, content);
+    let link = Link::start(Arc::new(shared), pod.key, pod.uid, &url, content.clone());
     let mut served = timeout(LONG, calls.recv()).await.expect("the link must call the agent").unwrap();
     let answers = async |served: &mut Served| loop {
         if let ToAgent::Answers(answers) = timeout(LONG, served.received()).await.unwrap().expect("a message") {
@@ -180,6 +180,8 @@ async fn questions_are_answered_once_the_share_of_the_agent_is_over() {
     };
 
     served.say(status(None)).await;
+    acknowledge(&mut served).await;
+    served.say(status(Some(&content.revision))).await;
     served.say(ToOperator::Questions(vec![question(1, 0)])).await;
     let early = Outcome::NotYet;
     assert_eq!(answers(&mut served).await, [Answer { id: 1, outcome: early }]);
@@ -199,11 +201,17 @@ async fn questions_are_answered_once_the_share_of_the_agent_is_over() {
     // The pod is being deleted. Its agent still serves requests, and asks until it ends.
     fleet.expect(&uid, None);
     let task = link.retire();
-    served.say(ToOperator::Questions(vec![question(3, 0)])).await;
-    let [Answer { id: 3, outcome: Outcome::Counted(refused) }] = &answers(&mut served).await[..] else {
-        panic!("not the answer to the question");
-    };
-    assert_eq!(refused.granted, 0, "the limit is used up");
+    // The pod comes back, and its new link pushes.
+    served.say(status(Some("newer"))).await;
+    for id in [3, 4] {
+        served.say(ToOperator::Questions(vec![question(id, 0)])).await;
+        let message = timeout(LONG, served.received()).await.unwrap().expect("a message");
+        let ToAgent::Answers(answers) = message else { panic!("a retired link pushed") };
+        let [Answer { id: answered, outcome: Outcome::Counted(refused) }] = &answers[..] else {
+            panic!("not the answer to the question");
+        };
+        assert_eq!((*answered, refused.granted), (id, 0), "the limit is used up");
+    }
     drop(served);
     let ended = async {
         while !task.is_finished() {
