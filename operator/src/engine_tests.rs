@@ -51,6 +51,45 @@ async fn a_new_pod_of_the_same_name_and_address_gets_a_new_link() {
     }
 }
 
+/// Its agent can be cut off, and still have the rules. So the counter must know that the pod is not gone.
+#[test]
+fn a_pod_whose_policy_was_deleted_is_not_gone() {
+    let mut machine = EngineMachine::new(Duration::from_secs(10));
+    let mut expected = |event| {
+        let moment = EngineMoment { now: clock::now(), timestamp: clock::timestamp() };
+        let actions = machine.handle(event, moment).into_iter();
+        let expected = actions.filter_map(|action| match action {
+            EngineAction::Expect { uid, content } => Some((uid, content.map(|content| content.fleet.len()))),
+            _ => None,
+        });
+        expected.collect::<Vec<_>>()
+    };
+    assert_eq!(expected(EngineEvent::Term(Some(Term::unbounded()))), []);
+    let mut after = |change| {
+        let update = Update { changes: vec![change], complete: true };
+        assert_eq!(expected(EngineEvent::Update(update)), [], "changes are gathered");
+        expected(EngineEvent::Due)
+    };
+    let limit = json!({"name": "all", "requests": 50, "per": "1s"});
+    let rule = json!({"name": "all", "scope": "Fleet", "limits": [limit]});
+    let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [rule]});
+    let policy = || {
+        let spec = Ok(Arc::new(serde_json::from_value(spec.clone()).unwrap()));
+        let policy = Policy { uid: "p".to_owned(), generation: 1, created: None, changed: None, spec, file: None };
+        Some((policy, StoredStatus { status: None, version: None }))
+    };
+    let (agent, membership) = (Agent::At("http://127.0.0.1:1".into()), Arc::new(Membership::Everything));
+    let pod = Pod { uid: "a".to_owned(), membership, agent, store_secrets: None };
+    let (pod_key, policy_key) = (ObjectKey::new("shop", "a"), ObjectKey::new("shop", "checkout"));
+
+    after(Change::Pod(pod_key.clone(), Some(pod)));
+    let a = |rules| [("a".to_owned(), rules)];
+    assert_eq!(after(Change::Policy(policy_key.clone(), policy())), a(Some(1)));
+    assert_eq!(after(Change::Policy(policy_key.clone(), None)), a(Some(0)));
+    assert_eq!(after(Change::Policy(policy_key, policy())), a(Some(1)));
+    assert_eq!(after(Change::Pod(pod_key, None)), a(None));
+}
+
 /// A policy was replaced by one of the same name. The status of the first must not be written to the new object.
 #[tokio::test]
 async fn a_new_policy_of_the_same_name_gets_a_new_record() {

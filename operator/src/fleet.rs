@@ -52,7 +52,10 @@ impl Fleet {
 
     /// Sets the content that the engine has planned for a pod. `None` if the pod is gone.
     pub fn expect(&self, pod: &str, content: Option<&Content>) {
-        self.with(|counter, now| counter.expect(pod, content.map_or(&[], |content| &content.fleet), now));
+        self.with(|counter, now| match content {
+            Some(content) => counter.expect(pod, &content.fleet, now),
+            None => counter.gone(pod, now),
+        });
     }
 
     /// Records that the engine has planned all pods that it knows.
@@ -120,6 +123,11 @@ impl Presence {
     /// Records that the agent has sent the levels that it knows.
     pub fn levels_sent(&self, sent: LevelsSent) {
         self.fleet.with(|counter, now| counter.levels_sent(&self.pod, self.number, sent, now));
+    }
+
+    /// Records that the agent has acknowledged this content.
+    pub fn acknowledged(&self, content: &Content) {
+        self.fleet.with(|counter, now| counter.acknowledged(&self.pod, self.number, &content.fleet, now));
     }
 
     /// Answers questions. `contents` are the contents that the agent can have in force.

@@ -305,7 +305,9 @@ impl EngineMachine {
                 None => self.fleet_pods.remove(&pod),
             };
             if let Some(uid) = before.filter(|before| counted.is_none_or(|(known, _)| known.uid != *before)) {
-                actions.push(EngineAction::Expect { uid, content: None });
+                let still = planned.filter(|(pod, _)| pod.uid == uid && matches!(pod.agent, Agent::At(_)));
+                let content = still.map(|(_, cohort)| cohort.content.clone());
+                actions.push(EngineAction::Expect { uid, content });
             }
             if let Some((known, cohort)) = counted {
                 let (uid, content) = (known.uid.clone(), Some(cohort.content.clone()));

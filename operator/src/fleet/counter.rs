@@ -161,7 +161,8 @@ impl Counter {
         Usage { policies: self.pods.sharing().collect(), keys: self.of_rule.clone() }
     }
 
-    /// Sets the rules of scope Fleet that a pod has. A pod without rules is not expected.
+    /// Sets the rules of scope Fleet that a pod has. A pod without rules is not expected. It keeps the shares of policies
+    /// that it lost, for some time, until its agent acknowledges that.
     pub fn expect(&mut self, pod: &str, rules: &[FleetRule], now: Duration) {
         let at = self.advance(now);
         if !(self.is_counting() && self.is_planned) {
@@ -172,6 +173,12 @@ impl Counter {
             }
         }
         self.pods.expect(pod, rules, self.has_levels(), at);
+    }
+
+    /// Records that a pod is gone.
+    pub fn gone(&mut self, pod: &str, now: Duration) {
+        let at = self.advance(now);
+        self.pods.gone(pod, at);
     }
 
     /// Records that the engine has planned all pods that it knows.
@@ -206,6 +213,12 @@ impl Counter {
         self.previous_is_ahead = self.previous_is_ahead.max(ahead.unwrap_or(0));
         self.pods.levels_sent(pod, channel, sent.releases, at);
         self.advance(now);
+    }
+
+    /// Records that an agent has acknowledged a content with these rules.
+    pub fn acknowledged(&mut self, pod: &str, channel: u64, rules: &[FleetRule], now: Duration) {
+        let at = self.advance(now);
+        self.pods.acknowledged(pod, channel, rules, at);
     }
 
     /// Records the end of a channel.

@@ -464,11 +464,65 @@ fn a_pod_that_came_later_has_a_smaller_share() {
         }
     };
     assert_eq!(other(&mut bench), 25, "b can still have a quarter");
-    // A policy that is deleted and created again is a new one.
-    bench.counter.expect("b", &[], bench.now);
+    // A pod that is gone and comes back is a new one.
+    bench.counter.gone("b", bench.now);
     bench.counter.expect("b", &bench.rules, bench.now);
     bench.after(4).message("a", a);
     assert_eq!(bench.counter.usage(bench.now).policies["shop/api"], [(1, 8)]);
+}
+
+/// The agent of a pod that is cut off does not learn that the policy was deleted, and still uses its share.
+#[test]
+fn a_policy_that_is_created_again_reserves_the_share_of_a_pod_that_is_cut_off() {
+    for (seconds, is_kept) in [(0, true), (59, true), (60, false)] {
+        let (mut bench, [a, b]) = Bench::with(Strategy::FixedWindow, Term::unbounded()).into_counting();
+        bench.counter.ended("b", b, bench.now);
+        let since = bench.counter.time(bench.now);
+        bench.after(1).message("a", a);
+        for pod in ["a", "b"] {
+            bench.counter.expect(pod, &[], bench.now);
+        }
+        bench.counter.acknowledged("a", a, &[], bench.now);
+        assert_eq!(bench.counter.absent(), 0, "no pod is expected");
+        bench.after(seconds).message("a", a);
+        bench.rules[0].sharers = 8;
+        for pod in ["a", "b"] {
+            bench.counter.expect(pod, &bench.rules, bench.now);
+        }
+        bench.release("a", a);
+        bench.confirmed("a", a, bench.releases[&a]);
+        let absence = bench.counter.pods.absence("shop/api", bench.counter.time(bench.now));
+        if is_kept {
+            let sum = u128::from(seconds + 1) * 1_000_000 * part(4);
+            assert_eq!(absence, (vec![(1, 4)], sum, since), "its share did not end in {seconds} s");
+            assert_eq!((bench.counter.absent(), bench.granted(100)), (1, 30));
+        } else {
+            assert_eq!((bench.counter.absent(), bench.granted(100)), (0, 40), "it is a new pod");
+        }
+    }
+}
+
+/// A channel can lose its messages when the policy is deleted. So an agent that has not acknowledged this still has it.
+#[test]
+fn a_pod_that_is_cut_off_after_it_lost_a_policy_keeps_its_share() {
+    for is_told in [false, true] {
+        let (mut bench, [a, b]) = Bench::counting();
+        for pod in ["a", "b"] {
+            bench.counter.expect(pod, &[], bench.now);
+        }
+        bench.counter.acknowledged("a", a, &[], bench.now);
+        // An agent can acknowledge what was pushed before, and on an earlier channel.
+        let (before, none) = (bench.rules.clone(), Vec::new());
+        bench.counter.acknowledged("b", b, if is_told { &none } else { &before }, bench.now);
+        bench.counter.acknowledged("b", a, &[], bench.now);
+        bench.after(6).message("a", a);
+        for pod in ["a", "b"] {
+            bench.counter.expect(pod, &bench.rules, bench.now);
+        }
+        bench.confirm("a", a);
+        let (absent, granted) = if is_told { (0, 40) } else { (1, 30) };
+        assert_eq!((bench.counter.absent(), bench.granted(100)), (absent, granted), "told: {is_told}");
+    }
 }
 
 #[test]
@@ -484,7 +538,7 @@ fn a_new_pod_reserves_nothing_for_ten_seconds_and_a_deleted_one_nothing() {
     assert_eq!(bench.after(9).counter.absent(), 0);
     assert_eq!(bench.after(1).counter.absent(), 1);
     assert_eq!(bench.counter.usage(bench.now).policies, [("shop/api".into(), vec![(1, 4)])].into());
-    bench.counter.expect("c", &[], bench.now);
+    bench.counter.gone("c", bench.now);
     assert_eq!(bench.counter.absent(), 0);
     assert_eq!(bench.granted(100), 40);
 }

@@ -24,6 +24,10 @@ use crate::plan::FleetRule;
 /// requests instead of using its share (`FIRST_CHANNEL` in `crates/store/src/operator.rs`).
 const NEW: u64 = 10_000_000;
 
+/// The time for which a pod keeps its share of a policy that it lost, if its agent does not acknowledge that. The agent
+/// still has the policy. If the policy is created again within this time, agents and counter keep its counts.
+const LOST: u64 = 60_000_000;
+
 /// The pods of one term. Times are microseconds of the counter's clock.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
@@ -50,6 +54,8 @@ pub(super) struct Totals {
 struct Pod {
     /// The policies with rules of scope Fleet that the pod has. Empty if the pod is not expected.
     policies: Vec<Sharing>,
+    /// The policies that the pod lost, and that its agent can still have.
+    lost: Vec<Lost>,
     /// The time until which the pod is new.
     new_until: u64,
     channel: Option<Channel>,
@@ -92,6 +98,14 @@ struct Sharing {
     sharers: u32,
 }
 
+/// A policy that was deleted, or that no longer targets the pod.
+#[derive(Clone, Debug)]
+struct Lost {
+    sharing: Sharing,
+    /// The time until which the pod keeps its share.
+    until: u64,
+}
+
 /// The absent pods of one policy.
 #[derive(Debug, Default)]
 struct Absence {
@@ -117,6 +131,11 @@ impl Absence {
 }
 
 impl Pod {
+    /// The policies whose shares the agent can use while it is cut off.
+    fn shares(&self) -> impl Iterator<Item = &Sharing> {
+        self.policies.iter().chain(self.lost.iter().map(|lost| &lost.sharing))
+    }
+
     fn is_present(&self, now: u64) -> bool {
         self.channel.as_ref().is_some_and(|channel| channel.stage == Stage::Present && now < channel.until)
     }
@@ -127,11 +146,9 @@ impl Pod {
             Stage::Released | Stage::Present => Some(channel.until),
             Stage::Greeted | Stage::Ready => None,
         });
-        [channel, (!self.policies.is_empty()).then_some(self.new_until)]
-            .into_iter()
-            .flatten()
-            .filter(|at| *at > now)
-            .min()
+        let new = (!self.policies.is_empty()).then_some(self.new_until);
+        let lost = self.lost.iter().map(|lost| lost.until);
+        channel.into_iter().chain(new).chain(lost).filter(|at| *at > now).min()
     }
 
     /// What this pod adds to the totals.
@@ -174,16 +191,38 @@ impl Pods {
             return;
         }
         self.change(pod, now, |pod| {
-            if pod.policies.is_empty() && is_new {
+            if pod.shares().next().is_none() && is_new {
                 pod.new_until = now + NEW;
             }
-            for earlier in &pod.policies {
+            for earlier in pod.shares() {
                 if let Some(known) = policies.iter_mut().find(|known| known.policy == earlier.policy) {
                     known.sharers = known.sharers.min(earlier.sharers);
                 }
             }
-            pod.policies = policies;
+            let earlier = std::mem::replace(&mut pod.policies, policies);
+            pod.lost.extend(earlier.into_iter().map(|sharing| Lost { sharing, until: now + LOST }));
+            let policies = &pod.policies;
+            pod.lost.retain(|lost| policies.iter().all(|known| known.policy != lost.sharing.policy));
         });
+    }
+
+    /// Records that an agent has acknowledged a content with these rules. It uses no share of other policies.
+    pub(super) fn acknowledged(&mut self, pod: &str, number: u64, rules: &[FleetRule], now: u64) {
+        let Some(known) = self.pods.get(pod).filter(|pod| !pod.lost.is_empty()) else { return };
+        if known.channel.as_ref().is_some_and(|channel| channel.number == number) {
+            let is_had = |lost: &Lost| rules.iter().any(|rule| rule.policy == lost.sharing.policy);
+            self.change(pod, now, |pod| pod.lost.retain(is_had));
+        }
+    }
+
+    /// Records that a pod is gone, and its agent with it.
+    pub(super) fn gone(&mut self, pod: &str, now: u64) {
+        if self.pods.contains_key(pod) {
+            self.change(pod, now, |pod| {
+                pod.policies.clear();
+                pod.lost.clear();
+            });
+        }
     }
 
     /// Registers a new channel, and returns its number.
@@ -286,24 +325,25 @@ impl Pods {
         let (name, mut pod) = self.pods.remove_entry(name).unwrap_or_else(|| (name.into(), Pod::default()));
         let before = pod.totals();
         if let Some(since) = pod.absent_since {
-            self.count(&pod.policies, since, -1, now);
+            self.count(pod.shares(), since, -1, now);
         }
         // The agent of a pod that was present asked the counter when it sent its last message.
         let present = pod.channel.as_ref().filter(|channel| channel.stage == Stage::Present);
         let since = pod.absent_since.unwrap_or(present.map_or(0, |channel| channel.last_message_at));
         change(&mut pod);
+        pod.lost.retain(|lost| now < lost.until);
         if pod.is_present(now) {
             // If its channel ends now, its agent does not wait as a new one does.
             pod.new_until = pod.new_until.min(now);
         }
-        let is_absent = !pod.policies.is_empty() && !pod.is_present(now) && now >= pod.new_until;
+        let is_absent = pod.shares().next().is_some() && !pod.is_present(now) && now >= pod.new_until;
         pod.absent_since = is_absent.then_some(since);
         if is_absent {
-            self.count(&pod.policies, since, 1, now);
+            self.count(pod.shares(), since, 1, now);
         }
         self.totals.replace(before, pod.totals());
         self.set_timer(&name, &mut pod, now);
-        if pod.policies.is_empty() && pod.channel.is_none() {
+        if pod.shares().next().is_none() && pod.channel.is_none() {
             if let Some(timer) = pod.timer {
                 self.timers.remove(&(timer, name));
             }
@@ -327,8 +367,8 @@ impl Pods {
         }
     }
 
-    fn count(&mut self, policies: &[Sharing], since: u64, change: i32, now: u64) {
-        for Sharing { policy, sharers } in policies {
+    fn count<'a>(&mut self, shares: impl Iterator<Item = &'a Sharing>, since: u64, change: i32, now: u64) {
+        for Sharing { policy, sharers } in shares {
             let absence = self.policies.entry(policy.clone()).or_default();
             (absence.sum, absence.at) = (absence.sum_at(now), now.max(absence.at));
             add(&mut absence.absent, *sharers, change);
@@ -339,7 +379,7 @@ impl Pods {
     /// Counts a pod as absent since its last message, because its agent may have noticed the end of the channel first.
     fn backdate(&mut self, pod: &str, since: u64, now: u64) {
         let Some(pod) = self.pods.get(pod).filter(|pod| pod.absent_since.is_some()) else { return };
-        for Sharing { policy, sharers } in &pod.policies {
+        for Sharing { policy, sharers } in pod.shares() {
             if let Some(absence) = self.policies.get_mut(policy) {
                 absence.sum += part(*sharers) * u128::from(now.saturating_sub(since));
             }

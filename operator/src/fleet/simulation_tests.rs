@@ -43,6 +43,8 @@ struct Faults {
     losses: bool,
     /// An agent is connected, but reads and sends nothing for some time. Meanwhile it can decide on requests.
     lateness: bool,
+    /// The policy is deleted and created again. Agents that are cut off do not learn that.
+    recreations: bool,
 }
 
 struct World {
@@ -66,6 +68,8 @@ struct World {
     excess: u64,
     born: usize,
     next_leader_at: u64,
+    /// The time at which a deleted policy is created again.
+    recreated_at: Option<u64>,
 }
 
 struct Leader {
@@ -124,6 +128,8 @@ struct Agent {
     probes: bool,
     /// The agent asks, and uses no share.
     asks: bool,
+    /// The agent has the policy. Otherwise, it admits all requests, and they do not count.
+    has_policy: bool,
     /// The time at which the share begins.
     share_at: u64,
     status_at: u64,
@@ -191,6 +197,7 @@ impl World {
             excess: 0,
             born: 0,
             next_leader_at: 0,
+            recreated_at: None,
         };
         for _ in 0..pods {
             world.add_agent();
@@ -228,7 +235,11 @@ impl World {
         StoreTerms::new(content as u64 + 1, &[(0, part.expect("a quota"))]).expect("terms")
     }
 
+    /// The rules of a pod: those of the content, or none while the policy is deleted.
     fn rules(&self, content: usize) -> Vec<FleetRule> {
+        if self.recreated_at.is_some() {
+            return Vec::new();
+        }
         vec![FleetRule {
             counters: NAME.to_owned(),
             policy: Arc::from("shop/api"),
@@ -265,6 +276,7 @@ impl World {
             unsent: Vec::new(),
             probes: false,
             asks: false,
+            has_policy: true,
             share_at: self.now + 20 * SECOND,
             status_at: NEVER,
             keys: (0..self.keys).map(|_| Local::default()).collect(),
@@ -294,6 +306,10 @@ impl World {
         let counter = Counter::new(Term::ending(duration(ends)), duration(self.now), self.now + offset);
         let mut leader = Leader { counter, offset, ends, is_alive: true, paused_until: 0 };
         let rules = self.rules(self.content);
+        if self.recreated_at.is_some() {
+            // The new leader does not know the share of an agent that is cut off and still has the policy.
+            self.excess += self.most_requests();
+        }
         if self.agents.iter().any(|agent| self.sharers[agent.content] < self.sharers[self.content]) {
             // The share of such an agent is larger than what the new leader reserves.
             self.excess += self.most_requests();
@@ -391,12 +407,13 @@ impl World {
                 self.most_requests() / u64::from(self.sharers[0])
             };
             for leader in self.leaders.iter_mut().filter(|leader| leader.is_alive) {
-                leader.counter.expect(&agent.name, &[], duration(self.now));
+                leader.counter.gone(&agent.name, duration(self.now));
                 if let Some(link) = &agent.link {
                     leader.counter.ended(&agent.name, link.number, duration(self.now));
                 }
             }
         }
+        self.recreate();
         if self.faults.retunes && self.content + 1 < self.quotas.len() && self.chance(150) {
             self.content += 1;
             let rules = self.rules(self.content);
@@ -407,6 +424,36 @@ impl World {
                 for leader in self.leaders.iter_mut().filter(|leader| leader.is_alive) {
                     leader.counter.expect(&agent.name, &rules, duration(self.now));
                 }
+            }
+        }
+    }
+
+    /// Deletes the policy, or creates it again.
+    fn recreate(&mut self) {
+        let last = self.leaders.last().expect("a leader");
+        let can_begin = self.faults.recreations && last.is_alive && last.counter.is_counting();
+        match self.recreated_at {
+            Some(at) if self.now >= at => self.recreated_at = None,
+            None if can_begin => {
+                if !self.chance(40) {
+                    return;
+                }
+                let pause = if self.chance(2) { 0 } else { self.below(5_000_000) };
+                self.recreated_at = Some(self.now + pause);
+            }
+            _ => return,
+        }
+        let (is_deleted, now, rules) = (self.recreated_at.is_some(), self.now, self.rules(self.content));
+        for agent in &mut self.agents {
+            for leader in self.leaders.iter_mut().filter(|leader| leader.is_alive) {
+                leader.counter.expect(&agent.name, &rules, duration(now));
+            }
+            // All others are cut off, or can be.
+            let is_told = agent.asks && now >= agent.late_until && agent.quiet_since.is_none();
+            let link = agent.link.as_ref().filter(|link| !link.is_broken && now >= link.down_lost_until);
+            if let Some(link) = link.filter(|_| is_deleted && is_told) {
+                agent.has_policy = false;
+                self.leaders[link.leader].counter.acknowledged(&agent.name, link.number, &[], duration(now));
             }
         }
     }
@@ -788,7 +835,9 @@ impl World {
 
     fn request(&mut self, index: usize, key: usize) {
         let now = self.now;
-        if now < self.agents[index].asleep_until {
+        // The counter counts for the agent again, so it has the new policy.
+        self.agents[index].has_policy |= self.recreated_at.is_none() && self.agents[index].asks;
+        if now < self.agents[index].asleep_until || !self.agents[index].has_policy {
             return;
         }
         self.asked += 1;
@@ -897,6 +946,7 @@ const NO_FAULTS: Faults = Faults {
     retunes: false,
     losses: false,
     lateness: false,
+    recreations: false,
 };
 const ALL_FAULTS: Faults = Faults {
     breaks: true,
@@ -907,6 +957,7 @@ const ALL_FAULTS: Faults = Faults {
     retunes: true,
     losses: true,
     lateness: true,
+    recreations: true,
 };
 
 fn run(seed: u64, strategy: Strategy, faults: Faults, steps: usize) -> World {
@@ -963,6 +1014,7 @@ fn all_pods_together_stay_within_the_limit() {
         Faults { breaks: true, leaders: true, ..NO_FAULTS },
         Faults { breaks: true, retunes: true, ..NO_FAULTS },
         Faults { breaks: true, churn: true, ..NO_FAULTS },
+        Faults { breaks: true, recreations: true, ..NO_FAULTS },
         Faults { pauses: true, ..NO_FAULTS },
         Faults { breaks: true, pauses: true, retunes: true, ..NO_FAULTS },
         Faults { losses: false, lateness: false, ..ALL_FAULTS },

@@ -237,7 +237,12 @@ impl Task {
                 tracing::info!(pod = %self.pod, "the other operator no longer writes to this agent");
                 self.contest = None;
             }
-            Seen::Applied(_) | Seen::Status(_) | Seen::Failed(_) => {}
+            Seen::Applied(ref content) => {
+                if let Some(presence) = &self.presence {
+                    presence.acknowledged(content);
+                }
+            }
+            Seen::Status(_) | Seen::Failed(_) => {}
         }
         let observation = Observation { pod: self.pod.clone(), pod_uid: self.pod_uid.clone(), at: clock::now(), seen };
         self.shared.observations.send(observation).await.map_err(|_| Over)
