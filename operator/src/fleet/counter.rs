@@ -12,6 +12,7 @@
 
 use std::{
     collections::{HashMap, HashSet, hash_map},
+    sync::Arc,
     time::Duration,
 };
 
@@ -65,8 +66,8 @@ pub struct Counter {
     earlier: HashSet<String>,
     pods: Pods,
     keys: HashMap<Key, Entry>,
-    /// The number of keys of each rule, by the name of its counters.
-    of_rule: HashMap<String, usize>,
+    /// What the keys of each rule take, by the name of its counters.
+    of_rule: HashMap<String, OfRule>,
     /// The number of keys above which the machine looks for keys to forget.
     enough: usize,
     search_at: u64,
@@ -81,6 +82,13 @@ enum Phase {
     Settling(u64),
     /// The counter answers questions.
     Counting,
+}
+
+/// The keys of one rule.
+#[derive(Debug)]
+struct OfRule {
+    policy: Arc<str>,
+    keys: usize,
 }
 
 #[derive(Debug)]
@@ -156,9 +164,11 @@ impl Counter {
         // Otherwise, a table that does not grow would keep keys at full credit. The work per second is bounded.
         if at >= self.sweep_at {
             self.forget(at);
+            self.pods.forget(self.of_rule.values().map(|rule| rule.policy.clone()).collect());
             self.sweep_at = at + BETWEEN_SWEEPS.max(SWEEP_PER_KEY * self.keys.len() as u64);
         }
-        Usage { policies: self.pods.sharing().collect(), keys: self.of_rule.clone() }
+        let keys = self.of_rule.iter().map(|(counters, rule)| (counters.clone(), rule.keys)).collect();
+        Usage { policies: self.pods.sharing().collect(), keys }
     }
 
     /// Sets the rules of scope Fleet that a pod has. A pod without rules is not expected. It keeps the shares of policies
@@ -302,7 +312,7 @@ impl Counter {
             return Ok(Outcome::NotYet);
         }
         let (absent, sum, since) = self.pods.absence(&rule.policy, now);
-        self.make_room(&key, &question.counters, now)?;
+        self.make_room(&key, rule, now)?;
         let is_counting = self.is_counting();
         let used_up_at = self.used_up_at.filter(|_| self.earlier.contains(&rule.counters));
         let entry = match self.keys.entry(key) {
@@ -336,12 +346,11 @@ impl Counter {
     }
 
     /// Makes room for a key of a rule, which the caller then adds. Forgets keys at full credit.
-    fn make_room(&mut self, key: &Key, counters: &str, now: u64) -> Result<(), Refusal> {
+    fn make_room(&mut self, key: &Key, rule: &FleetRule, now: u64) -> Result<(), Refusal> {
         if self.keys.contains_key(key) {
             return Ok(());
         }
-        let (counters, _) = rule_of(counters);
-        let of_rule = self.of_rule.get(counters).copied().unwrap_or(0);
+        let of_rule = self.of_rule.get(&rule.counters).map_or(0, |rule| rule.keys);
         let is_full = self.keys.len() >= MOST_KEYS || of_rule >= MOST_OF_RULE;
         if self.keys.len() > self.enough.max(FEW_KEYS) || (is_full && now >= self.search_at) {
             self.forget(now);
@@ -349,11 +358,12 @@ impl Counter {
         if self.keys.len() >= MOST_KEYS {
             return Err(format!("more than {MOST_KEYS} keys"));
         }
-        let of_rule = self.of_rule.entry(counters.to_owned()).or_default();
-        if *of_rule >= MOST_OF_RULE {
+        let new = || OfRule { policy: rule.policy.clone(), keys: 0 };
+        let of_rule = self.of_rule.entry(rule.counters.clone()).or_insert_with(new);
+        if of_rule.keys >= MOST_OF_RULE {
             return Err(format!("more than {MOST_OF_RULE} keys of the rule"));
         }
-        *of_rule += 1;
+        of_rule.keys += 1;
         Ok(())
     }
 
@@ -362,12 +372,12 @@ impl Counter {
         let of_rule = &mut self.of_rule;
         self.keys.retain(|key, entry| {
             let keeps = entry.full_at > now;
-            if !keeps && let Some(count) = of_rule.get_mut(rule_of(key.counters()).0) {
-                *count -= 1;
+            if !keeps && let Some(rule) = of_rule.get_mut(rule_of(key.counters()).0) {
+                rule.keys -= 1;
             }
             keeps
         });
-        of_rule.retain(|_, count| *count > 0);
+        of_rule.retain(|_, rule| rule.keys > 0);
         self.enough = 2 * self.keys.len();
         self.search_at = now + BETWEEN_SEARCHES;
     }

@@ -543,6 +543,38 @@ fn a_new_pod_reserves_nothing_for_ten_seconds_and_a_deleted_one_nothing() {
     assert_eq!(bench.granted(100), 40);
 }
 
+/// Users can create and delete any number of policies in one term.
+#[test]
+fn a_policy_is_forgotten_when_no_pod_and_no_key_is_left_of_it() {
+    let (mut bench, [a, b]) = Bench::with(Strategy::FixedWindow, Term::unbounded()).into_counting();
+    bench.counter.ended("b", b, bench.now);
+    let kept = bench.rules.clone();
+    for number in 0..100 {
+        let preview = FleetRule { policy: format!("shop/preview-{number}").into(), ..rule("shop/preview.all", 7) };
+        bench.rules = vec![kept[0].clone(), preview];
+        bench.counter.expect("a", &bench.rules, bench.now);
+        bench.counter.acknowledged("a", a, &bench.rules, bench.now);
+        bench.after(10).message("a", a);
+        bench.release("a", a);
+        bench.confirmed("a", a, bench.releases[&a]);
+        bench.counter.usage(bench.now);
+        assert_eq!(bench.counter.pods.policies(), 2, "the policies of pods");
+    }
+    // The policy of `b` has a key.
+    assert_eq!(bench.granted(100), 30);
+    bench.counter.gone("b", bench.now);
+    bench.counter.expect("a", &[], bench.now);
+    bench.counter.acknowledged("a", a, &[], bench.now);
+    let (_, sum, _) = bench.counter.pods.absence("shop/api", bench.counter.time(bench.now));
+    assert!(sum > 0);
+    bench.after(10);
+    bench.counter.usage(bench.now);
+    assert_eq!(bench.counter.pods.absence("shop/api", bench.counter.time(bench.now)).1, sum, "keys know this sum");
+    bench.after(86_400);
+    bench.counter.usage(bench.now);
+    assert_eq!((bench.counter.keys(), bench.counter.pods.policies()), (0, 0));
+}
+
 /// An agent that cannot report all levels may have used any unit of the others.
 #[test]
 fn incomplete_levels_count_as_used_up() {

@@ -12,7 +12,7 @@
 //! ```
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -293,6 +293,19 @@ impl Pods {
                 }
             });
         }
+    }
+
+    /// Forgets policies that no pod has, except for these, which have keys. The sum of a policy that comes back begins at
+    /// zero, so no key may know the earlier sum.
+    pub(super) fn forget(&mut self, mut kept: HashSet<Arc<str>>) {
+        kept.extend(self.pods.values().flat_map(Pod::shares).map(|share| share.policy.clone()));
+        self.policies.retain(|policy, _| kept.contains(policy));
+    }
+
+    /// The number of policies.
+    #[cfg(test)]
+    pub(super) fn policies(&self) -> usize {
+        self.policies.len()
     }
 
     /// Returns a policy's absent pods with their numbers of sharers, the sum of the times and parts of their shares, and

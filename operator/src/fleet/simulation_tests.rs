@@ -352,6 +352,14 @@ impl World {
 
     fn trouble(&mut self) {
         let count = self.agents.len();
+        if self.chance(20) {
+            // The engine reports, and the counter forgets keys and policies.
+            let now = self.now;
+            let last = self.leaders.last_mut().expect("a leader");
+            if last.is_alive && now >= last.paused_until {
+                last.counter.usage(duration(now));
+            }
+        }
         if self.faults.breaks && self.chance(30) {
             let index = self.random.below(count);
             self.break_link(index, false);
