@@ -321,6 +321,16 @@ impl State {
         }
     }
 
+    /// The number of times for which a log has memory. Other states need no memory.
+    pub fn memory(&self) -> usize {
+        if let Self::Log(log) = self { log.memory() } else { 0 }
+    }
+
+    /// Returns true if the state can need more memory.
+    pub fn can_grow(&self) -> bool {
+        matches!(self, Self::Log(log) if log.can_grow())
+    }
+
     /// The numbers of this state in a store's value.
     pub fn numbers(&self) -> Mark {
         match self {

@@ -89,6 +89,16 @@ impl Value {
         full.chain(self.banned.map(|banned| banned.end())).max().unwrap_or(0)
     }
 
+    /// The number of times for which the logs have memory.
+    pub fn memory(&self) -> usize {
+        self.states.iter().map(State::memory).sum()
+    }
+
+    /// Returns true if a question can make the value need more memory, because one of its logs is not full.
+    pub fn can_grow(&self) -> bool {
+        self.states.iter().any(State::can_grow)
+    }
+
     /// Formats the value as a line.
     pub fn text(&self) -> String {
         let mut text = format!("{} {}|{}|", self.stamp, self.birth, text_of(&self.limits));
@@ -167,6 +177,23 @@ mod tests {
             value.states[0].advance(&limit, NOW + 1);
             assert_eq!(value.states[0].fits(&limit, NOW + 1, (1, 1), 0), 0, "{strategy:?}");
         }
+    }
+
+    /// A log has memory for the units that it has counted. A full log takes no more.
+    #[test]
+    fn only_a_log_that_is_not_full_can_grow() {
+        let quota = Quota::new(Strategy::SlidingWindowLog, 64, Duration::from_secs(1), None).expect("a quota");
+        let mut log = Value::new(1, StoreTerms::new(1, &[(0, quota)]).expect("terms").raw(), NOW);
+        assert_eq!((log.memory(), log.can_grow()), (0, true));
+        log.owe(NOW, 3);
+        assert!((3..64).contains(&log.memory()) && log.can_grow(), "{}", log.memory());
+        log.use_up(NOW);
+        let memory = log.memory();
+        assert!((64..128).contains(&memory) && !log.can_grow(), "{memory}");
+        log.owe(NOW + 1, 1_000);
+        assert_eq!(log.memory(), memory);
+        let window = value(Strategy::FixedWindow);
+        assert_eq!((window.memory(), window.can_grow()), (0, false));
     }
 
     /// The clock of the counter that made the mark was ahead by an hour, or behind.

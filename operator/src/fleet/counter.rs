@@ -26,10 +26,14 @@ use weir_wire::{Answer, LevelsSent, Outcome, Question};
 use super::{Usage, pods::Pods};
 use crate::{leader::Term, plan::FleetRule};
 
-/// The maximum number of keys.
-const MOST_KEYS: usize = if cfg!(test) { 2_000 } else { 1_000_000 };
-/// The maximum number of keys of one rule. So the clients of one policy cannot use up the room of all others.
-const MOST_OF_RULE: usize = MOST_KEYS / 4;
+/// The maximum number of keys. A key takes 560 bytes, and 90 bytes more for each further limit of its rule. A table of
+/// this size has 2^18 buckets. The next larger table takes 120 MB more while it grows, and the operator has 256 MiB.
+const MOST_KEYS: usize = if cfg!(test) { 2_000 } else { 200_000 };
+/// The maximum number of times in the logs of all keys. They take 64 MiB.
+const MOST_TIMES: usize = if cfg!(test) { 20_000 } else { 8 << 20 };
+/// One rule has at most this part of the keys and times. So the clients of one policy cannot use up the room of all
+/// others.
+const OF_RULE: usize = 4;
 /// With fewer keys than this, the machine does not look for keys to forget.
 const FEW_KEYS: usize = 1_024;
 /// The shortest time between two searches of a full table.
@@ -66,6 +70,8 @@ pub struct Counter {
     earlier: HashSet<String>,
     pods: Pods,
     keys: HashMap<Key, Entry>,
+    /// The number of times for which the logs of all keys have memory.
+    times: usize,
     /// What the keys of each rule take, by the name of its counters.
     of_rule: HashMap<String, OfRule>,
     /// The number of keys above which the machine looks for keys to forget.
@@ -89,6 +95,8 @@ enum Phase {
 struct OfRule {
     policy: Arc<str>,
     keys: usize,
+    /// The number of times for which their logs have memory.
+    times: usize,
 }
 
 #[derive(Debug)]
@@ -99,6 +107,8 @@ struct Entry {
     reserved: Reserved,
     /// The sum of absent times and parts of the policy that is reserved.
     absent_sum: u128,
+    /// The number of times for which the logs of the value have memory.
+    times: usize,
     /// True if the value must still be raised to what counts as used up, if a pod was missing.
     is_unraised: bool,
 }
@@ -120,6 +130,7 @@ impl Counter {
             earlier: HashSet::new(),
             pods: Pods::default(),
             keys: HashMap::new(),
+            times: 0,
             of_rule: HashMap::new(),
             enough: 0,
             search_at: 0,
@@ -312,7 +323,7 @@ impl Counter {
             return Ok(Outcome::NotYet);
         }
         let (absent, sum, since) = self.pods.absence(&rule.policy, now);
-        self.make_room(&key, rule, now)?;
+        self.make_room(&key, &encoded, rule, now)?;
         let is_counting = self.is_counting();
         let used_up_at = self.used_up_at.filter(|_| self.earlier.contains(&rule.counters));
         let entry = match self.keys.entry(key) {
@@ -320,6 +331,7 @@ impl Counter {
             hash_map::Entry::Vacant(entry) => entry.insert(Entry {
                 value: Value::new(encoded.stamp, &encoded.limits, used_up_at.unwrap_or(now)),
                 full_at: now,
+                times: 0,
                 reserved: Reserved::default(),
                 // A key that counts as used up refills since that time, and the shares take their part of this.
                 absent_sum: used_up_at
@@ -342,38 +354,57 @@ impl Counter {
             entry.value.owe(now, owed);
             entry.full_at = entry.value.full_at();
         }
+        let before = std::mem::replace(&mut entry.times, entry.value.memory());
+        self.times = self.times - before + entry.times;
+        if let Some(rule) = self.of_rule.get_mut(&rule.counters) {
+            rule.times = rule.times - before + entry.times;
+        }
         Ok(Outcome::Counted(answer.message()))
     }
 
-    /// Makes room for a key of a rule, which the caller then adds. Forgets keys at full credit.
-    fn make_room(&mut self, key: &Key, rule: &FleetRule, now: u64) -> Result<(), Refusal> {
-        if self.keys.contains_key(key) {
-            return Ok(());
-        }
-        let of_rule = self.of_rule.get(&rule.counters).map_or(0, |rule| rule.keys);
-        let is_full = self.keys.len() >= MOST_KEYS || of_rule >= MOST_OF_RULE;
-        if self.keys.len() > self.enough.max(FEW_KEYS) || (is_full && now >= self.search_at) {
+    /// Makes room for a key of a rule, which the caller then adds, or for more times in its logs. Forgets keys at full
+    /// credit.
+    fn make_room(&mut self, key: &Key, encoded: &EncodedTake, rule: &FleetRule, now: u64) -> Result<(), Refusal> {
+        let is_full = self.lacks(key, encoded, rule).is_some() && now >= self.search_at;
+        if is_full || (self.keys.len() > self.enough.max(FEW_KEYS) && !self.keys.contains_key(key)) {
             self.forget(now);
         }
-        if self.keys.len() >= MOST_KEYS {
-            return Err(format!("more than {MOST_KEYS} keys"));
+        if let Some(refusal) = self.lacks(key, encoded, rule) {
+            return Err(refusal);
         }
-        let new = || OfRule { policy: rule.policy.clone(), keys: 0 };
-        let of_rule = self.of_rule.entry(rule.counters.clone()).or_insert_with(new);
-        if of_rule.keys >= MOST_OF_RULE {
-            return Err(format!("more than {MOST_OF_RULE} keys of the rule"));
+        // The key itself can be forgotten now.
+        if !self.keys.contains_key(key) {
+            let new = || OfRule { policy: rule.policy.clone(), keys: 0, times: 0 };
+            self.of_rule.entry(rule.counters.clone()).or_insert_with(new).keys += 1;
         }
-        of_rule.keys += 1;
         Ok(())
+    }
+
+    /// Returns the bound that leaves no room for a question. A report of a known key always has room.
+    fn lacks(&self, key: &Key, encoded: &EncodedTake, rule: &FleetRule) -> Option<Refusal> {
+        let (is_new, needs_times) = match self.keys.get(key) {
+            Some(entry) => (false, encoded.requests > 0 && entry.value.can_grow()),
+            None => (true, Value::new(encoded.stamp, &encoded.limits, 0).can_grow()),
+        };
+        let (keys, times) = self.of_rule.get(&rule.counters).map_or((0, 0), |rule| (rule.keys, rule.times));
+        let bounds = [
+            (is_new, self.keys.len(), MOST_KEYS, "keys"),
+            (is_new, keys, MOST_KEYS / OF_RULE, "keys of the rule"),
+            (needs_times, self.times, MOST_TIMES, "times in logs"),
+            (needs_times, times, MOST_TIMES / OF_RULE, "times in logs of the rule"),
+        ];
+        let reached = bounds.into_iter().find(|(is_needed, count, most, _)| *is_needed && count >= most);
+        reached.map(|(_, _, most, what)| format!("more than {most} {what}"))
     }
 
     /// Forgets keys at full credit.
     fn forget(&mut self, now: u64) {
-        let of_rule = &mut self.of_rule;
+        let (of_rule, times) = (&mut self.of_rule, &mut self.times);
         self.keys.retain(|key, entry| {
             let keeps = entry.full_at > now;
             if !keeps && let Some(rule) = of_rule.get_mut(rule_of(key.counters()).0) {
-                rule.keys -= 1;
+                (rule.keys, rule.times) = (rule.keys - 1, rule.times - entry.times);
+                *times -= entry.times;
             }
             keeps
         });

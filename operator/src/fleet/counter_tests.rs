@@ -751,7 +751,7 @@ fn a_full_table_refuses_unknown_keys_until_others_are_at_full_credit() {
     bench.rules = rules.map(|counters| rule(counters, 7)).into();
     let of = |bench: &Bench, counters: &str, number| Question { counters: counters.to_owned(), ..key(bench, number) };
     for counters in &rules[..4] {
-        for number in 0..MOST_OF_RULE {
+        for number in 0..MOST_KEYS / OF_RULE {
             assert!(matches!(bench.ask(of(&bench, counters, number)), Outcome::Counted(_)), "{counters} {number}");
         }
         if *counters != rules[3] {
@@ -772,6 +772,53 @@ fn a_full_table_refuses_unknown_keys_until_others_are_at_full_credit() {
     bench.after(86_400);
     assert!(bench.counter.usage(bench.now).keys.is_empty());
     assert_eq!(bench.counter.keys(), 0);
+}
+
+/// Clients choose keys, and fill their logs. A full log needs no more memory, so its key is still counted.
+#[test]
+fn logs_have_a_bound_of_their_own() {
+    let (mut bench, channels) = Bench::with(Strategy::SlidingWindowLog, Term::unbounded()).into_counting();
+    bench.rules = ["shop/api.all", "shop/b.all"].map(|counters| rule(counters, 7)).into();
+    let quota = Quota::new(Strategy::SlidingWindowLog, 1000, Duration::from_secs(60), None).expect("a quota");
+    bench.terms = StoreTerms::new(7, &[(0, quota)]).expect("terms");
+    let of = |bench: &Bench, counters: &str, hash: usize, requests| Question {
+        counters: counters.to_owned(),
+        hash: format!("{hash:x}"),
+        ..bench.question(requests)
+    };
+    let full = of(&bench, "shop/api.all", 0, 1000);
+    let small = of(&bench, "shop/api.all", 1, 1);
+    for question in [&full, &small] {
+        assert!(matches!(bench.ask(question.clone()), Outcome::Counted(granted) if granted.granted > 0));
+    }
+    let reason = "more than 5000 times in logs of the rule";
+    let more = (2..50).map(|hash| of(&bench, "shop/api.all", hash, 1000)).collect::<Vec<_>>();
+    let refused = more.into_iter().position(|question| matches!(bench.ask(question), Outcome::Refused(_)));
+    assert!(refused.is_some_and(|count| (2..=4).contains(&count)), "{refused:?}");
+    let times = |bench: &Bench| bench.counter.keys.values().map(|entry| entry.value.memory()).sum::<usize>();
+    assert_eq!(bench.counter.times, times(&bench));
+    assert!(times(&bench) < 2 * MOST_TIMES / OF_RULE);
+    assert_eq!(bench.refusal(of(&bench, "shop/api.all", 99, 1)), reason);
+    assert_eq!(bench.refusal(small.clone()), reason, "its log can grow");
+    let report = Question { id: 0, owed: 3, ..small.clone() };
+    assert_eq!(bench.counter.answer(&[report], [&bench.rules, &[]], bench.now), []);
+    let known = &bench.counter.keys[&Key::new("shop/api.all", 1).expect("a key")];
+    assert_eq!(known.value.marks(UNIX)[0][1], 4, "a report counts");
+    assert!(matches!(bench.ask(full), Outcome::Counted(granted) if granted.granted == 0), "a full log");
+    let other = of(&bench, "shop/b.all", 1, 1);
+    assert!(matches!(bench.ask(other), Outcome::Counted(granted) if granted.granted == 1), "another rule has room");
+
+    bench.after(60);
+    for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
+        bench.message(pod, channel);
+        bench.confirm(pod, channel);
+    }
+    // A known key can be forgotten while its question is counted.
+    assert!(matches!(bench.ask(small), Outcome::Counted(granted) if granted.granted == 1));
+    assert_eq!((bench.counter.keys(), bench.counter.times), (1, times(&bench)));
+    assert_eq!(bench.counter.usage(bench.now).keys, [("shop/api.all".to_owned(), 1)].into());
+    bench.after(60);
+    assert_eq!((bench.counter.usage(bench.now).keys, bench.counter.times), ([].into(), 0));
 }
 
 #[test]

@@ -38,12 +38,6 @@ impl Log {
         Self { head, slots: head.max(new.requests), times }
     }
 
-    fn cut(&mut self) {
-        while self.times.len() as u64 > self.slots {
-            self.times.pop_front();
-        }
-    }
-
     /// The time to record for an admission at `now`. Recorded times never decrease.
     pub(super) fn time(&self, now: u64) -> u64 {
         self.times.back().map_or(now, |&last| last.max(now))
@@ -57,10 +51,23 @@ impl Log {
 
     pub(super) fn append(&mut self, at: u64, units: u64) {
         for _ in 0..units.min(self.slots) {
+            // The oldest time goes first, so that a full log takes no more memory.
+            while self.times.len() as u64 >= self.slots {
+                self.times.pop_front();
+            }
             self.times.push_back(at);
             self.head += 1;
         }
-        self.cut();
+    }
+
+    /// The number of times for which the log has memory.
+    pub(super) fn memory(&self) -> usize {
+        self.times.capacity()
+    }
+
+    /// Returns true if the log can need memory for more times.
+    pub(super) fn can_grow(&self) -> bool {
+        (self.memory() as u64) < self.slots
     }
 
     /// The number of admissions in the period that ends at `now`.
