@@ -20,6 +20,7 @@ mod machine;
 mod open;
 mod rivals;
 mod status_interval;
+mod steps;
 mod task;
 mod trust;
 

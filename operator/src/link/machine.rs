@@ -19,6 +19,7 @@ use super::{
     open::{Open, Proof, Received},
     rivals::Rivals,
     status_interval::is_as_often,
+    steps::{Permit, Push},
 };
 use crate::plan::Content;
 
@@ -76,24 +77,6 @@ enum Connection {
     None,
     Calling,
     Open(Open),
-}
-
-/// The permit of a lane, which each call and each push needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Permit {
-    None,
-    Waiting,
-    Held,
-}
-
-#[derive(Debug)]
-enum Push {
-    /// The agent enforces the wanted content.
-    Idle,
-    /// A push is needed, but not before this time.
-    At(Instant),
-    /// A push was sent and is unanswered.
-    Sent { content: Arc<Content>, at: Instant },
 }
 
 impl LinkMachine {
