@@ -228,7 +228,7 @@ async fn the_registration_is_kept_and_shared() -> Result<()> {
     let webhooks: Api<MutatingWebhookConfiguration> = Api::all(stage.client());
     let name = "weir-operator";
     let edit = json!([{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"},
-        {"op": "replace", "path": "/webhooks/1/clientConfig/url", "value": format!("https://127.0.0.1:{}/", stage.webhook)}]);
+        {"op": "replace", "path": "/webhooks/1/clientConfig/url", "value": format!("https://{}/", stage.webhook.address())}]);
     let patch: Patch<()> = Patch::Json(serde_json::from_value(edit)?);
     webhooks.patch(name, &PatchParams::default(), &patch).await?;
     until("the configuration to be repaired", async || {

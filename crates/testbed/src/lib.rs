@@ -3,9 +3,10 @@
 //! Without nodes and controllers, objects do not change by themselves. They are validated, stored and watched as in any
 //! cluster. Both processes are killed when the [`ControlPlane`] is dropped.
 
+mod ports;
+
 use std::{
     env, fs,
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -29,6 +30,8 @@ use tokio::{
 };
 use weir_api::{RateLimitPolicy, RateLimitStore};
 
+pub use ports::ReservedPort;
+
 /// The environment variable with the path of the folder that contains `etcd`, `kube-apiserver` and `kubectl`.
 const BINARIES: &str = "WEIR_KUBE_BIN";
 /// The longest wait for a start. A start takes seconds, but test machines can be busy.
@@ -48,13 +51,14 @@ pub struct ControlPlane {
     kubeconfig: PathBuf,
     operators_kubeconfig: PathBuf,
     binaries: PathBuf,
-    /// The addresses of etcd and the apiserver.
+    /// The address of etcd.
     store: String,
-    port: u16,
-    // Fields are dropped in this order: the apiserver before etcd, and both before their files.
+    // Fields are dropped in this order: the apiserver before etcd, and both before their files and ports.
     apiserver: Process,
     etcd: Process,
     directory: TempDir,
+    port: ReservedPort,
+    _etcds_ports: [ReservedPort; 2],
 }
 
 impl ControlPlane {
@@ -62,18 +66,28 @@ impl ControlPlane {
     pub async fn start() -> Result<Self> {
         let binaries = binaries()?;
         let directory = tempfile::Builder::new().prefix("weir-control-plane-").tempdir()?;
-        let [client_port, peer_port, port] = free_ports()?;
-        let store = format!("http://127.0.0.1:{client_port}");
-        let etcd = start_etcd(&binaries, directory.path(), &store, &format!("http://127.0.0.1:{peer_port}"))?;
-        let credentials = Credentials::write(directory.path(), port)?;
-        let apiserver = start_apiserver(&binaries, directory.path(), &store, port)?;
+        let (port, etcds_ports) = (ReservedPort::new()?, [ReservedPort::new()?, ReservedPort::new()?]);
+        let [store, peer] = etcds_ports.each_ref().map(|port| format!("http://{}", port.address()));
+        let etcd = start_etcd(&binaries, directory.path(), &store, &peer)?;
+        let credentials = Credentials::write(directory.path(), port.number())?;
+        let apiserver = start_apiserver(&binaries, directory.path(), &store, port.number())?;
 
         let kubeconfig = Kubeconfig::read_from(&credentials.kubeconfig)?;
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         let client = Client::try_from(config)?;
         let Credentials { kubeconfig, operators_kubeconfig } = credentials;
-        let mut started =
-            Self { client, kubeconfig, operators_kubeconfig, binaries, store, port, apiserver, etcd, directory };
+        let mut started = Self {
+            client,
+            kubeconfig,
+            operators_kubeconfig,
+            binaries,
+            store,
+            apiserver,
+            etcd,
+            directory,
+            port,
+            _etcds_ports: etcds_ports,
+        };
         started.wait_until_ready().await?;
         Ok(started)
     }
@@ -113,7 +127,7 @@ impl ControlPlane {
 
     /// Starts the apiserver at the same address again, and waits until it is ready.
     pub async fn start_apiserver(&mut self) -> Result<()> {
-        self.apiserver = start_apiserver(&self.binaries, self.directory.path(), &self.store, self.port)?;
+        self.apiserver = start_apiserver(&self.binaries, self.directory.path(), &self.store, self.port.number())?;
         self.wait_until_ready().await
     }
 
@@ -207,16 +221,6 @@ fn binaries() -> Result<PathBuf> {
         ensure!(folder.join(program).is_file(), "{BINARIES} is {}, which has no {program}", folder.display());
     }
     Ok(folder)
-}
-
-/// Returns three different free ports.
-fn free_ports() -> Result<[u16; 3]> {
-    let listeners = [(); 3].map(|()| TcpListener::bind(("127.0.0.1", 0)));
-    let mut ports = [0; 3];
-    for (port, listener) in ports.iter_mut().zip(listeners) {
-        *port = listener?.local_addr()?.port();
-    }
-    Ok(ports)
 }
 
 /// The apiserver's certificate and keys, and an administrator's token.

@@ -1,11 +1,8 @@
 //! The environment of the injection tests.
 
-use std::{
-    net::TcpListener,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use kube::{
     Api, Client, ResourceExt as _,
@@ -15,7 +12,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::process::Command;
 use weir_api::{RateLimitPolicy, RateLimitPolicyStatus};
-use weir_testbed::{ControlPlane, OPERATOR_NAMESPACE};
+use weir_testbed::{ControlPlane, OPERATOR_NAMESPACE, ReservedPort};
 
 use super::{
     agent, bootstrap,
@@ -26,10 +23,10 @@ use super::{
 /// A control plane with the objects of the chart.
 pub(crate) struct Stage {
     control_plane: ControlPlane,
-    /// The ports of the operator.
-    pub(crate) webhook: u16,
-    telemetry: u16,
-    identity: u16,
+    /// The ports of the operator, which starts several times.
+    pub(crate) webhook: ReservedPort,
+    telemetry: ReservedPort,
+    identity: ReservedPort,
     /// The operator's flags for agents, from the chart.
     agents: Vec<String>,
 }
@@ -44,14 +41,7 @@ impl Stage {
         build_programs().await?;
         let control_plane = ControlPlane::start().await?;
         control_plane.install_crd().await?;
-        // The ports are allocated together, so that they differ.
-        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0"));
-        let mut ports = [0; 3];
-        for (port, listener) in ports.iter_mut().zip(&listeners) {
-            *port = listener.as_ref().map_err(|error| anyhow!("no port: {error}"))?.local_addr()?.port();
-        }
-        drop(listeners);
-        let [webhook, telemetry, identity] = ports;
+        let [webhook, telemetry, identity] = [ReservedPort::new()?, ReservedPort::new()?, ReservedPort::new()?];
         let mut stage = Self { control_plane, webhook, telemetry, identity, agents: Vec::new() };
         stage.namespace(OPERATOR_NAMESPACE, None).await?;
         stage.agents = stage.install(values).await?;
@@ -72,7 +62,7 @@ impl Stage {
             let kind = object["kind"].as_str().unwrap_or_default().to_owned();
             if kind == "MutatingWebhookConfiguration" {
                 for webhook in object["webhooks"].as_array_mut().context("webhooks")? {
-                    let url = format!("https://127.0.0.1:{}/", self.webhook);
+                    let url = format!("https://{}/", self.webhook.address());
                     webhook["clientConfig"] = json!({"url": url});
                 }
             }
@@ -148,9 +138,9 @@ impl Stage {
     pub(crate) fn operator_with(&self, args: &[&str]) -> Result<Program> {
         let mut command = Command::new(program("weir-operator")?);
         command.env("KUBECONFIG", self.control_plane.operators_kubeconfig());
-        command.args(["run", "--telemetry", &format!("127.0.0.1:{}", self.telemetry)]);
-        command.args(["--inject-listen", &format!("127.0.0.1:{}", self.webhook)]);
-        let identity = format!("127.0.0.1:{}", self.identity);
+        command.args(["run", "--telemetry", &self.telemetry.address()]);
+        command.args(["--inject-listen", &self.webhook.address()]);
+        let identity = self.identity.address();
         command.args(["--identity-listen", &identity, "--identity-url", &format!("https://{identity}")]);
         command.args(&self.agents).args(args);
         let webhooks =

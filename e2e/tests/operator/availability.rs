@@ -7,6 +7,7 @@ use std::process::Stdio;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use rustix::process::Signal;
+use weir_testbed::ReservedPort;
 
 use super::*;
 
@@ -141,7 +142,7 @@ impl Stage {
 /// An operator with its telemetry.
 pub(super) struct Operator {
     pub(super) program: Program,
-    telemetry: String,
+    telemetry: ReservedPort,
 }
 
 impl Operator {
@@ -150,14 +151,14 @@ impl Operator {
     }
 
     pub(super) async fn with(kubeconfig: &Path, args: &[&str], log: Stdio) -> Result<Self> {
-        let telemetry = TcpListener::bind("127.0.0.1:0").await?.local_addr()?.to_string();
+        let telemetry = ReservedPort::new()?;
         let mut command = Command::new(program("weir-operator")?);
-        command.args(["run", "--telemetry", &telemetry]).args(args).env("KUBECONFIG", kubeconfig).stderr(log);
+        command.args(["run", "--telemetry", &telemetry.address()]).args(args).env("KUBECONFIG", kubeconfig).stderr(log);
         Ok(Self { program: Program::start(command)?, telemetry })
     }
 
     async fn get(&self, path: &str) -> Result<(http::StatusCode, String)> {
-        request(http::Method::GET, &self.telemetry, path).await
+        request(http::Method::GET, &self.telemetry.address(), path).await
     }
 
     pub(super) async fn answers(&self, path: &str) -> Result<bool> {

@@ -8,7 +8,7 @@ use k8s_openapi::api::{
 };
 use rustix::process::Signal;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
-use weir_testbed::OPERATOR_NAMESPACE;
+use weir_testbed::{OPERATOR_NAMESPACE, ReservedPort};
 
 use super::{availability::Operator, *};
 
@@ -203,8 +203,8 @@ async fn put_plain(control: &str) -> Result<http::StatusCode> {
 /// The chart's objects for the identity service, and the agents' settings.
 pub(super) struct Identity {
     client: Client,
-    /// The address of the identity service.
-    address: String,
+    /// The port of the identity service.
+    port: ReservedPort,
 }
 
 impl Identity {
@@ -221,14 +221,14 @@ impl Identity {
     pub(super) async fn next_to(stage: &Stage) -> Result<Self> {
         let account = serde_json::from_value(json!({"metadata": {"name": ACCOUNT}}))?;
         stage.api::<ServiceAccount>().create(&PostParams::default(), &account).await?;
-        let address = TcpListener::bind("127.0.0.1:0").await?.local_addr()?.to_string();
-        Ok(Self { client: stage.client(), address })
+        Ok(Self { client: stage.client(), port: ReservedPort::new()? })
     }
 
     /// The operator's flags for the identity service.
     pub(super) fn args(&self) -> [String; 4] {
-        let url = format!("https://{}", self.address);
-        ["--identity-listen".to_owned(), self.address.clone(), "--identity-url".to_owned(), url]
+        let address = self.port.address();
+        let url = format!("https://{address}");
+        ["--identity-listen".to_owned(), address, "--identity-url".to_owned(), url]
     }
 
     async fn operator(&self, stage: &Stage, more: &[&str]) -> Result<Operator> {
@@ -298,7 +298,7 @@ impl Identity {
         std::fs::write(file("token"), token)?;
         std::fs::write(file("ca"), self.authorities().await?)?;
         let text = |suffix: &str| file(suffix).display().to_string();
-        Ok([format!("https://{}", self.address), text("ca"), text("token")])
+        Ok([format!("https://{}", self.port.address()), text("ca"), text("token")])
     }
 
     async fn agent(&self, stage: &Stage, name: &str, token: &str) -> Result<Agent> {

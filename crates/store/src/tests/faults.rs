@@ -16,7 +16,7 @@ use weir_fuzz::Random;
 use weir_seats::{Key, Level, Reply, StoreError, Take, terms::StoreTerms};
 
 use super::{
-    servers::{Server, free_port, wait_until},
+    servers::{Port, Server, wait_until},
     suite::{key, redis_at},
 };
 use crate::{
@@ -134,7 +134,8 @@ async fn a_server_that_follows_another_one_is_left() {
     let store = redis_at(Topology::Standalone, std::slice::from_ref(&server));
     let terms = five();
     assert!(take(&store, &Take::new(&terms)).await.is_ok());
-    assert!(server.send_line(&format!("REPLICAOF 127.0.0.1 {}", free_port())).starts_with("+OK"));
+    let silent = Port::reserve();
+    assert!(server.send_line(&format!("REPLICAOF 127.0.0.1 {}", silent.number)).starts_with("+OK"));
     let refused = take(&store, &Take::new(&terms)).await;
     assert!(
         matches!(&refused, Err(StoreError::Refused(text)) if text.contains("READONLY") || text.contains("read")),
@@ -258,7 +259,8 @@ async fn the_documented_rights_are_enough() {
 
 #[tokio::test]
 async fn the_documented_rights_are_enough_in_a_cluster_and_with_sentinel() {
-    let node = Server::redis(&["--cluster-enabled", "yes", "--cluster-port", &free_port().to_string()]);
+    let bus = Port::reserve();
+    let node = Server::redis(&["--cluster-enabled", "yes", "--cluster-port", &bus.number.to_string()]);
     assert!(node.send_line("CLUSTER ADDSLOTSRANGE 0 16383").starts_with("+OK"));
     wait_until("the cluster is up", || node.send_line("CLUSTER INFO").contains("cluster_state:ok"));
     let leader = Server::redis(&[]);
@@ -338,10 +340,10 @@ async fn connections_are_secured_by_tls() {
     };
     let authority = write("ca.pem", issuer.pem());
     let (certificate, private) = (write("tls.pem", certificate.pem()), write("key.pem", server_key.serialize_pem()));
-    let port = free_port();
+    let port = Port::reserve();
     let server = Server::redis(&[
         "--tls-port",
-        &port.to_string(),
+        &port.number.to_string(),
         "--tls-cert-file",
         &certificate,
         "--tls-key-file",
@@ -352,7 +354,7 @@ async fn connections_are_secured_by_tls() {
         "no",
     ]);
     let store = |tls| {
-        let endpoints = vec![format!("127.0.0.1:{port}")];
+        let endpoints = vec![format!("127.0.0.1:{}", port.number)];
         let config = RedisConfig { topology: Topology::Standalone, endpoints, tls, credentials: None };
         RedisStore::new(config).expect("a configuration")
     };
@@ -389,14 +391,15 @@ async fn sentinel_names_the_server_that_leads() {
 /// Starts a cluster of three nodes.
 fn cluster() -> Vec<Server> {
     // The bus has a separate port, because the default one, which is 10,000 higher, is possibly in use.
-    let buses = [(); 3].map(|()| free_port().to_string());
-    let nodes: Vec<Server> =
-        buses.iter().map(|bus| Server::redis(&["--cluster-enabled", "yes", "--cluster-port", bus])).collect();
+    let buses = [(); 3].map(|()| Port::reserve());
+    let node = |bus: &Port| Server::redis(&["--cluster-enabled", "yes", "--cluster-port", &bus.number.to_string()]);
+    let nodes: Vec<Server> = buses.iter().map(node).collect();
     for ((node, slots), epoch) in nodes.iter().zip(["0 5460", "5461 10922", "10923 16383"]).zip(1..) {
         // With equal epochs, the nodes would choose new ones during the test, and could undo the move of a slot.
         assert!(node.send_line(&format!("CLUSTER SET-CONFIG-EPOCH {epoch}")).starts_with("+OK"));
         assert!(node.send_line(&format!("CLUSTER ADDSLOTSRANGE {slots}")).starts_with("+OK"));
-        assert!(node.send_line(&format!("CLUSTER MEET 127.0.0.1 {} {}", nodes[0].port, buses[0])).starts_with("+OK"));
+        let meet = format!("CLUSTER MEET 127.0.0.1 {} {}", nodes[0].port, buses[0].number);
+        assert!(node.send_line(&meet).starts_with("+OK"));
     }
     for node in &nodes {
         wait_until("the cluster is up", || {

@@ -2,13 +2,14 @@
 
 use std::{
     io::{Read as _, Write as _},
-    net::{TcpListener, TcpStream},
+    net::{Ipv4Addr, TcpStream},
     path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
 use tempfile::TempDir;
+use tokio::net::TcpSocket;
 
 /// A server process. It is killed when this value is dropped.
 pub(crate) struct Server {
@@ -16,33 +17,31 @@ pub(crate) struct Server {
     child: Child,
     command: Vec<String>,
     directory: TempDir,
+    _reserved: Port,
 }
 
 impl Server {
     /// Starts a program with these arguments, and waits until it answers.
-    fn start(program: &str, port: u16, arguments: Vec<String>) -> Self {
+    fn start(program: &str, port: Port, arguments: Vec<String>) -> Self {
         let directory = tempfile::Builder::new().prefix("weir-store-").tempdir().expect("a directory");
         let mut command = vec![program.to_owned()];
         command.extend(arguments);
         let child = spawn(&command, directory.path());
-        let server = Self { port, child, command, directory };
+        let server = Self { port: port.number, child, command, directory, _reserved: port };
         server.wait();
         server
     }
 
     pub(crate) fn redis(arguments: &[&str]) -> Self {
-        Self::redis_at(free_port(), arguments)
-    }
-
-    pub(crate) fn redis_at(port: u16, arguments: &[&str]) -> Self {
-        let fixed = ["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+        let port = Port::reserve();
+        let fixed = ["--port", &port.number.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
         let all = fixed.iter().chain(arguments).map(ToString::to_string);
         Self::start(&redis_server(), port, all.collect())
     }
 
     pub(crate) fn memcached() -> Self {
-        let port = free_port();
-        let arguments = ["-l", "127.0.0.1", "-U", "0", "-u", "nobody", "-m", "16", "-p", &port.to_string()];
+        let port = Port::reserve();
+        let arguments = ["-l", "127.0.0.1", "-U", "0", "-u", "nobody", "-m", "16", "-p", &port.number.to_string()];
         Self::start("memcached", port, arguments.iter().map(ToString::to_string).collect())
     }
 
@@ -57,17 +56,18 @@ impl Server {
     }
 
     pub(crate) fn sentinel(leader: u16) -> Self {
-        let port = free_port();
+        let port = Port::reserve();
         let directory = tempfile::Builder::new().prefix("weir-store-").tempdir().expect("a directory");
         let file = directory.path().join("sentinel.conf");
         let lines = format!(
-            "port {port}\nbind 127.0.0.1\nsentinel monitor limits 127.0.0.1 {leader} 1\n\
-             sentinel down-after-milliseconds limits 500\nsentinel failover-timeout limits 2000\n"
+            "port {}\nbind 127.0.0.1\nsentinel monitor limits 127.0.0.1 {leader} 1\n\
+             sentinel down-after-milliseconds limits 500\nsentinel failover-timeout limits 2000\n",
+            port.number
         );
         std::fs::write(&file, lines).expect("written");
         let command = vec![redis_server(), file.display().to_string(), "--sentinel".to_owned()];
         let child = spawn(&command, directory.path());
-        let server = Self { port, child, command, directory };
+        let server = Self { port: port.number, child, command, directory, _reserved: port };
         server.wait();
         server
     }
@@ -137,8 +137,20 @@ fn spawn(command: &[String], directory: &Path) -> Child {
     process.spawn().unwrap_or_else(|error| panic!("{} cannot be started: {error}", command[0]))
 }
 
-/// Returns a port on which no program listens. If another program takes the port first, the test fails.
-pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
+/// A free port of loopback. Nobody else gets it while this value exists.
+///
+/// A socket is bound to the port, but does not listen. The kernel gives such a port to no socket that asks for any port,
+/// and refuses connections to it. A store can still listen there, because it and this socket set `SO_REUSEADDR`.
+pub(crate) struct Port {
+    pub(crate) number: u16,
+    _socket: TcpSocket,
+}
+
+impl Port {
+    pub(crate) fn reserve() -> Self {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_reuseaddr(true).expect("set");
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+        Self { number: socket.local_addr().expect("an address").port(), _socket: socket }
+    }
 }

@@ -2,7 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "a delay is relative to the current time")]
 
 use std::{
-    net::{SocketAddr, TcpListener},
+    net::{Ipv4Addr, SocketAddr},
     path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
@@ -11,7 +11,7 @@ use std::{
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     sync::mpsc,
     time::{Instant, sleep_until},
 };
@@ -23,19 +23,21 @@ pub(crate) struct Server {
     pub(crate) port: u16,
     command: Vec<String>,
     child: Child,
+    _reserved: Port,
 }
 
 impl Server {
     pub(crate) async fn redis() -> Self {
-        let port = free_port();
-        let text = format!("redis-server --port {port} --bind 127.0.0.1 --save  --appendonly no --dir /tmp");
+        let port = Port::reserve();
+        let text = format!("redis-server --port {} --bind 127.0.0.1 --save  --appendonly no --dir /tmp", port.number);
         Self::start(port, text.split(' ').map(str::to_owned).collect()).await
     }
 
     pub(crate) async fn redis_with_password(password: &str) -> Self {
-        let port = free_port();
+        let port = Port::reserve();
         let text = format!(
-            "redis-server --port {port} --bind 127.0.0.1 --save  --appendonly no --dir /tmp --requirepass {password}"
+            "redis-server --port {} --bind 127.0.0.1 --save  --appendonly no --dir /tmp --requirepass {password}",
+            port.number
         );
         Self::start(port, text.split(' ').map(str::to_owned).collect()).await
     }
@@ -43,11 +45,12 @@ impl Server {
     /// A Sentinel server with the password `sentinel`, which knows the primary `limits` with the password `redis`. It keeps
     /// its configuration in this folder.
     pub(crate) async fn sentinel(folder: &Path, primary: u16) -> Self {
-        let port = free_port();
+        let port = Port::reserve();
         let file = folder.join("sentinel.conf");
         let lines = format!(
-            "port {port}\nbind 127.0.0.1\nrequirepass sentinel\n\
-             sentinel monitor limits 127.0.0.1 {primary} 1\nsentinel auth-pass limits redis\n"
+            "port {}\nbind 127.0.0.1\nrequirepass sentinel\n\
+             sentinel monitor limits 127.0.0.1 {primary} 1\nsentinel auth-pass limits redis\n",
+            port.number
         );
         std::fs::write(&file, lines).expect("written");
         let file = file.display().to_string();
@@ -55,13 +58,13 @@ impl Server {
     }
 
     pub(crate) async fn memcached() -> Self {
-        let port = free_port();
-        let text = format!("memcached -l 127.0.0.1 -U 0 -u nobody -m 16 -p {port}");
+        let port = Port::reserve();
+        let text = format!("memcached -l 127.0.0.1 -U 0 -u nobody -m 16 -p {}", port.number);
         Self::start(port, text.split(' ').map(str::to_owned).collect()).await
     }
 
-    async fn start(port: u16, command: Vec<String>) -> Self {
-        let server = Self { port, child: spawn(&command), command };
+    async fn start(port: Port, command: Vec<String>) -> Self {
+        let server = Self { port: port.number, child: spawn(&command), command, _reserved: port };
         server.listens().await;
         server
     }
@@ -100,8 +103,22 @@ fn spawn(command: &[String]) -> Child {
     process.spawn().unwrap_or_else(|error| panic!("{} cannot be started: {error}", command[0]))
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
+/// A free port of loopback. Nobody else gets it while this value exists.
+///
+/// A socket is bound to the port, but does not listen. The kernel gives such a port to no socket that asks for any port,
+/// and refuses connections to it. A store can still listen there, because it and this socket set `SO_REUSEADDR`.
+struct Port {
+    number: u16,
+    _socket: TcpSocket,
+}
+
+impl Port {
+    fn reserve() -> Self {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_reuseaddr(true).expect("set");
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+        Self { number: socket.local_addr().expect("an address").port(), _socket: socket }
+    }
 }
 
 /// A Redis store for a snapshot.
