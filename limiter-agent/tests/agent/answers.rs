@@ -1,6 +1,6 @@
 //! Tests unusual responses of the app: the client gets the same response on every path through the agent.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http::{Request, Response, Version};
 use http_body_util::BodyExt;
@@ -9,6 +9,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
+    sync::Semaphore,
 };
 
 use crate::support::{Agent, App, Body, PATIENCE, body, empty, read_head, request};
@@ -32,7 +33,8 @@ struct Heard {
 }
 
 impl Way {
-    async fn get(self, agent: &Agent, path: &str) -> Heard {
+    /// Sends a request, and returns the response without its body.
+    async fn ask(self, agent: &Agent, path: &str) -> Response<Incoming> {
         let answer = match self {
             Self::InPlace | Self::Hyper => {
                 let headers: &[(&str, &str)] = if matches!(self, Self::Hyper) { &[("te", "trailers")] } else { &[] };
@@ -59,7 +61,18 @@ impl Way {
                 sender.send_request(Request::get(format!("http://a{path}")).body(empty()).expect("valid")).await
             }
         };
-        let answer = answer.expect("a response");
+        answer.expect("a response")
+    }
+
+    async fn get(self, agent: &Agent, path: &str) -> Heard {
+        self.get_and(agent, path, || {}).await
+    }
+
+    /// Calls `on_head` when the head of the response has arrived.
+    async fn get_and(self, agent: &Agent, path: &str, on_head: impl FnOnce()) -> Heard {
+        let answer = tokio::time::timeout(PATIENCE, self.ask(agent, path)).await;
+        let answer = answer.unwrap_or_else(|_| panic!("the head of {path} over {self:?} never arrives"));
+        on_head();
         let status = answer.status().as_u16();
         let fields = answer.headers().keys().filter(|name| name.as_str().starts_with("x-field-")).count();
         let body = tokio::time::timeout(PATIENCE, answer.into_body().collect()).await;
@@ -69,18 +82,28 @@ impl Way {
     }
 }
 
-/// An app that sends, for each path, the pieces that `answer` returns. It pauses after each piece.
+/// An app that sends, for each path, the pieces that `answer` returns. It pauses before each further piece.
 async fn raw_app(answer: fn(&str) -> Vec<String>) -> std::net::SocketAddr {
+    raw_app_with(answer, None).await
+}
+
+/// An app that sends, for each path, the pieces that `answer` returns. Each further piece needs a permit, or a pause if
+/// there are no `permits`: without both, the agent would read two pieces as one, which is another case.
+async fn raw_app_with(answer: fn(&str) -> Vec<String>, permits: Option<Arc<Semaphore>>) -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
+            let permits = permits.clone();
             tokio::spawn(async move {
                 let Some(asked) = read_head(&mut stream).await else { return };
-                for piece in answer(asked.split(' ').nth(1).expect("a path")) {
+                for (number, piece) in answer(asked.split(' ').nth(1).expect("a path")).iter().enumerate() {
+                    match &permits {
+                        _ if number == 0 => {}
+                        Some(permits) => permits.acquire().await.expect("open").forget(),
+                        None => tokio::time::sleep(Duration::from_millis(100)).await,
+                    }
                     stream.write_all(piece.as_bytes()).await.expect("sent");
-                    // Without a pause the agent would read both pieces as one, which is another case.
-                    tokio::time::sleep(Duration::from_millis(100)).await;
                 }
                 // The agent decides whether the connection closes.
                 let _ = stream.read(&mut [0; 1]).await;
@@ -102,7 +125,7 @@ async fn an_invalid_first_chunk_is_a_502_and_a_later_one_truncates_the_response(
         "fffffffffffffffff\r\nok",
         "0\r\nno colon\r\n\r\n",
     ];
-    let app = raw_app(|path| {
+    let answer = |path: &str| {
         let (kind, which) = path[1..].split_once('/').expect("two parts");
         let chunk = CHUNKS[which.parse::<usize>().expect("a number")];
         match kind {
@@ -110,8 +133,9 @@ async fn an_invalid_first_chunk_is_a_502_and_a_later_one_truncates_the_response(
             "later" => vec![HEAD.to_owned(), chunk.to_owned()],
             _ => vec![format!("{HEAD}2\r\nok\r\n{chunk}")],
         }
-    })
-    .await;
+    };
+    let permits = Arc::new(Semaphore::new(0));
+    let app = raw_app_with(answer, Some(Arc::clone(&permits))).await;
     let agent = Agent::start(app, &["--upstream-http2", "never"]);
     for (which, chunk) in CHUNKS.iter().enumerate() {
         for way in WAYS {
@@ -122,7 +146,9 @@ async fn an_invalid_first_chunk_is_a_502_and_a_later_one_truncates_the_response(
                 "{chunk:?} {way:?}: {heard:?}"
             );
             for kind in ["later", "second"] {
-                let heard = way.get(&agent, &format!("/{kind}/{which}")).await;
+                // The chunk that comes later follows when the client has the head.
+                let on_head = || permits.add_permits(usize::from(kind == "later"));
+                let heard = way.get_and(&agent, &format!("/{kind}/{which}"), on_head).await;
                 assert!(heard.status == 200 && heard.body.is_err(), "{kind} {chunk:?} {way:?}: {heard:?}");
             }
         }
