@@ -253,8 +253,11 @@ impl Table {
 }
 
 impl ConnectionSlot {
-    /// Sets the connection's rank, and lets it be evicted.
+    /// Sets the connection's rank, and lets it be evicted. A connection that is idle already stays idle since then.
     pub fn rest(&self, rank: Rank, now: Time) {
+        if rank == Rank::Idle && self.is_idle() {
+            return;
+        }
         let word = word(rank, now);
         let is_entered = self.enter(word);
         if is_entered && rank == Rank::Silent {
@@ -290,6 +293,10 @@ impl ConnectionSlot {
         while self.eviction() == Eviction::No {
             self.seat.gone.notified().await;
         }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.seat.word.load(Relaxed) >> TIME_BITS == Rank::Idle as u64
     }
 
     /// Writes the word. Returns false if the connection was evicted. Only an eviction writes the word from another
@@ -448,6 +455,7 @@ mod tests {
     enum Step {
         Come(Rank),
         Rest(usize, Rank),
+        RestAgain(usize),
         Work(usize),
         Leave(usize),
     }
@@ -458,6 +466,7 @@ mod tests {
             2 => Just(Step::Come(Rank::Idle)),
             2 => (0..8_usize).prop_map(|which| Step::Rest(which, Rank::Idle)),
             2 => (0..8_usize).prop_map(|which| Step::Rest(which, Rank::Reading)),
+            2 => (0..8_usize).prop_map(Step::RestAgain),
             3 => (0..8_usize).prop_map(Step::Work),
             1 => (0..8_usize).prop_map(Step::Leave),
         ];
@@ -487,13 +496,21 @@ mod tests {
                         slot.rest(rank, at(moment));
                         resting.push((rank as u64, moment, slot));
                     }
+                    Step::RestAgain(which) if !resting.is_empty() => {
+                        let which = which % resting.len();
+                        let (rank, since, slot) = &mut resting[which];
+                        slot.rest(Rank::Idle, at(moment));
+                        if *rank != Rank::Idle as u64 {
+                            (*rank, *since) = (Rank::Idle as u64, moment);
+                        }
+                    }
                     Step::Work(which) if !resting.is_empty() => {
                         let (_, _, slot) = resting.remove(which % resting.len());
                         prop_assert!(slot.work());
                         busy.push(slot);
                     }
                     Step::Leave(which) if !resting.is_empty() => drop(resting.remove(which % resting.len())),
-                    Step::Rest(..) | Step::Work(_) | Step::Leave(_) => {}
+                    Step::Rest(..) | Step::RestAgain(_) | Step::Work(_) | Step::Leave(_) => {}
                 }
                 prop_assert!(resting.iter().map(|(.., slot)| slot).chain(&busy).all(|slot| !is_evicted(slot)));
             }
