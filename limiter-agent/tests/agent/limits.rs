@@ -1,5 +1,7 @@
 //! Tests exactly how many requests the limits admit, in an agent process with real connections.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
@@ -94,12 +96,15 @@ async fn a_refusal_says_when_to_come_back() {
 #[tokio::test]
 async fn a_client_that_obeys_is_admitted() {
     let (_app, agent) = start().await;
-    let limit = json!({"name": "spaced", "strategy": "GCRA", "requests": 2, "periodMillis": 1500});
+    // The limit is one request per 4.75 s. Even on a busy machine, the second request comes earlier.
+    let limit = json!({"name": "spaced", "strategy": "GCRA", "requests": 2, "periodMillis": 9500});
     agent.apply(&snapshot(1, &[policy("p", &[rule("all", &[limit])])])).await;
     assert_eq!(agent.get("/", &[]).await.status(), 200);
     let refused = agent.get("/", &[]).await;
-    assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (429, "1"));
-    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    assert_eq!(refused.status(), 429);
+    let seconds = header(&refused, "retry-after").parse().expect("seconds");
+    assert!((1..=5).contains(&seconds), "{seconds}");
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
     assert_eq!(agent.get("/", &[]).await.status(), 200);
 }
 
