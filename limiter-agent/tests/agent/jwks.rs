@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    path::Path,
     sync::{Arc, Mutex},
 };
 
@@ -23,6 +24,13 @@ fn keys(secret: &[u8]) -> String {
 fn token(subject: &str, secret: &[u8]) -> String {
     let claims = json!({"sub": subject, "exp": 32_503_680_000_u64});
     format!("Bearer {}", encode(&Header::default(), &claims, &EncodingKey::from_secret(secret)).expect("signed"))
+}
+
+/// Writes a file in one step, because the agent can read it at any time.
+fn replace(file: &Path, text: &str) {
+    let next = file.with_extension("next");
+    fs::write(&next, text).expect("written");
+    fs::rename(next, file).expect("renamed");
 }
 
 #[tokio::test]
@@ -46,13 +54,13 @@ async fn only_tokens_that_the_keys_have_signed_have_claims() {
     agent.until_metric("weir_jwks_last_load_successful{source=\"file\"}", 1.0).await;
     let failed = "weir_jwks_loads_total{source=\"file\",result=\"failed\"}";
     assert_eq!(agent.metric(failed).await, Some(0.0));
-    fs::write(&file, "{}").expect("written");
+    replace(&file, "{}");
     assert!(agent.logged("--jwks is invalid").await.contains("no key"));
     assert_eq!(agent.metric(failed).await, Some(1.0));
     assert_eq!(agent.metric("weir_jwks_last_load_successful{source=\"file\"}").await, Some(0.0));
     assert_eq!(status(&token("fay", b"first")).await, 200, "the previous keys stay in use");
 
-    fs::write(&file, keys(b"second")).expect("written");
+    replace(&file, &keys(b"second"));
     agent.logged("keys for tokens loaded").await;
     assert_eq!(status(&token("gus", b"second")).await, 200);
     assert_eq!(status(&token("hal", b"first")).await, 429, "a removed key is not accepted");
