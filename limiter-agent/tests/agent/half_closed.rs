@@ -99,7 +99,7 @@ async fn a_client_that_half_closes_at_once_gets_its_whole_response() {
             "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n4e20\r\n{long}\r\n5\r\nhello\r\n0\r\n\r\n"
         ),
     ] {
-        agent.suspend();
+        agent.suspend().await;
         let mut client = agent.connect().await;
         client.write_all(sent.as_bytes()).await.expect("sent");
         client.shutdown().await.expect("closed");

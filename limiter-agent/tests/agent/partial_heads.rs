@@ -35,7 +35,7 @@ async fn begin(agent: &Agent, beginning: &str, more: usize) -> TcpStream {
 async fn fill_spare_buffers(agent: &Agent) {
     const CLIENTS: usize = 700;
     for _ in 0..2 {
-        agent.suspend();
+        agent.suspend().await;
         let mut clients = Vec::new();
         for _ in 0..CLIENTS {
             clients.push(begin(agent, BEGINNINGS[0], 100).await);

@@ -149,7 +149,7 @@ async fn sighup_ends_nothing() {
     }
     agent.hang_up();
     // The kernel delivers signals in the order of their numbers, so the process gets SIGHUP before it continues.
-    agent.suspend();
+    agent.suspend().await;
     agent.go_on();
     assert_eq!(agent.telemetry("/healthz").await.0, 200);
 }

@@ -42,7 +42,7 @@ async fn first_answer(resets: u32) -> (Answer, Agent, App) {
     client.write_all(&[frames::greeting(), frames::headers(1, &first, false)].concat()).await.expect("sent");
     asked.recv().await.expect("the app was asked");
     // All resets arrive while the agent does not read.
-    agent.suspend();
+    agent.suspend().await;
     client.write_all(&reset_at_once(resets)).await.expect("sent");
     agent.go_on();
     (frames::ask(client, &frames::data(1, b"", true)).await, agent, app)

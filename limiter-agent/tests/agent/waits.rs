@@ -140,7 +140,7 @@ async fn a_client_that_leaves_the_queue_is_not_charged() {
         until("Wait").await;
         // Also if the request joins the queue after the end was read.
         let mut half_closed = agent.connect().await;
-        agent.suspend();
+        agent.suspend().await;
         half_closed.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
         half_closed.shutdown().await.expect("closed");
         agent.go_on();

@@ -213,8 +213,25 @@ impl Agent {
     }
 
     /// Suspends the process until `go_on`. Everything that was sent in the meantime arrives together.
-    pub(crate) fn suspend(&self) {
+    pub(crate) async fn suspend(&self) {
         self.signal("STOP");
+        // Each thread stops only when it notices the signal.
+        let stopped = async {
+            while !self.is_stopped() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, stopped).await.expect("the agent stops");
+    }
+
+    /// Whether every thread of the process is stopped.
+    fn is_stopped(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.id())).expect("the process runs");
+        tasks.into_iter().all(|task| {
+            // A thread can end meanwhile. Its state follows its name, which is in parentheses.
+            let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat")));
+            stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
+        })
     }
 
     pub(crate) fn go_on(&self) {
