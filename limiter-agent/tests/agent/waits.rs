@@ -56,16 +56,19 @@ async fn a_connection_returns_to_the_short_path_after_a_wait() {
         return; // There is only one path.
     }
     let agent = Agent::start(counting_app().await, &["--workers", "1"]);
-    let paced = with(line(1, 1000, 10_000), json!({"match": [{"paths": ["/paced"]}]}));
+    let paced = with(line(1, 5000, 10_000), json!({"match": [{"paths": ["/paced"]}]}));
     agent.apply(&snapshot(1, &[policy("p", &[paced])])).await;
     let mut connections = Vec::new();
     for path in ["/", "/paced", "/paced", "/", "/"] {
         connections.push(agent.get(path, &[]).await.into_body());
     }
+    // A new client begins on the short path.
+    connections.push(Client::new().get(&agent.url("/"), &[]).await.into_body());
     assert_eq!(waited(&agent).await, 1);
-    let [first, paced, waiting, after, last] = &connections[..] else { unreachable!("five answers") };
-    assert_eq!([paced, after, last], [first; 3], "{connections:?}");
-    assert_ne!(waiting, first, "hyper's path has its own connections");
+    let [first, paced, waiting, after, last, new] = &connections[..] else { unreachable!("six answers") };
+    // The wait is so long that the agent closes the idle connection to the app.
+    assert_eq!((paced, [after, last]), (first, [new; 2]), "{connections:?}");
+    assert!(![first, new].contains(&waiting), "hyper's path has its own connections: {connections:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -103,6 +106,10 @@ async fn a_burst_is_smoothed_and_its_tail_refused_at_once() {
 /// The agent keeps a half-closed client for so long if its request is at the app.
 const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
 
+async fn at_once<T>(happens: impl Future<Output = T>) -> T {
+    tokio::time::timeout(HALF_CLOSED_TIMEOUT, happens).await.expect("clients leave a queue at once")
+}
+
 #[tokio::test]
 async fn a_client_that_leaves_the_queue_is_not_charged() {
     let (_app, agent) = start().await;
@@ -128,25 +135,22 @@ async fn a_client_that_leaves_the_queue_is_not_charged() {
     until("Limit").await;
     waiting.abort();
     let _ = waiting.await;
-    let leave = async {
-        until("Wait").await;
-        assert!(explained().await.1 <= alone.1);
-        // A client that only closes its side does not get a response.
-        let mut half_closed = agent.connect().await;
-        half_closed.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
-        until("Limit").await;
-        half_closed.shutdown().await.expect("closed");
-        assert_eq!(half_closed.read(&mut [0]).await.expect("a clean close"), 0);
-        until("Wait").await;
-        // Also if the request joins the queue after the end was read.
-        let mut half_closed = agent.connect().await;
-        agent.suspend().await;
-        half_closed.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
-        half_closed.shutdown().await.expect("closed");
-        agent.go_on();
-        assert_eq!(half_closed.read(&mut [0]).await.expect("a clean close"), 0);
-    };
-    tokio::time::timeout(HALF_CLOSED_TIMEOUT, leave).await.expect("clients leave a queue at once");
+    at_once(until("Wait")).await;
+    assert!(explained().await.1 <= alone.1);
+    // A client that only closes its side does not get a response.
+    let mut half_closed = agent.connect().await;
+    half_closed.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
+    until("Limit").await;
+    half_closed.shutdown().await.expect("closed");
+    assert_eq!(at_once(half_closed.read(&mut [0])).await.expect("a clean close"), 0);
+    until("Wait").await;
+    // Also if the request joins the queue after the end was read.
+    let mut half_closed = agent.connect().await;
+    agent.suspend().await;
+    half_closed.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
+    half_closed.shutdown().await.expect("closed");
+    agent.go_on();
+    assert_eq!(at_once(half_closed.read(&mut [0])).await.expect("a clean close"), 0);
     assert_eq!(agent.counts(0, 0).await, [1, 0, 0], "the request was neither admitted nor refused");
 }
 
