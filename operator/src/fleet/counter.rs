@@ -27,8 +27,8 @@ use super::{Usage, pods::Pods};
 use crate::{leader::Term, plan::FleetRule};
 
 /// The maximum number of keys. A key takes 560 bytes, and 90 bytes more for each further limit of its rule. A table of
-/// this size has 2^18 buckets. The next larger table takes 120 MB more while it grows, and the operator has 256 MiB.
-const MOST_KEYS: usize = if cfg!(test) { 2_000 } else { 200_000 };
+/// this size has 2^20 buckets. With the keys, it takes about 500 MB, or 580 MB with two limits. The operator has 1 GiB.
+const MOST_KEYS: usize = if cfg!(test) { 2_000 } else { 900_000 };
 /// The maximum number of times in the logs of all keys. They take 64 MiB.
 const MOST_TIMES: usize = if cfg!(test) { 20_000 } else { 8 << 20 };
 /// One rule has at most this part of the keys and times. So the clients of one policy cannot use up the room of all

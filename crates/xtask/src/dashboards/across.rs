@@ -106,7 +106,7 @@ pub(super) fn operator() -> Row {
                 )])
                 .or_says("No operator is scraped."),
             Panel::new(Kind::Lines, "Keys that the operator counts", Unit::Count)
-                .about("Keys that are not at full credit. The operator keeps at most 200,000 keys, and 50,000 of one rule. Agents decide on further keys with their shares.")
+                .about("Keys that are not at full credit. The operator keeps at most 900,000 keys, and 225,000 of one rule. Agents decide on further keys with their shares.")
                 .queries([Query::new("sum(max by (cluster) (weir_operator_fleet_keys{LABELS}))", "keys")])
                 .from(Colour::Plain, &[(900_000.0, Colour::Warning)])
                 .or_says("No operator is scraped."),
