@@ -176,7 +176,7 @@ async fn all_partial_heads_together_have_a_bound() {
     fill_spare_buffers(&agent).await;
     let before = agent.resident_kib();
     // All heads arrive together, so the agent reads many of them before an evicted connection can end.
-    agent.suspend();
+    agent.suspend().await;
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         clients.push(begin(&agent, BEGINNINGS[0], 60_000).await);
