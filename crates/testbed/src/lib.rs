@@ -30,7 +30,7 @@ use tokio::{
 };
 use weir_api::{RateLimitPolicy, RateLimitStore};
 
-pub use ports::ReservedPort;
+pub use self::ports::ReservedPort;
 
 /// The environment variable with the path of the folder that contains `etcd`, `kube-apiserver` and `kubectl`.
 const BINARIES: &str = "WEIR_KUBE_BIN";
