@@ -8,7 +8,7 @@
 //! The agent does not forward an upgrade to another version of HTTP: the tunnel would carry requests past the limits. A
 //! server is always allowed to ignore an upgrade (RFC 9110 section 7.8), so the request is answered over HTTP/1.1.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{future::poll_fn, io, sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version, header};
 use http_body::Body;
@@ -22,6 +22,7 @@ use super::{
     failure::Failure,
     headers,
     response_body::ResponseBody,
+    socket::Goodbye,
     stall_limit::StallLimit,
     traffic::{Protocol, Traffic},
     vetting::InvalidRequest,
@@ -135,15 +136,20 @@ impl Upgrade {
         tunnels.tasks.spawn_local(async move {
             let _speaking = speaking;
             let _held = held;
-            let (client, app) = match tokio::try_join!(client, app) {
+            let (mut client, app) = match tokio::try_join!(client, app) {
                 Ok((client, app)) => (StallLimit::new(TokioIo::new(client), stall_timeout), TokioIo::new(app)),
                 Err(error) => return tracing::debug!(%error, "upgrade failed"),
             };
             // The result is ignored, because there is no one to report an error to.
             let _ = match messages {
-                Some(messages) => websocket::relay(client, app, &messages, &stop).await,
-                None => copy(client, app).await,
+                Some(messages) => websocket::relay(&mut client, app, &messages, &stop).await,
+                None => copy(&mut client, app).await,
             };
+            // Bytes of the client that nobody reads would reset the connection, and the client would lose the end.
+            if client.shutdown().await.is_ok() {
+                let mut goodbye = Goodbye::default();
+                poll_fn(|cx| goodbye.poll_over(&mut client, cx)).await;
+            }
         });
         let mut switching = Response::new(ResponseBody::own(""));
         *switching.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
@@ -196,8 +202,15 @@ async fn copy(client: impl AsyncRead + AsyncWrite, app: impl AsyncRead + AsyncWr
             if read == 0 {
                 return app_writes.shutdown().await;
             }
-            app_writes.write_all(&buffer[..read]).await?;
-            app_writes.flush().await?;
+            let written = async {
+                app_writes.write_all(&buffer[..read]).await?;
+                app_writes.flush().await
+            };
+            if let Err(error) = written.await {
+                // What the app sent before must still reach the client.
+                tracing::debug!(%error, "the app disconnected");
+                return Ok(());
+            }
         }
     };
     tokio::try_join!(to_client, to_app).map(drop)

@@ -1,11 +1,11 @@
 //! Tests connections that were upgraded to a protocol that the agent does not know.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::mpsc,
     time::timeout,
 };
@@ -30,7 +30,10 @@ async fn switching<F: Future<Output = ()> + Send>(then: impl Fn(TcpStream) -> F 
 }
 
 async fn open(agent: &Agent) -> TcpStream {
-    let mut client = agent.connect().await;
+    let socket = TcpSocket::new_v4().expect("a socket");
+    // The agent must keep what a slow client has not read.
+    socket.set_recv_buffer_size(16 * 1024).expect("allowed");
+    let mut client = socket.connect(agent.addresses.listen).await.expect("connected");
     client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: tcp\r\n\r\n").await.expect("sent");
     let head = read_head(&mut client).await.expect("a response");
     assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
@@ -58,6 +61,51 @@ async fn an_app_that_has_closed_its_side_still_gets_everything() {
         let arrived = timeout(PATIENCE, received.recv()).await.expect("the app gets each part");
         assert_eq!(arrived.as_deref(), Some(part));
     }
+}
+
+/// Waits until the other side has acknowledged all data and the end.
+async fn is_acknowledged(stream: &TcpStream) {
+    let [local, peer] = [stream.local_addr(), stream.peer_addr()].map(|address| address.expect("connected").port());
+    let (local, peer) = (format!(":{local:04X}"), format!(":{peer:04X}"));
+    let has_ended = |line: &str| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        // 05 is FIN-WAIT-2.
+        fields.len() > 3 && fields[1].ends_with(&local) && fields[2].ends_with(&peer) && fields[3] == "05"
+    };
+    let all_sockets = || std::fs::read_to_string("/proc/net/tcp").expect("the sockets");
+    while !all_sockets().lines().any(has_ended) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A connection with unread bytes would be reset, and the client would not get what it has not read yet.
+#[tokio::test]
+async fn a_client_that_still_sends_gets_the_end_of_an_app_that_has_closed() {
+    const LENGTH: usize = 200_000;
+    let (closes, mut closed) = mpsc::unbounded_channel();
+    let app = switching(move |mut stream| {
+        let closes = closes.clone();
+        async move {
+            stream.write_all(&vec![1; LENGTH]).await.expect("sent");
+            stream.shutdown().await.expect("open");
+            is_acknowledged(&stream).await;
+            drop(stream);
+            closes.send(()).expect("the test runs");
+        }
+    });
+    let agent = Agent::start(app.await, &[]);
+    let mut client = open(&agent).await;
+    timeout(PATIENCE, closed.recv()).await.expect("the agent takes everything").expect("the app runs");
+    let (mut read, mut buffer) = (0, [0; 4096]);
+    loop {
+        let count = timeout(PATIENCE, client.read(&mut buffer)).await.expect("an end").expect("no reset");
+        if count == 0 {
+            break;
+        }
+        read += count;
+        client.write_all(b"x").await.expect("open");
+    }
+    assert_eq!(read, LENGTH);
 }
 
 /// While the client reads nothing, the agent cannot read the end of the app.
