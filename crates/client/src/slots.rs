@@ -255,10 +255,9 @@ impl Table {
 impl ConnectionSlot {
     /// Sets the connection's rank, and lets it be evicted. A connection that is idle already stays idle since then.
     pub fn rest(&self, rank: Rank, now: Time) {
-        if rank == Rank::Idle && self.is_idle() {
-            return;
-        }
-        let word = word(rank, now);
+        // Its time stays, but another connection can wait for a slot.
+        let is_again = rank == Rank::Idle && self.is_idle();
+        let word = if is_again { self.seat.word.load(Relaxed) } else { word(rank, now) };
         let is_entered = self.enter(word);
         if is_entered && rank == Rank::Silent {
             self.slots.lock().offer(word, self.id, &self.seat);

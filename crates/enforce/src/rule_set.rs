@@ -36,6 +36,8 @@ pub(super) struct RuleSet {
     pub(super) counts_bodies: bool,
     /// Whether a rule that enforces sets headers in all responses.
     pub(super) sets_headers: bool,
+    /// Whether a rule replaces others.
+    has_replacing: bool,
     /// The indices of all rules, if every rule limits and matches every request. Otherwise empty.
     matching_all: Vec<usize>,
 }
@@ -110,6 +112,7 @@ impl RuleSet {
         let matching_all = if matching_all { (0..rules.len()).collect() } else { Vec::new() };
         let has_concurrency = rules.iter().any(|member| member.rule.concurrency.is_some());
         let has_bans = rules.iter().any(|member| member.rule.ban().is_some());
+        let has_replacing = rules.iter().any(|member| !member.rule.replaces.is_empty());
         let counts_bodies = rules.iter().any(|member| member.counts_body);
         let sets_headers = rules[..enforced].iter().any(|member| member.rule.sets_headers());
         Self {
@@ -122,6 +125,7 @@ impl RuleSet {
             has_bans,
             counts_bodies,
             sets_headers,
+            has_replacing,
             matching_all,
         }
     }
@@ -187,7 +191,8 @@ impl RuleSet {
         self.all_matching(request, |index| range.contains(&index) && self.rules[index].rule.sets_headers())
     }
 
-    /// Returns all matching rules among the relevant ones, also those that a denial or a bypass makes ineffective.
+    /// Returns all matching rules among the relevant ones. If a rule can replace others, also those that a denial or a
+    /// bypass makes ineffective, because it can be replaced.
     pub(super) fn all_matching(&self, request: &RequestView<'_>, is_relevant: impl Fn(usize) -> bool) -> Vec<usize> {
         let (mut candidates, mut matching) = (Vec::new(), Vec::new());
         for &candidate in self.index.candidates(request, &mut candidates) {
@@ -197,6 +202,9 @@ impl RuleSet {
                 && self.rules[index].rule.matcher.entry_matches(entry, request)
             {
                 matching.push(index);
+                if index < self.exceptions && !self.has_replacing {
+                    break;
+                }
             }
         }
         matching

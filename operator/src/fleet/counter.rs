@@ -365,11 +365,13 @@ impl Counter {
     /// Makes room for a key of a rule, which the caller then adds, or for more times in its logs. Forgets keys at full
     /// credit.
     fn make_room(&mut self, key: &Key, encoded: &EncodedTake, rule: &FleetRule, now: u64) -> Result<(), Refusal> {
-        let is_full = self.lacks(key, encoded, rule).is_some() && now >= self.search_at;
+        let mut lack = self.lacks(key, encoded, rule);
+        let is_full = lack.is_some() && now >= self.search_at;
         if is_full || (self.keys.len() > self.enough.max(FEW_KEYS) && !self.keys.contains_key(key)) {
             self.forget(now);
+            lack = self.lacks(key, encoded, rule);
         }
-        if let Some(refusal) = self.lacks(key, encoded, rule) {
+        if let Some(refusal) = lack {
             return Err(refusal);
         }
         // The key itself can be forgotten now.
