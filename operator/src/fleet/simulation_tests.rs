@@ -86,6 +86,8 @@ enum Up {
     Status,
     Questions(Vec<Question>),
     LevelsSent(LevelsSent),
+    /// The agent has acknowledged a content without the policy.
+    Deleted,
 }
 
 struct Link {
@@ -452,16 +454,18 @@ impl World {
             _ => return,
         }
         let (is_deleted, now, rules) = (self.recreated_at.is_some(), self.now, self.rules(self.content));
-        for agent in &mut self.agents {
+        for index in 0..self.agents.len() {
+            let agent = &mut self.agents[index];
             for leader in self.leaders.iter_mut().filter(|leader| leader.is_alive) {
                 leader.counter.expect(&agent.name, &rules, duration(now));
             }
             // All others are cut off, or can be.
             let is_told = agent.asks && now >= agent.late_until && agent.quiet_since.is_none();
             let link = agent.link.as_ref().filter(|link| !link.is_broken && now >= link.down_lost_until);
-            if let Some(link) = link.filter(|_| is_deleted && is_told) {
+            if link.is_some() && is_deleted && is_told {
                 agent.has_policy = false;
-                self.leaders[link.leader].counter.acknowledged(&agent.name, link.number, &[], duration(now));
+                // It comes after the report of the agent's share.
+                self.send_up(index, Up::Deleted);
             }
         }
     }
@@ -646,6 +650,7 @@ impl World {
             }
             match message {
                 Up::Status => {}
+                Up::Deleted => leader.counter.acknowledged(name, number, &[], at),
                 Up::LevelsSent(sent) => {
                     leader.counter.levels_sent(name, number, sent, at);
                     if leader.counter.release(name, number, at) {
