@@ -4,7 +4,8 @@ use std::{io, net::Ipv4Addr};
 
 use tokio::net::TcpSocket;
 
-/// A port of loopback for a program that starts later, or again. Nobody else gets the port while this value exists.
+/// A port of loopback for a program that starts later, or again. No other program gets the port while this value
+/// exists.
 ///
 /// A socket is bound to the port, but does not listen. The kernel gives such a port to no socket that asks for any port,
 /// and refuses connections to it. A program can still listen there, because servers and this socket set

@@ -145,7 +145,8 @@ impl Upgrade {
                 Some(messages) => websocket::relay(&mut client, app, &messages, &stop).await,
                 None => copy(&mut client, app).await,
             };
-            // Bytes of the client that nobody reads would reset the connection, and the client would lose the end.
+            // The kernel resets a connection that is closed with unread bytes. Then the client would not get the end of
+            // the app's data.
             if client.shutdown().await.is_ok() {
                 let mut goodbye = Goodbye::default();
                 poll_fn(|cx| goodbye.poll_over(&mut client, cx)).await;

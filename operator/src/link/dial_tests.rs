@@ -281,7 +281,7 @@ async fn a_peer_that_takes_for_ever_is_given_up_in_time() {
         let error = called(address, credentials(&ours), Duration::from_millis(300)).await.unwrap_err();
         assert!(matches!(error, ContactError::Timeout(_)), "{error:?}");
     }
-    // Nobody listens at this port, and nobody else gets it.
+    // No program listens at this port, and no other program gets it.
     let gone = TcpSocket::new_v4().unwrap();
     gone.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let error = called(gone.local_addr().unwrap(), credentials(&ours), LIMIT).await.unwrap_err();

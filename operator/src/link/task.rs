@@ -147,8 +147,8 @@ impl Task {
     fn moment(&self) -> LinkMoment {
         let term = &self.shared.term;
         let since_boot = clock::since_boot();
-        // The engine no longer tells a retired link which content it wants. If the pod comes back, the engine starts
-        // another link, and this one would push old content against it.
+        // A retired link gets no new content from the engine. If the pod comes back, the engine starts another link, so
+        // this one must not push its old content.
         let is_wanted = self.desired.has_changed().is_ok();
         LinkMoment {
             now: clock::now(),

@@ -137,7 +137,7 @@ fn spawn(command: &[String], directory: &Path) -> Child {
     process.spawn().unwrap_or_else(|error| panic!("{} cannot be started: {error}", command[0]))
 }
 
-/// A free port of loopback. Nobody else gets it while this value exists.
+/// A free port of loopback. No other program gets it while this value exists.
 ///
 /// A socket is bound to the port, but does not listen. The kernel gives such a port to no socket that asks for any port,
 /// and refuses connections to it. A store can still listen there, because it and this socket set `SO_REUSEADDR`.
