@@ -3,7 +3,10 @@
 mod fleet;
 pub(crate) mod peers;
 
-use std::{path::Path, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +31,9 @@ pub(crate) struct BenchArgs {
     /// without it, all parts
     #[arg(long = "part", value_name = "NAME")]
     parts: Vec<String>,
+    /// An agent of an earlier commit, built with `cargo build --profile dist -p weir-agent`: `proxy` measures it, too
+    #[arg(long, value_name = "PROGRAM")]
+    before: Option<PathBuf>,
     /// Run for some seconds only: this tests the benchmarks, and its figures are not meaningful
     #[arg(long)]
     quick: bool,
@@ -86,6 +92,7 @@ pub(crate) async fn run(
             bench = alone(&program);
             // This agent has the same build profile as the one in the image.
             bench.env("WEIR_AGENT", workspace.target().join("dist/weir-agent"));
+            bench.envs(args.before.map(|before| ("WEIR_AGENT_BEFORE", before)));
         }
         if seeds {
             let Some(limiter) = peers::go_limiter(workspace, interrupt).await? else { return Ok(ExitCode::from(2)) };

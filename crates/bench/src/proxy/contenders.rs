@@ -1,6 +1,6 @@
 //! The contenders, and their configurations for the same work.
 
-use std::{fs, net::SocketAddr, path::Path, process::Command};
+use std::{env, fs, net::SocketAddr, path::Path, process::Command};
 
 use anyhow::Context as _;
 
@@ -14,11 +14,13 @@ use super::{
 const NGINX: &str = include_str!("peers/nginx.conf");
 const HAPROXY: &str = include_str!("peers/haproxy.cfg");
 const ENVOY: &str = include_str!("peers/envoy.yaml");
+/// The environment variable with the path of an earlier agent.
+const BEFORE: &str = "WEIR_AGENT_BEFORE";
 
 /// The number of client connections that each contender must accept: the idle ones, and some more.
 const CONNECTIONS: usize = 12_000;
-/// The limit of descriptors: for client connections, and for some connections to the app.
-pub(super) const FILES: u64 = 20_000;
+/// The limit of descriptors. The agent counts two for each client connection that it accepts.
+pub(super) const FILES: u64 = 40_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Contender {
@@ -26,10 +28,18 @@ pub(super) enum Contender {
     Haproxy,
     Envoy,
     Weir,
+    /// An agent of an earlier commit: the program that `WEIR_AGENT_BEFORE` names.
+    Before,
 }
 
-/// The contenders in the order of the tables: the reference peer is the first one, and Weir is the last one.
-pub(super) const CONTENDERS: [Contender; 4] = [Contender::Nginx, Contender::Haproxy, Contender::Envoy, Contender::Weir];
+const ALL: [Contender; 5] =
+    [Contender::Nginx, Contender::Haproxy, Contender::Envoy, Contender::Weir, Contender::Before];
+
+/// The contenders in the order of the tables: the reference peer is the first one. The earlier agent is the last one,
+/// and only if the user names its program.
+pub(super) fn contenders() -> &'static [Contender] {
+    &ALL[..ALL.len() - usize::from(env::var_os(BEFORE).is_none())]
+}
 
 /// A running contender.
 pub(super) struct Proxy {
@@ -45,6 +55,7 @@ impl Contender {
             Self::Haproxy => "HAProxy",
             Self::Envoy => "Envoy",
             Self::Weir => "weir-agent",
+            Self::Before => "weir-agent of an earlier commit",
         }
     }
 
@@ -72,10 +83,14 @@ impl Contender {
                 let flags = ["--concurrency", "1", "--disable-hot-restart", "--log-level", "error"];
                 [words(&["envoy", "-c", &put("envoy.yaml", ENVOY)?]), words(&flags)].concat()
             }
-            Self::Weir => {
+            Self::Weir | Self::Before => {
                 let at = weir::Addresses { listen: http1, control: free_address()?, telemetry: free_address()? };
                 control = Some(at.control);
-                weir::command(upstream, &at, &[("--workers", "1")])?
+                let mut command = weir::command(upstream, &at, &[("--workers", "1")])?;
+                if self == Self::Before {
+                    command[0] = env::var(BEFORE).context(BEFORE)?;
+                }
+                command
             }
         };
         let log = folder.join(format!("{}.log", self.name()));

@@ -2,7 +2,7 @@
 //! keep-alive connection.
 
 use super::{
-    contenders::{CONTENDERS, Contender},
+    contenders::{Contender, contenders},
     exchange::Connection,
     rounds::Bench,
     scenarios::PROXIED,
@@ -21,8 +21,9 @@ pub(super) struct Idle {
 
 /// Measures all contenders, in their order.
 pub(super) fn measure(bench: &Bench<'_>) -> anyhow::Result<Vec<Result<Idle, String>>> {
-    Ok(CONTENDERS
-        .into_iter()
+    Ok(contenders()
+        .iter()
+        .copied()
         .map(|contender| {
             eprintln!("proxy: {} when idle", contender.name());
             one(bench, contender).map_err(|error| {

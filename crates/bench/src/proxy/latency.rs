@@ -6,7 +6,7 @@ use std::{net::SocketAddr, time::Duration};
 use anyhow::{Context as _, ensure};
 
 use super::{
-    contenders::{CONTENDERS, Proxy},
+    contenders::{Proxy, contenders},
     load::{self, Load},
     rounds::Bench,
     scenarios::{ONE_CONNECTION, PROXIED},
@@ -30,8 +30,9 @@ pub(super) struct Latencies {
 }
 
 pub(super) fn measure(bench: &Bench<'_>) -> anyhow::Result<Latencies> {
-    let proxies: Vec<_> = CONTENDERS
-        .into_iter()
+    let proxies: Vec<_> = contenders()
+        .iter()
+        .copied()
         .map(|contender| contender.start(PROXIED, bench.upstream, bench.folder).map_err(|error| format!("{error:#}")))
         .collect();
     let mut added: Vec<_> =

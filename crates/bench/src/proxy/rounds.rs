@@ -6,7 +6,7 @@ use anyhow::{Context as _, ensure};
 
 use super::{
     Effort,
-    contenders::{CONTENDERS, Contender, Proxy},
+    contenders::{Contender, Proxy, contenders},
     exchange::Connection,
     lean::Lean,
     load::{self, Load, Wrk},
@@ -69,15 +69,15 @@ impl Bench<'_> {
     /// Runs a scenario. Returns the outcomes of all contenders, in their order.
     pub(super) fn run(&self, scenario: Scenario) -> anyhow::Result<Vec<Outcome>> {
         let mut running: Vec<Result<(Proxy, Vec<Sample>), String>> = Vec::new();
-        for contender in CONTENDERS {
+        for contender in contenders().iter().copied() {
             let ready = self.ready(contender, scenario).map(|proxy| (proxy, Vec::new()));
             running.push(ready.map_err(|error| failed(contender, scenario, &error)));
         }
         let rounds = if scenario.aimed_at { self.effort.rounds_of_aims } else { self.effort.rounds };
         for round in 0..rounds {
             eprintln!("proxy: {}, round {} of {rounds}", scenario.name, round + 1);
-            for place in order(round, CONTENDERS.len()) {
-                let (contender, running) = (CONTENDERS[place], &mut running[place]);
+            for place in order(round, contenders().len()) {
+                let (contender, running) = (contenders()[place], &mut running[place]);
                 let Ok((proxy, samples)) = running else { continue };
                 match self.round(proxy, scenario, round) {
                     Ok(sample) => samples.push(sample),

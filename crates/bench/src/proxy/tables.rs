@@ -1,7 +1,7 @@
 //! Computes tables, charts and aims from the rounds.
 
 use super::{
-    contenders::{CONTENDERS, Contender},
+    contenders::{Contender, contenders},
     idle::Idle,
     latency::{Added, Latencies, RATE},
     rounds::{Outcome, Sample},
@@ -49,7 +49,7 @@ pub(super) fn write(results: &Results, latencies: &Latencies, idle: &[Result<Idl
     report.table(idle_table(idle));
     failures(results, latencies, idle, report);
     for (name, scenario) in [("cpu-proxied", PROXIED), ("cpu-refused", REFUSED)] {
-        let bars = CONTENDERS.into_iter().filter_map(|contender| {
+        let bars = contenders().iter().copied().filter_map(|contender| {
             Some((contender.name().to_owned(), cpu(samples(results, scenario, contender)?).median))
         });
         let title = format!("CPU per request, 64 connections: {}", scenario.name);
@@ -63,7 +63,7 @@ fn samples(results: &Results, scenario: Scenario, contender: Contender) -> Optio
 }
 
 fn place(contender: Contender) -> usize {
-    CONTENDERS.iter().position(|at| *at == contender).expect("a known contender")
+    contenders().iter().position(|at| *at == contender).expect("a known contender")
 }
 
 fn cpu(samples: &[Sample]) -> Spread {
@@ -78,7 +78,8 @@ fn ratio(of: &[Sample], to: &[Sample]) -> Spread {
 /// The peer with the least CPU per request, and the agent's ratio to it.
 fn best_peer(results: &Results, scenario: Scenario) -> Option<(Contender, Spread)> {
     let ours = samples(results, scenario, Contender::Weir)?;
-    let peers = CONTENDERS.into_iter().filter(|contender| *contender != Contender::Weir);
+    let peers =
+        contenders().iter().copied().filter(|contender| !matches!(contender, Contender::Weir | Contender::Before));
     let measured = peers.filter_map(|peer| Some((peer, samples(results, scenario, peer)?)));
     let (best, theirs) = measured.min_by(|(_, a), (_, b)| cpu(a).median.total_cmp(&cpu(b).median))?;
     Some((best, ratio(ours, theirs)))
@@ -121,7 +122,7 @@ const FIGURES: [Figure; 4] = [
 fn samples_tables(results: &Results, report: &mut Report) {
     let columns: Vec<_> = results.iter().map(|(scenario, _)| scenario.name.to_owned()).collect();
     let table = |title: &str, note: &str, cell: &dyn Fn(Scenario, Contender, &Outcome) -> Cell| {
-        let rows = CONTENDERS.into_iter().map(|contender| {
+        let rows = contenders().iter().copied().map(|contender| {
             let of = |(scenario, outcomes): &(Scenario, Vec<Outcome>)| {
                 cell(*scenario, contender, &outcomes[place(contender)])
             };
@@ -135,10 +136,17 @@ fn samples_tables(results: &Results, report: &mut Report) {
         which the contender gets each key once. A refused request gets 429.";
     report.table(table(FIGURES[0].0, note, &|_, _, outcome| cell_of(outcome, FIGURES[0].1)));
     let note = "The ratios within each round.";
-    report.table(table("CPU per request, as a share of nginx's", note, &|scenario, contender, _| {
-        let both = samples(results, scenario, contender).zip(samples(results, scenario, Contender::Nginx));
-        both.map_or(Cell::None, |(of, to)| Cell::Measured(ratio(of, to)))
-    }));
+    let share_of = |of: Contender| {
+        move |scenario, contender, _: &Outcome| {
+            let both = samples(results, scenario, contender).zip(samples(results, scenario, of));
+            both.map_or(Cell::None, |(of, to)| Cell::Measured(ratio(of, to)))
+        }
+    };
+    report.table(table("CPU per request, as a share of nginx's", note, &share_of(Contender::Nginx)));
+    if contenders().contains(&Contender::Before) {
+        let title = "CPU per request, as a share of that of the agent of an earlier commit";
+        report.table(table(title, note, &share_of(Contender::Before)));
+    }
     for (title, figure) in &FIGURES[1..] {
         let note =
             if *title == BUSY { "A contender whose core was not always busy also paid for wake-ups." } else { "" };
@@ -167,8 +175,9 @@ fn latency_table(latencies: &Latencies) -> Table {
     };
     let mut rows = vec![Row::new("(the app alone)", cells(&latencies.direct))];
     rows.extend(
-        CONTENDERS
-            .into_iter()
+        contenders()
+            .iter()
+            .copied()
             .zip(&latencies.added)
             .map(|(contender, added)| Row::new(contender.name(), added.as_ref().map_or_else(|_| cannot(), cells))),
     );
@@ -198,8 +207,9 @@ fn idle_table(idle: &[Result<Idle, String>]) -> Table {
             Cell::Measured(Spread::of(idle.starts.clone())),
         ]
     };
-    let rows = CONTENDERS
-        .into_iter()
+    let rows = contenders()
+        .iter()
+        .copied()
         .zip(idle)
         .map(|(contender, idle)| Row::new(contender.name(), idle.as_ref().map_or_else(|_| cannot(), cells)));
     let columns = ["when idle, MB", "after a load, MB", "a kept-alive connection, bytes", "start to listening, ms"];
@@ -217,13 +227,13 @@ fn failures(results: &Results, latencies: &Latencies, idle: &[Result<Idle, Strin
         rows.push(Row::new(contender, [Cell::Text(error.replace(['|', '\n'], " "))]));
     };
     for (scenario, outcomes) in results {
-        for (contender, outcome) in CONTENDERS.into_iter().zip(outcomes) {
+        for (contender, outcome) in contenders().iter().copied().zip(outcomes) {
             if let Err(error) = outcome {
                 add(scenario.name, contender, error);
             }
         }
     }
-    for (contender, (added, idle)) in CONTENDERS.into_iter().zip(latencies.added.iter().zip(idle)) {
+    for (contender, (added, idle)) in contenders().iter().copied().zip(latencies.added.iter().zip(idle)) {
         if let Err(error) = added {
             add("latency", contender, error);
         }
