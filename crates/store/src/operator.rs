@@ -37,9 +37,9 @@ const MOST_QUEUED: usize = 4_096;
 /// `operator/src/fleet/pods.rs`.
 const FIRST_CHANNEL: Duration = Duration::from_secs(20);
 
-/// The operator notices a silent program within one interval of its statuses and this time. It must be longer than
-/// `PRESENCE` in `operator/src/link/machine.rs`.
-const SILENCE: Duration = Duration::from_secs(6);
+/// The operator counts a silent program as present for one interval of its statuses and this time. It is `PRESENCE` in
+/// `operator/src/link/machine.rs`.
+const PRESENCE: Duration = Duration::from_secs(4);
 
 /// The time without an answer to a question after which a program prepares its share.
 const UNANSWERED: Duration = Duration::from_secs(1);
@@ -225,9 +225,10 @@ impl Contact {
 }
 
 impl State {
-    /// The time after which the operator has noticed that a program is silent.
+    /// The time after which the operator has noticed that a program is silent. The last message can arrive at the end of
+    /// the time for which the program counts as present, and this time begins again when it arrives.
     fn silence(&self) -> Duration {
-        self.status_interval + SILENCE
+        2 * (self.status_interval + PRESENCE)
     }
 
     /// Returns true while the program must not send anything, so that the operator notices its absence.

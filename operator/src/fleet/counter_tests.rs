@@ -426,6 +426,26 @@ fn a_new_pod_that_was_present_is_absent_when_its_channel_ends() {
     assert_eq!(bench.counter.absent(), 1);
 }
 
+/// Its agent got empty answers, so it uses its share when the channel ends, unlike the agent of a new pod.
+#[test]
+fn a_new_pod_that_was_released_is_absent_when_its_channel_ends() {
+    for ends in [true, false] {
+        let (mut bench, _) = Bench::counting();
+        bench.counter.expect("c", &bench.rules, bench.now);
+        bench.after(1);
+        let c = bench.ready("c");
+        assert!(bench.release("c", c));
+        assert_eq!(bench.counter.absent(), 0, "its agent asks, or has not begun its share");
+        if ends {
+            bench.counter.ended("c", c, bench.now);
+        } else {
+            // The operator has not noticed the end of the earlier channel.
+            bench.ready("c");
+        }
+        assert_eq!(bench.counter.absent(), 1);
+    }
+}
+
 /// An agent can notice the end of its channel before the operator does.
 #[test]
 fn a_pod_counts_as_absent_since_its_last_message() {

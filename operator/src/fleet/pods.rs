@@ -136,6 +136,11 @@ impl Pod {
         self.policies.iter().chain(self.lost.iter().map(|lost| &lost.sharing))
     }
 
+    /// Returns true if the agent was sent empty answers, so it may ask the counter.
+    fn is_released(&self) -> bool {
+        self.channel.as_ref().is_some_and(|channel| matches!(channel.stage, Stage::Released | Stage::Present))
+    }
+
     fn is_present(&self, now: u64) -> bool {
         self.channel.as_ref().is_some_and(|channel| channel.stage == Stage::Present && now < channel.until)
     }
@@ -343,10 +348,11 @@ impl Pods {
         // The agent of a pod that was present asked the counter when it sent its last message.
         let present = pod.channel.as_ref().filter(|channel| channel.stage == Stage::Present);
         let since = pod.absent_since.unwrap_or(present.map_or(0, |channel| channel.last_message_at));
+        let was_released = pod.is_released();
         change(&mut pod);
         pod.lost.retain(|lost| now < lost.until);
-        if pod.is_present(now) {
-            // If its channel ends now, its agent does not wait as a new one does.
+        if pod.is_present(now) || (was_released && !pod.is_released()) {
+            // An agent that got empty answers does not wait as a new one does, if its channel ends.
             pod.new_until = pod.new_until.min(now);
         }
         let is_absent = pod.shares().next().is_some() && !pod.is_present(now) && now >= pod.new_until;

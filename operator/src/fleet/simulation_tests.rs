@@ -22,7 +22,7 @@ const SECOND: u64 = 1_000_000;
 const EVERY: u64 = SECOND;
 /// The time without an answer to a question after which an agent sends nothing for [`SILENCE`]. Then its share begins.
 const UNANSWERED: u64 = SECOND;
-const SILENCE: u64 = EVERY + 6 * SECOND;
+const SILENCE: u64 = 2 * PRESENCE;
 /// The silence of an agent after which the operator counts it as absent.
 const PRESENCE: u64 = EVERY + 4 * SECOND;
 /// The time of a link that loses data: then both kernels end the connection.
@@ -565,6 +565,10 @@ impl World {
     }
 
     fn send_unsent(&mut self, index: usize) {
+        let (now, agent) = (self.now, &mut self.agents[index]);
+        if !agent.unsent.is_empty() && agent.is_quiet(now) {
+            agent.quiet_since = Some(now);
+        }
         for message in std::mem::take(&mut self.agents[index].unsent) {
             self.send_up(index, message);
         }
@@ -848,8 +852,9 @@ impl World {
 
     fn request(&mut self, index: usize, key: usize) {
         let now = self.now;
-        // The counter counts for the agent again, so it has the new policy.
-        self.agents[index].has_policy |= self.recreated_at.is_none() && self.agents[index].asks;
+        // An agent that the operator reaches gets the new policy.
+        let link = self.agents[index].link.as_ref().filter(|link| !link.is_broken && now >= link.down_lost_until);
+        self.agents[index].has_policy |= self.recreated_at.is_none() && self.agents[index].asks && link.is_some();
         if now < self.agents[index].asleep_until || !self.agents[index].has_policy {
             return;
         }

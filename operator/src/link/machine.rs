@@ -39,8 +39,8 @@ const LATE: Duration = Duration::from_millis(500);
 /// The time to wait for those unread messages.
 const GRACE: Duration = Duration::from_secs(2);
 /// The time for which a silent agent counts as present, in addition to the interval between two statuses. An agent that
-/// gets no message begins its share of limits of scope Fleet after the interval and `SILENCE` in
-/// `crates/store/src/operator.rs`, which must be longer.
+/// gets no message begins its share of limits of scope Fleet after twice this time (`silence` in
+/// `crates/store/src/operator.rs`), because its last message can arrive this late.
 const PRESENCE: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]
