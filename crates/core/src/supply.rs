@@ -226,12 +226,15 @@ impl Supply {
         if cost == 0 {
             return Some((before, now));
         }
+        if cost > most {
+            return None;
+        }
         if self.is_window() && before % self.each + cost > most {
             // All units of a request must be in one window.
             before = before.next_multiple_of(self.each);
         }
         let after = before.checked_add(cost.checked_mul(self.unit)?)?;
-        if cost > most || self.is_leaky_bucket() && after - floor > most * self.unit {
+        if self.is_leaky_bucket() && after - floor > most * self.unit {
             return None;
         }
         let due = if self.is_leaky_bucket() { before } else { after.saturating_sub(self.capacity) };

@@ -108,6 +108,19 @@ fn the_largest_quotas_there_are() {
 }
 
 #[test]
+fn a_cost_above_every_limit_is_refused_at_any_time() {
+    for strategy in STRATEGIES {
+        let limiter = Limiter::new(START, quota(strategy, 10, SECOND));
+        limiter.charge(START, 1).expect("one request fits");
+        for cost in [11, u64::MAX - 1, u64::MAX] {
+            assert!(limiter.charge(START, cost).is_err(), "{strategy:?}");
+            assert!(limiter.reserve(START, cost, after(DAY)).is_err(), "{strategy:?}");
+            assert!(limiter.enqueue(START, cost, None).is_err(), "{strategy:?}");
+        }
+    }
+}
+
+#[test]
 fn a_clock_that_stands_still_gives_the_burst_once() {
     for strategy in STRATEGIES {
         let limiter = Limiter::new(START, quota(strategy, 10, SECOND));

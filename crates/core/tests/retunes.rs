@@ -52,9 +52,13 @@ impl Judged {
     }
 
     fn admits(&self, now: u64) -> bool {
+        self.admits_cost(now, 1)
+    }
+
+    fn admits_cost(&self, now: u64, cost: u64) -> bool {
         match self {
-            Self::Alone(limiter) => limiter.charge(at(now), 1).is_ok(),
-            Self::Rule(rule) => rule.charge(|| at(now), b"key", 1).is_ok(),
+            Self::Alone(limiter) => limiter.charge(at(now), cost).is_ok(),
+            Self::Rule(rule) => rule.charge(|| at(now), b"key", cost).is_ok(),
         }
     }
 
@@ -264,6 +268,19 @@ fn windows_and_logs_keep_what_was_counted() {
             // The lowered limit leaves no debt for the future.
             assert_eq!(judged.drain(now + 2_000 * MILLI), 5, "{counting:?}, {kind}");
         }
+    }
+}
+
+/// R3: a refused request has no effect on a later change, even if its cost is larger than all counts together.
+#[test]
+fn a_refused_huge_cost_gives_no_fresh_window() {
+    let window = |seconds| suite::quota(Counting::FixedWindow, 10, seconds * SECOND);
+    for (kind, mut judged) in Judged::all(window(59), START) {
+        judged.change(START, window(60));
+        assert_eq!(judged.drain(START), 10, "{kind}");
+        assert!(!judged.admits_cost(START, u64::MAX), "{kind}");
+        judged.change(START, window(61));
+        assert_eq!(judged.drain(START), 0, "{kind}");
     }
 }
 

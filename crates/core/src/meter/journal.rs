@@ -25,9 +25,10 @@ const MOST: usize = 128;
 pub(crate) struct Journal {
     /// The time of the last charge that was attempted.
     last: Option<u64>,
-    /// Requests that were admitted or are being decided.
-    noted: u64,
-    /// Requests that were admitted.
+    /// Requests that were admitted or are being decided. A cost can be as large as a `u64`, also if it is refused, so
+    /// this sum has more bits: the sum must never be less than the admissions.
+    noted: u128,
+    /// Requests that were admitted. If the sum does not fit, it is too small, which only makes the notes larger.
     confirmed: u64,
     /// The number of requests confirmed until each time, oldest first.
     notes: Vec<Span>,
@@ -37,7 +38,7 @@ impl Journal {
     /// Records a charge at this time or earlier, before the charge is made.
     pub(crate) fn note(&mut self, at: Time, cost: u64) {
         let at = at.as_nanos();
-        self.noted = self.noted.saturating_add(cost);
+        self.noted += u128::from(cost);
         match self.last.replace(self.last.map_or(at, |last| last.max(at))) {
             // Of equal notes, the first is the most exact.
             Some(last) if at > last && self.notes.last().map_or(0, |note| note.count) != self.confirmed => {
@@ -52,7 +53,7 @@ impl Journal {
         if is_admitted {
             self.confirmed = self.confirmed.saturating_add(cost);
         } else {
-            self.noted = self.noted.saturating_sub(cost);
+            self.noted -= u128::from(cost);
         }
     }
 
@@ -70,8 +71,9 @@ impl Journal {
 
     /// Returns times, oldest first, each with an upper bound of the requests admitted after this time.
     pub(super) fn admitted(&self) -> Vec<Span> {
-        let all = Span { at: 0, count: self.noted };
-        let notes = self.notes.iter().map(|note| Span { at: note.at, count: self.noted.saturating_sub(note.count) });
+        let after = |confirmed| u64::try_from(self.noted - u128::from(confirmed)).unwrap_or(u64::MAX);
+        let all = Span { at: 0, count: after(0) };
+        let notes = self.notes.iter().map(|note| Span { at: note.at, count: after(note.count) });
         let none = self.last.map(|last| Span { at: last, count: 0 });
         [all].into_iter().chain(notes).chain(none).collect()
     }
@@ -147,6 +149,21 @@ mod tests {
             }
             assert_eq!(known[0].count, 2 * admitted.len() as u64);
         }
+    }
+
+    #[test]
+    fn a_refused_cost_of_any_size_leaves_no_trace() {
+        let mut journal = Journal::default();
+        journal.note(Time::from_nanos(1), 10);
+        journal.settle(10, true);
+        for _ in 0..2 {
+            journal.note(Time::from_nanos(2), u64::MAX);
+        }
+        assert_eq!(journal.admitted()[0].count, u64::MAX, "the charges can still be admitted");
+        for _ in 0..2 {
+            journal.settle(u64::MAX, false);
+        }
+        assert_eq!(journal.admitted()[0].count, 10);
     }
 
     #[test]
