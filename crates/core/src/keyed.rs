@@ -406,7 +406,10 @@ impl Table {
         }
         let fingerprint = self.lineage.fingerprint_of(key);
         let charged = match charge.of {
-            ChargedWords::Overflow => return self.refund_in_overflow(fingerprint, charge.receipts.as_slice(), clock),
+            ChargedWords::Overflow => {
+                self.refund_in_overflow(fingerprint, charge.receipts.as_slice(), clock);
+                return self.wake(fingerprint);
+            }
             ChargedWords::Override => self.override_of(fingerprint),
             ChargedWords::Cell(index) => {
                 self.find(fingerprint).filter(|cell| cell.index == index).map(|cell| (&self.book.plain, cell.words))

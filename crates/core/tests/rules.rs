@@ -1,9 +1,17 @@
 //! The behaviour of a rule, with and without a key, with made-up times.
 #![cfg(not(loom))]
 
-use std::{num::NonZeroUsize, time::Duration};
+use std::{
+    num::NonZeroUsize,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Wake, Waker},
+    time::Duration,
+};
 
-use weir_core::{Demand, InvalidTerms, KeyStats, Quota, RuleLimiter, Strategy, Terms, Time, charge_rules};
+use weir_core::{Demand, InvalidTerms, KeyStats, Position, Quota, RuleLimiter, Strategy, Terms, Time, charge_rules};
 
 const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
 
@@ -522,6 +530,31 @@ fn everywhere(limits: [(&'static str, Quota); 2]) -> [(RuleLimiter, &'static str
     let overridden = RuleLimiter::keyed(START, overridden, keys(9).expect("not zero"));
     let unkeyed = RuleLimiter::unkeyed(START, terms(limits));
     [(unkeyed, "no key"), (keyed(limits, 9), "cell"), (full, "overflow"), (overridden, "override")]
+}
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_refund_wakes_those_who_wait_and_brings_their_turns_forward() {
+    let paced = Quota::new(Strategy::Gcra, 1, Duration::from_secs(10), None).expect("valid");
+    let latest = Some(after(Duration::from_secs(15)));
+    for (rule, place) in everywhere([("paced", paced), ("wide", per_second(100))]) {
+        let charge = rule.charge(|| START, b"key", 1).expect("it is free").charge;
+        let first = rule.enqueue(START, b"key", 1, latest).expect("its turn is after 10 s");
+        assert!(rule.enqueue(START, b"key", 1, latest).is_err(), "{place}: its turn is after 20 s");
+        let woken = Arc::new(Woken::default());
+        assert_eq!(first.position(START, &Waker::from(Arc::clone(&woken))), Position::Head, "{place}");
+        rule.refund(b"key", charge, || START);
+        assert!(woken.0.load(Ordering::Relaxed), "{place}");
+        assert!(rule.enqueue(START, b"key", 1, latest).is_ok(), "{place}: its turn is after 10 s");
+    }
 }
 
 /// A small limit does not reduce the charge of a large one, and no limit owes more than flows in during twelve hours.
