@@ -72,8 +72,15 @@ pub struct RuleCharge {
 
 #[derive(Debug)]
 pub(crate) enum Charged {
-    One(Charge),
-    Several(Charges),
+    /// The charge of a rule with one limit and no key. `retunes` is the number of retunes of the rule before the charge.
+    One {
+        charge: Charge,
+        retunes: u64,
+    },
+    Several {
+        charges: Charges,
+        retunes: u64,
+    },
     Key(KeyCharge),
 }
 

@@ -1,15 +1,17 @@
 //! All limits of a rule, counted for all requests together or by key.
 
+mod unkeyed;
+
 use std::{num::NonZeroUsize, sync::Arc};
 
+use self::unkeyed::Unkeyed;
 use crate::{
-    Admitted, KeyStats, KeySurvey, Limiter, Terms, Ticket, Time,
-    all::{charge_limiters_ahead, charge_limiters_at, peek_limiters},
+    KeyStats, KeySurvey, Terms, Ticket, Time,
+    all::{charge_limiters_ahead, peek_limiters},
     answer::{Charged, RuleAdmitted, RuleCharge, RuleChargedAhead, Tightest},
-    forecast::Forecast,
     keyed::{Request, Table},
     meter::When,
-    queue::{NoPlace, Queue},
+    queue::NoPlace,
     refused::RuleRefused,
 };
 
@@ -36,7 +38,7 @@ pub struct RuleLimiter {
 
 #[derive(Clone, Debug)]
 enum Counted {
-    Unkeyed { terms: Arc<Terms>, limiters: Arc<[Limiter]>, queue: Arc<Queue> },
+    Unkeyed(Unkeyed),
     ByKey(Arc<Table>),
 }
 
@@ -56,8 +58,7 @@ impl RuleLimiter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn unkeyed(now: Time, terms: Terms) -> Self {
-        let limiters = terms.limits().map(|(_, quota)| Limiter::new(now, quota)).collect();
-        Self { counted: Counted::Unkeyed { terms: Arc::new(terms), limiters, queue: Arc::default() } }
+        Self { counted: Counted::Unkeyed(Unkeyed::new(now, terms)) }
     }
 
     /// Returns a limiter that counts each key separately. Up to `max_keys` keys have a cell, and a request with such a
@@ -131,26 +132,8 @@ impl RuleLimiter {
                 Some(decided) => decided,
                 None => table.charge(key, clock(), cost, &clock),
             },
-            Counted::Unkeyed { limiters, .. } => Self::charge_unkeyed(limiters, clock(), clock, cost),
+            Counted::Unkeyed(unkeyed) => unkeyed.charge(clock, cost),
         }
-    }
-
-    fn charge_unkeyed(
-        limiters: &[Limiter],
-        now: Time,
-        clock: impl Fn() -> Time,
-        cost: u64,
-    ) -> Result<RuleAdmitted, RuleRefused> {
-        if let [limiter] = limiters {
-            let Admitted { standing, charge } =
-                limiter.charge(now, cost).map_err(|refused| RuleRefused::by(0, refused))?;
-            let tightest = Tightest { limit: 0, standing, override_index: None };
-            return Ok(RuleAdmitted { charge: RuleCharge { of: Charged::One(charge) }, tightest });
-        }
-        let mut tightest = Tightest::none();
-        let charges = charge_limiters_at(limiters, now, clock, cost, |standing| tightest.consider(standing))?;
-        let charge = RuleCharge { of: Charged::Several(charges) };
-        Ok(RuleAdmitted { charge, tightest: tightest.with_override(None) })
     }
 
     /// Charges a cost that was already incurred, such as the bytes of a response. A limit without enough capacity is
@@ -184,16 +167,17 @@ impl RuleLimiter {
         latest: Time,
     ) -> Result<RuleChargedAhead, RuleRefused> {
         let now = clock();
-        let limiters = match &self.counted {
+        let unkeyed = match &self.counted {
             Counted::ByKey(table) => {
                 return table.charge_ahead(key, &Request { now, cost, when: When::By(latest) }, &clock);
             }
-            Counted::Unkeyed { limiters, .. } => limiters,
+            Counted::Unkeyed(unkeyed) => unkeyed.in_force(),
         };
         let mut tightest = Tightest::none();
-        let (at, charges) =
-            charge_limiters_ahead(limiters, now, clock, cost, latest, |standing| tightest.consider(standing))?;
-        let charge = RuleCharge { of: Charged::Several(charges) };
+        let (at, charges) = charge_limiters_ahead(unkeyed.limiters(), now, clock, cost, latest, |standing| {
+            tightest.consider(standing);
+        })?;
+        let charge = RuleCharge { of: unkeyed.several(charges) };
         Ok(RuleChargedAhead { at, charge, tightest: tightest.with_override(None) })
     }
 
@@ -225,7 +209,9 @@ impl RuleLimiter {
                 // Never refused.
                 let _ = table.charge_ahead(key, &Request { now, cost, when: When::Incurred }, &clock);
             }
-            Counted::Unkeyed { limiters, .. } => limiters.iter().for_each(|limiter| limiter.incur(now, cost)),
+            Counted::Unkeyed(unkeyed) => {
+                unkeyed.in_force().limiters().iter().for_each(|limiter| limiter.incur(now, cost));
+            }
         }
     }
 
@@ -256,8 +242,9 @@ impl RuleLimiter {
     pub fn enqueue(&self, now: Time, key: &[u8], cost: u64, latest: Option<Time>) -> Result<Ticket, RuleRefused> {
         match &self.counted {
             Counted::ByKey(table) => table.enqueue(key, now, cost, latest),
-            Counted::Unkeyed { limiters, queue, .. } => {
-                match queue.join(now, cost, latest, || Self::forecast(limiters, now)) {
+            Counted::Unkeyed(unkeyed) => {
+                let queue = unkeyed.queue();
+                match queue.join(now, cost, latest, || unkeyed.in_force().forecast(now)) {
                     Ok(number) => Ok(Ticket::of(queue, number)),
                     Err(NoPlace::Refused(longest)) => Err(RuleRefused::queued(longest, cost, None)),
                     Err(NoPlace::Closed) => unreachable!("only the queue of a key is closed"),
@@ -284,7 +271,7 @@ impl RuleLimiter {
     pub fn queue_len(&self, key: &[u8]) -> usize {
         match &self.counted {
             Counted::ByKey(table) => table.queue_len(key),
-            Counted::Unkeyed { queue, .. } => queue.len(),
+            Counted::Unkeyed(unkeyed) => unkeyed.queue().len(),
         }
     }
 
@@ -309,14 +296,11 @@ impl RuleLimiter {
     pub fn opens(&self, now: Time, key: &[u8], cost: u64) -> Result<Time, RuleRefused> {
         match &self.counted {
             Counted::ByKey(table) => table.opens(key, now, cost),
-            Counted::Unkeyed { limiters, queue, .. } => queue
-                .opens(now, cost, || Self::forecast(limiters, now))
-                .map_err(|longest| RuleRefused::queued(longest, cost, None)),
+            Counted::Unkeyed(unkeyed) => {
+                let opens = unkeyed.queue().opens(now, cost, || unkeyed.in_force().forecast(now));
+                opens.map_err(|longest| RuleRefused::queued(longest, cost, None))
+            }
         }
-    }
-
-    fn forecast(limiters: &[Limiter], now: Time) -> Forecast {
-        Forecast::new(now, limiters.iter().map(|limiter| limiter.copy(now)))
     }
 
     /// Returns the result that [`charge`](Self::charge) would return. Charges nothing and does not add the key to the
@@ -342,10 +326,11 @@ impl RuleLimiter {
     pub fn peek(&self, now: Time, key: &[u8], cost: u64) -> Result<Tightest, RuleRefused> {
         match &self.counted {
             Counted::ByKey(table) => table.peek(now, key, cost),
-            Counted::Unkeyed { limiters, .. } => {
-                peek_limiters(limiters, now, cost)?;
+            Counted::Unkeyed(unkeyed) => {
+                let unkeyed = unkeyed.in_force();
+                peek_limiters(unkeyed.limiters(), now, cost)?;
                 let mut tightest = Tightest::none();
-                limiters.iter().for_each(|limiter| tightest.consider(limiter.peek(now)));
+                unkeyed.limiters().iter().for_each(|limiter| tightest.consider(limiter.peek(now)));
                 Ok(tightest.with_override(None))
             }
         }
@@ -369,13 +354,11 @@ impl RuleLimiter {
     pub fn refund(&self, key: &[u8], charge: RuleCharge, clock: impl Fn() -> Time) {
         match (&self.counted, charge.of) {
             (Counted::ByKey(table), Charged::Key(charge)) => table.refund(key, &charge, &clock),
-            (Counted::Unkeyed { limiters, queue, .. }, Charged::One(charge)) => {
-                limiters[0].refund(charge, clock);
-                queue.wake_head();
+            (Counted::Unkeyed(unkeyed), Charged::One { charge, retunes }) => {
+                unkeyed.refund(retunes, |limiters| limiters[0].refund(charge, clock));
             }
-            (Counted::Unkeyed { limiters, queue, .. }, Charged::Several(charges)) => {
-                charges.give_back(limiters, clock);
-                queue.wake_head();
+            (Counted::Unkeyed(unkeyed), Charged::Several { charges, retunes }) => {
+                unkeyed.refund(retunes, |limiters| charges.give_back(limiters, clock));
             }
             // Another limiter made this charge.
             (Counted::ByKey(_), _) | (_, Charged::Key(_)) => {}
@@ -401,9 +384,9 @@ impl RuleLimiter {
     pub fn credit(&self, key: &[u8], units: u64, clock: impl Fn() -> Time) {
         match &self.counted {
             Counted::ByKey(table) => table.credit(key, units, &clock),
-            Counted::Unkeyed { limiters, queue, .. } => {
-                limiters.iter().for_each(|limiter| limiter.credit(units, &clock));
-                queue.wake_head();
+            Counted::Unkeyed(unkeyed) => {
+                unkeyed.in_force().limiters().iter().for_each(|limiter| limiter.credit(units, &clock));
+                unkeyed.queue().wake_head();
             }
         }
     }
@@ -416,7 +399,10 @@ impl RuleLimiter {
     /// change is proportional to the number of keys. Meanwhile, requests with known keys do not wait. A table of more
     /// than 32,768 keys keeps only their words: if strategies or periods differ, a key possibly waits for one period. A
     /// table of up to 4,096 keys also records each charge for sixteen periods, as a limiter does. A change between a
-    /// keyed and an unkeyed rule keeps nothing: the result starts empty.
+    /// keyed and an unkeyed rule keeps nothing: the result starts empty, and older handles keep the old terms.
+    ///
+    /// After any other change, every older handle reaches the new terms, in one step that takes a lock for a moment. So
+    /// replace handles that decide often.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;
@@ -432,26 +418,14 @@ impl RuleLimiter {
     /// assert_eq!(rule.peek(now, &[], 1)?.standing.remaining(), 3); // the five requests are still counted
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use = "the old limiter does not have the new limits"]
+    #[must_use = "the returned limiter decides faster than the old one, which keeps its terms if the key changed"]
     pub fn retune(&self, clock: impl Fn() -> Time, terms: Terms, max_keys: Option<NonZeroUsize>) -> Self {
         match (&self.counted, max_keys) {
             (Counted::ByKey(table), Some(max_keys)) => {
                 Self { counted: Counted::ByKey(table.retune(&clock, terms, max_keys)) }
             }
-            (Counted::Unkeyed { terms: old, .. }, None) if **old == terms => self.clone(),
-            (Counted::Unkeyed { terms: old, limiters, queue }, None) => {
-                let places = terms.places_in(old);
-                let retuned = terms.limits().zip(places).map(|((_, quota), place)| match place {
-                    Some(place) => limiters[place].retune(&clock, quota),
-                    None => Limiter::new(clock(), quota),
-                });
-                let limiters: Arc<[_]> = retuned.collect();
-                let now = clock();
-                queue.reassess(now, || Self::forecast(&limiters, now));
-                let queue = Arc::clone(queue);
-                Self { counted: Counted::Unkeyed { terms: Arc::new(terms), limiters, queue } }
-            }
-            (Counted::Unkeyed { .. }, Some(max_keys)) => Self::keyed(clock(), terms, max_keys),
+            (Counted::Unkeyed(unkeyed), None) => Self { counted: Counted::Unkeyed(unkeyed.retune(&clock, terms)) },
+            (Counted::Unkeyed(_), Some(max_keys)) => Self::keyed(clock(), terms, max_keys),
             (Counted::ByKey(_), None) => Self::unkeyed(clock(), terms),
         }
     }
@@ -476,7 +450,7 @@ impl RuleLimiter {
     pub fn survey(&self, now: Time, most: usize) -> Option<KeySurvey> {
         match &self.counted {
             Counted::ByKey(table) => Some(table.survey(now, most)),
-            Counted::Unkeyed { .. } => None,
+            Counted::Unkeyed(_) => None,
         }
     }
 
@@ -499,7 +473,7 @@ impl RuleLimiter {
     pub fn keys(&self) -> Option<KeyStats> {
         match &self.counted {
             Counted::ByKey(table) => Some(table.stats()),
-            Counted::Unkeyed { .. } => None,
+            Counted::Unkeyed(_) => None,
         }
     }
 }

@@ -13,7 +13,7 @@ use loom::{
     },
     thread,
 };
-use weir_core::{InFlight, Limiter, Quota, Strategy, Time, charge_limiters};
+use weir_core::{InFlight, Limiter, Quota, RuleLimiter, Strategy, Terms, Time, charge_limiters};
 
 use self::suite::{STRATEGIES, at_once, quota};
 
@@ -527,6 +527,27 @@ fn all_limits_are_charged_or_none() {
             assert_eq!(limiters[1].peek(NOW).remaining(), 0);
         });
     }
+}
+
+/// A rule without a key gets another limit while a request is charged, and the charge is given back.
+#[test]
+fn an_old_handle_of_a_rule_gives_back_what_it_charged_and_has_the_limit_that_was_added() {
+    model(3, || {
+        let (wide, narrow) = (("wide", bucket(4, 4)), ("narrow", bucket(1, 1)));
+        let rule = RuleLimiter::unkeyed(NOW, Terms::new([wide]).expect("valid"));
+        let old = rule.clone();
+        let thread = thread::spawn(move || {
+            let charge = old.charge(|| NOW, b"", 1).expect("it is free").charge;
+            old.refund(b"", charge, || NOW);
+            old
+        });
+        let rule = rule.retune(|| NOW, Terms::new([narrow, wide]).expect("valid"), None);
+        let old = thread.join().expect("no panic");
+        assert!(old.charge(|| NOW, b"", 1).is_ok(), "the charge was given back");
+        assert!(old.charge(|| NOW, b"", 1).is_err() && rule.charge(|| NOW, b"", 1).is_err());
+        let rule = rule.retune(|| NOW, Terms::new([wide]).expect("valid"), None);
+        assert_eq!(rule.peek(NOW, b"", 1).expect("some are free").standing.remaining(), 3);
+    });
 }
 
 fn in_flight(limit: u64) -> InFlight {

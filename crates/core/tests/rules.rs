@@ -276,6 +276,48 @@ fn equal_terms_touch_nothing() {
     }
 }
 
+/// Layers, and requests that wait, have a handle from before the change.
+#[test]
+fn an_old_handle_has_the_limits_that_were_added_and_not_those_that_were_removed() {
+    let hourly = Quota::new(Strategy::FixedWindow, 5, Duration::from_hours(1), None).expect("valid");
+    let (wide, soon) = (("wide", per_second(100)), after(Duration::from_secs(60)));
+    for old in [RuleLimiter::unkeyed(START, terms([wide])), keyed([wide], 10)] {
+        let max_keys = old.keys().and(keys(10));
+        let new = old.retune(|| START, terms([("hourly", hourly), wide]), max_keys);
+        let charge = old.charge(|| START, b"key", 1).expect("five are free").charge;
+        assert_eq!(new.peek(START, b"key", 1).expect("four are free").standing.remaining(), 4);
+        old.refund(b"key", charge, || START);
+        assert_eq!(drain(&old, START, b"key"), 5);
+        assert_eq!(old.peek(START, b"key", 1).expect_err("used up").limit, 0);
+        assert_eq!(old.enqueue(START, b"key", 1, Some(soon)).expect_err("used up").limit, 0);
+        assert_eq!(old.charge_ahead(|| START, b"key", 1, soon).expect_err("used up").limit, 0);
+        assert!(old.opens(START, b"key", 1).expect("the next hour") > soon);
+        old.credit(b"key", 2, || START);
+        assert_eq!(drain(&new, START, b"key"), 2);
+        old.charge_incurred(|| START, b"key", 5);
+        let newest = new.retune(|| START, terms([wide]), max_keys);
+        assert_eq!((drain(&old, START, b"key"), drain(&newest, START, b"key")), (90, 0));
+    }
+}
+
+/// A charge is given back to the limits that were charged, also if the limits of the handle are in another order.
+#[test]
+fn a_handle_gives_no_charge_back_to_other_limits() {
+    let (one, two) = (("one", per_second(10)), ("two", per_second(20)));
+    let first = RuleLimiter::unkeyed(START, terms([one, two]));
+    let before = first.charge(|| START, b"", 4).expect("it is free").charge;
+    let second = first.retune(|| START, terms([two]), None);
+    second.refund(b"", before, || START);
+    let after = second.charge(|| START, b"", 4).expect("it is free").charge;
+    first.refund(b"", after, || START);
+    assert_eq!(first.peek(START, b"", 1).expect("some are free").standing.remaining(), 16);
+    let later = first.charge(|| START, b"", 4).expect("it is free").charge;
+    let third = second.retune(|| START, terms([one, two]), None);
+    first.refund(b"", later, || START);
+    let left = third.retune(|| START, terms([two]), None).peek(START, b"", 1).expect("some are free");
+    assert_eq!(left.standing.remaining(), 12, "an older handle does not find the limits any more");
+}
+
 #[test]
 fn a_changed_override_keeps_what_its_keys_consumed() {
     let plain = terms([("limit", per_second(10))]);

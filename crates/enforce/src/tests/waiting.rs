@@ -234,6 +234,26 @@ async fn a_limit_that_is_cut_tells_those_who_are_too_late_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_limit_that_is_added_also_counts_those_who_wait() {
+    let limit = |name: &str, strategy, requests, millis| limit(strategy, requests, millis, json!({"name": name}));
+    let (paced, hourly) = (limit("paced", "GCRA", 10, 1000), limit("hourly", "TokenBucket", 5, 3_600_000));
+    let of = |limits: &[Value], key: Value| policy("p", &[rule("r", limits, with(wait(1_000), key))]);
+    for key in [json!({}), json!({"key": [{"header": "x-client"}], "maxKeys": 100})] {
+        let limits = Limits::new(&[of(&[paced.clone()], key.clone())]);
+        let send = || limits.send(Request::builder().header("x-client", "ann").body(()).expect("a request"), ok);
+        assert_eq!(send().await.status(), 200);
+        let mut waits: Vec<_> = (0..5).map(|_| Box::pin(send())).collect();
+        for wait in &mut waits {
+            assert!(futures::poll!(wait).is_pending());
+        }
+        limits.apply(&[of(&[paced.clone(), hourly.clone()], key)]);
+        let answers = futures::future::join_all(waits).await;
+        assert!(answers.iter().all(|answer| answer.status() == 200));
+        assert_eq!(send().await.status(), 429, "five requests have used up the new limit");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_is_refused_late_keeps_no_place_in_any_queue() {
     let rules = |requests| {
         let paced = rule("paced", &[limit("GCRA", requests, 1000, json!({}))], wait(1_000));
