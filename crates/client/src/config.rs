@@ -99,14 +99,15 @@ impl TryFrom<ControlOptions> for ControlConfig {
     type Error = InvalidOptions;
 
     fn try_from(options: ControlOptions) -> Result<Self, InvalidOptions> {
+        // The parser of flags cannot check this: for it, an environment variable that is `false` is a given flag, too.
+        if options.control_plaintext && options.control_cert.is_some() {
+            return Err(InvalidOptions::PlaintextTls);
+        }
         let identity = identity(&options)?;
         let tls = match &identity {
             Some(_) => Some(Arc::new(Tls::closed(OPERATOR_NAME.to_owned()))),
             None => control_tls(&options)?,
         };
-        if tls.is_some() && options.control_plaintext {
-            return Err(InvalidOptions::PlaintextTls);
-        }
         if !is_loopback(options.control) && tls.is_none() && !options.control_plaintext {
             return Err(InvalidOptions::OpenControl(options.control));
         }

@@ -135,7 +135,6 @@ pub struct ControlOptions {
         long,
         env = "WEIR_CONTROL_PLAINTEXT",
         value_parser = BoolishValueParser::new(),
-        conflicts_with = "control_cert",
         help_heading = "Control port"
     )]
     pub control_plaintext: bool,
@@ -151,7 +150,6 @@ pub struct ControlOptions {
         requires = "identity_ca",
         requires = "identity_token_file",
         conflicts_with = "control_cert",
-        conflicts_with = "control_plaintext",
         help_heading = "Identity"
     )]
     pub identity_url: Option<String>,

@@ -20,9 +20,18 @@ fn run(args: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String) {
 
 #[test]
 fn wrong_usage_exits_with_code_2_and_names_the_flag() {
+    let tls = &["--control-cert", "/nowhere", "--control-key", "/nowhere", "--control-client-ca", "/nowhere"][..];
+    let identity =
+        &["--identity-url", "http://a", "--identity-ca", "/nowhere", "--identity-token-file", "/nowhere"][..];
+    let [plaintext, no_plaintext] = ["true", "false"].map(|value| ("WEIR_CONTROL_PLAINTEXT", value));
     for (args, env, word) in [
         (&["--control", "0.0.0.0:0"][..], &[][..], "--control-plaintext"),
         (&[], &[("WEIR_CONTROL", "192.0.2.1:8481")], "--control-plaintext"),
+        (tls, &[plaintext], "--control-plaintext and --control-cert contradict each other"),
+        (identity, &[plaintext], "--identity-url and --control-plaintext exclude each other"),
+        // The next fault is reported.
+        (tls, &[no_plaintext], "--control-cert /nowhere: cannot be read"),
+        (identity, &[no_plaintext], "--identity-url http://a: it must be an https URL"),
         (&["--listen", "nonsense"], &[], "--listen"),
         (&[], &[("WEIR_UPSTREAM", "nonsense")], "--upstream"),
         (&["--telemetry", "127.0.0.1"], &[], "--telemetry"),
