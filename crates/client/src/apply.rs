@@ -34,6 +34,11 @@ use weir_wire::{
 
 use crate::{cache::Cache, stores::Stores};
 
+/// The largest number of faults in a rejection, and of characters in the path and in the message of a fault. Such a
+/// rejection fits into a message of the channel, with any characters.
+const MOST_FAULTS: usize = 100;
+const LONGEST_TEXT: usize = 800;
+
 /// The result of a push, as in `weir_snapshots_total`.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
@@ -340,10 +345,26 @@ fn too_large() -> Rejected {
     Rejected(Outcome::TooLarge, RejectionKind::TooLarge, message, Vec::new())
 }
 
-fn invalid(faults: Vec<Fault>) -> Rejected {
+fn invalid(mut faults: Vec<Fault>) -> Rejected {
     let count = if faults.len() == 1 { "1 fault".to_owned() } else { format!("{} faults", faults.len()) };
     let message = format!("{count}: the snapshot in force does not change");
+    let more = faults.len().saturating_sub(MOST_FAULTS);
+    faults.truncate(MOST_FAULTS);
+    for Fault { path, message } in &mut faults {
+        shorten(path);
+        shorten(message);
+    }
+    if more > 0 {
+        faults.push(Fault { path: ".".to_owned(), message: format!("and {more} more") });
+    }
     Rejected(Outcome::Invalid, RejectionKind::Invalid, message, faults)
+}
+
+fn shorten(text: &mut String) {
+    if let Some((end, _)) = text.char_indices().nth(LONGEST_TEXT) {
+        text.truncate(end);
+        text.push('…');
+    }
 }
 
 fn stale(snapshot: &Snapshot, current: &Snapshot) -> Rejected {

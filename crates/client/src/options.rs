@@ -177,7 +177,7 @@ pub struct ControlOptions {
     pub identity_token_file: Option<PathBuf>,
 
     /// Snapshot to enforce until the first push: a file, or the JSON itself if it begins with a brace. If the agent
-    /// cannot enforce it, it keeps the port for clients closed, as --wait-for-config does, and logs every fault.
+    /// cannot enforce it, it keeps the port for clients closed, as --wait-for-config does, and logs the faults.
     #[arg(long, env = "WEIR_BOOTSTRAP", value_name = "FILE|JSON", help_heading = "Snapshots")]
     pub bootstrap: Option<String>,
 

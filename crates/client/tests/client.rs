@@ -16,7 +16,7 @@ use tokio::{
     time::timeout,
 };
 use tower::ServiceExt;
-use weir_channel::{Channel, ChannelError, ToAgent, tag};
+use weir_channel::{Channel, ChannelError, ToAgent, ToOperator, tag};
 use weir_client::{Client, ControlOptions, JwksOptions, Options};
 
 /// The longest wait for any condition. After it, the test fails.
@@ -125,6 +125,35 @@ async fn the_operator_uses_the_channel_on_the_same_port() {
     }
     assert_eq!(put(&client, &snapshot(1, 2)).await.0, 200);
     assert_eq!(statuses(&app(&client), "192.0.2.1", 3).await, [200, 200, 429]);
+}
+
+/// A snapshot can have more faults than a message of the channel.
+#[tokio::test]
+async fn the_operator_gets_the_first_faults_of_many_and_their_number() {
+    let client = Client::start(options(|_| {})).await.expect("a control port");
+    let mut channel = Channel::new(TcpStream::connect(client.control()).await.expect("the control port is open"));
+    let mut many = snapshot(1, 2);
+    many["policies"][0]["rules"] = (0..10_000).map(|_| json!({"surprise": true})).collect();
+    let mut long = snapshot(1, 2);
+    long["\u{1}".repeat(100_000)] = json!(true);
+    let pushes = [many, long, snapshot(1, 2)].map(|snapshot| ToAgent::Snapshot(snapshot.to_string().into_bytes()));
+    for message in [ToAgent::Hello].into_iter().chain(pushes) {
+        channel.send(message.frame().expect("it fits"), PATIENCE).await.expect("the port reads");
+    }
+    let mut next = async || {
+        let frame = timeout(PATIENCE, channel.next()).await.expect("in time").expect("a frame");
+        ToOperator::parse(&frame).expect("a message")
+    };
+    assert!(matches!(next().await, ToOperator::Status(_)));
+    let ToOperator::Rejection(rejection) = next().await else { panic!("the snapshot is faulty") };
+    assert_eq!(rejection.message, "10000 faults: the snapshot in force does not change");
+    assert_eq!(rejection.faults.len(), 101);
+    assert_eq!(rejection.faults[99].path, "policies[0].rules[99].surprise");
+    assert_eq!(rejection.faults[100].message, "and 9900 more");
+    let ToOperator::Rejection(rejection) = next().await else { panic!("the snapshot is faulty") };
+    assert_eq!(rejection.faults.len(), 1);
+    assert!(rejection.faults[0].message.starts_with("unknown field"), "{rejection:?}");
+    assert!(matches!(next().await, ToOperator::Acknowledgement(_)));
 }
 
 /// With certificates, a client in the pod can read without TLS, but it gets no channel.

@@ -20,7 +20,8 @@ pub struct Rejection {
     pub error: RejectionKind,
     /// The reason and how to fix it, for people.
     pub message: String,
-    /// All faults of the snapshot, for [`RejectionKind::Invalid`].
+    /// The faults of the snapshot, for [`RejectionKind::Invalid`]. If there are many, the last entry is the number of those
+    /// that are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<Fault>,
     /// The snapshot in force. None before the first snapshot.
