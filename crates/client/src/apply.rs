@@ -180,8 +180,8 @@ impl Snapshots {
 
     /// Sets the keys that verify tokens: the claims of a token count only if one of these keys has signed it. The keys
     /// stay in use when a later snapshot comes into force.
-    pub(crate) fn verify_with(&self, keys: Arc<Jwks>) {
-        self.rules.verify_with(keys);
+    pub(crate) async fn verify_with(self: &Arc<Self>, keys: Arc<Jwks>) {
+        self.change(move |snapshots| snapshots.rules.verify_with(keys)).await;
     }
 
     /// Deletes the limiters of rules that were removed a minute ago. Sleeps while there are none. Never returns.
@@ -193,9 +193,19 @@ impl Snapshots {
                 continue;
             };
             tokio::time::sleep(until.duration_since(self.clock.now())).await;
-            let guard = self.rules.write();
-            guard.replace(guard.rules().without_removed(self.clock.now()));
+            self.change(|snapshots| {
+                let guard = snapshots.rules.write();
+                guard.replace(guard.rules().without_removed(snapshots.clock.now()));
+            })
+            .await;
         }
+    }
+
+    /// Changes the rules on a blocking thread: a snapshot that is being lowered and saved holds the rules for a long time.
+    async fn change(self: &Arc<Self>, change: impl FnOnce(&Self) + Send + 'static) {
+        let snapshots = Arc::clone(self);
+        let changed = tokio::task::spawn_blocking(move || change(&snapshots));
+        changed.await.expect("a change of the rules does not panic");
     }
 
     fn parse_and_apply(

@@ -76,7 +76,7 @@ impl BoundControl {
         let snapshots = Snapshots::new(rules.clone(), clock, cache.clone()).serving(serves);
         let snapshots = Arc::new(snapshots.with_store_secrets(config.store_secrets));
         if let Some(jwks) = &config.jwks {
-            snapshots.verify_with(jwks.first());
+            rules.verify_with(jwks.first());
         }
         let start = bootstrap::start(&snapshots, config.bootstrap.as_deref(), cache.as_ref());
         let leaving = Arc::new(Leaving::default());

@@ -121,7 +121,7 @@ impl JwksUrl {
                 Ok((keys, text)) => {
                     loads.ended(LOADED);
                     if text != last {
-                        snapshots.verify_with(Arc::new(keys));
+                        snapshots.verify_with(Arc::new(keys)).await;
                         tracing::info!(url = self.source.url(), "keys for tokens loaded");
                         last = text;
                     }
@@ -170,7 +170,7 @@ impl JwksFile {
             // The file may have changed since the start.
             match keys(contents) {
                 Ok(keys) => {
-                    snapshots.verify_with(Arc::new(keys));
+                    snapshots.verify_with(Arc::new(keys)).await;
                     loads.ended(LOADED);
                     tracing::info!(path = %self.path.display(), "keys for tokens loaded");
                 }

@@ -1,6 +1,6 @@
-//! Tests how long the agent keeps removed rules. The clock is paused.
+//! Tests how long the agent keeps removed rules, and that no change of the rules stops the runtime. The clock is paused.
 
-use std::time::Duration;
+use std::{sync::mpsc, thread, time::Duration};
 
 use serde_json::{Value, json};
 use weir_enforce::{AmbiguousPaths, GateOptions};
@@ -14,16 +14,18 @@ fn policy(uid: &str) -> Value {
     json!({"uid": uid, "namespace": "shop", "name": "p", "revision": "p", "mode": "Enforce", "rules": [rule]})
 }
 
+fn put(snapshots: &Snapshots, sequence: u64, policies: &[Value]) {
+    let revision = format!("revision-{sequence}");
+    let body = json!({"wireVersion": 1, "sequence": sequence, "revision": revision, "policies": policies});
+    snapshots.apply_pushed(Some(body.to_string().as_bytes())).expect("the agent accepts the snapshot");
+}
+
 #[tokio::test(start_paused = true)]
 async fn removed_limiters_are_deleted_without_traffic_or_another_snapshot() {
     let clock = MonotonicClock::of_tokio();
     let rules = LiveRules::new(GateOptions { clock, paths: AmbiguousPaths::Refuse, log_keys: false });
     let snapshots = Arc::new(Snapshots::new(rules.clone(), clock, None));
-    let put = |sequence: u64, policies: &[Value]| {
-        let revision = format!("revision-{sequence}");
-        let body = json!({"wireVersion": 1, "sequence": sequence, "revision": revision, "policies": policies});
-        snapshots.apply_pushed(Some(body.to_string().as_bytes())).expect("the agent accepts the snapshot");
-    };
+    let put = |sequence, policies: &[Value]| put(&snapshots, sequence, policies);
     put(1, &[policy("one")]);
     let table = Arc::downgrade(&rules.load().policies()[0].rules[0]);
     let forgetting = tokio::spawn(Arc::clone(&snapshots).forget_removed());
@@ -41,4 +43,39 @@ async fn removed_limiters_are_deleted_without_traffic_or_another_snapshot() {
     tokio::time::sleep(Duration::from_secs(61)).await;
     assert_eq!(rules.load().removed(), (0, None));
     assert!(!forgetting.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_runtime_goes_on_while_changes_wait_for_another_one() {
+    let clock = MonotonicClock::of_tokio();
+    let rules = LiveRules::new(GateOptions { clock, paths: AmbiguousPaths::Refuse, log_keys: false });
+    let snapshots = Arc::new(Snapshots::new(rules.clone(), clock, None));
+    put(&snapshots, 1, &[policy("one")]);
+    put(&snapshots, 2, &[]);
+    let (began, has_begun) = mpsc::channel();
+    let (end, ends) = mpsc::channel();
+    let other = thread::spawn({
+        let rules = rules.clone();
+        move || {
+            let _guard = rules.write();
+            began.send(()).expect("the test waits");
+            ends.recv_timeout(Duration::from_secs(30)).is_ok()
+        }
+    });
+    has_begun.recv().expect("the other change begins");
+    tokio::spawn(Arc::clone(&snapshots).forget_removed());
+    let verifying = tokio::spawn(async move { snapshots.verify_with(Arc::default()).await });
+    tokio::task::yield_now().await;
+    // The clock does not advance by itself while a blocking thread works.
+    tokio::time::advance(Duration::from_secs(61)).await;
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(rules.load().removed().0, 1);
+    let _ = end.send(());
+    assert!(other.join().expect("no panic"), "the changes stopped the runtime");
+    verifying.await.expect("no panic");
+    while rules.load().removed().0 > 0 {
+        tokio::task::yield_now().await;
+    }
 }
