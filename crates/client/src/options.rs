@@ -181,7 +181,8 @@ pub struct ControlOptions {
     #[arg(long, env = "WEIR_BOOTSTRAP", value_name = "FILE|JSON", help_heading = "Snapshots")]
     pub bootstrap: Option<String>,
 
-    /// Save the last pushed snapshot to this file. After a restart the agent enforces it in place of --bootstrap.
+    /// Save the last pushed snapshot to this file. After a restart the agent enforces it in place of --bootstrap. If the
+    /// agent cannot read or enforce it, the agent uses --bootstrap, or keeps the port for clients closed.
     #[arg(long, env = "WEIR_SNAPSHOT_CACHE", value_name = "FILE", help_heading = "Snapshots")]
     pub snapshot_cache: Option<PathBuf>,
 

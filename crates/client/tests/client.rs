@@ -253,6 +253,24 @@ async fn a_faulty_first_snapshot_keeps_the_program_waiting_for_a_good_one() {
     assert!(!client.must_wait());
 }
 
+/// A cache that cannot be read possibly contains limits. Here it is a directory.
+#[tokio::test]
+async fn a_cache_that_cannot_be_read_keeps_the_program_waiting_for_a_snapshot() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cache = folder.path().join("snapshot.json");
+    std::fs::create_dir(&cache).expect("created");
+    let client = Client::start(options(|it| it.snapshot_cache = Some(cache.clone()))).await.expect("it runs");
+    assert!(client.must_wait(), "the program would run without its limits");
+    assert_eq!(put(&client, &snapshot(1, 1)).await.0, 200);
+    assert!(!client.must_wait());
+    let with_bootstrap = Client::start(options(|it| {
+        (it.snapshot_cache, it.bootstrap) = (Some(cache), Some(snapshot(1, 1).to_string()));
+    }));
+    let client = with_bootstrap.await.expect("it runs");
+    assert!(!client.must_wait());
+    assert_eq!(statuses(&app(&client), "192.0.2.1", 2).await, [200, 429], "the bootstrap snapshot");
+}
+
 async fn refused(options: Options) -> String {
     match Client::start(options).await {
         Ok(client) => panic!("started: {client:?}"),
