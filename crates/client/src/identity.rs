@@ -48,6 +48,12 @@ impl Identity {
     pub(crate) fn new(url: &str, ca: &str, token_file: PathBuf) -> Result<Self, InvalidIdentity> {
         let of_url = |problem: String| InvalidIdentity { flag: "--identity-url", value: url.to_owned(), problem };
         let uri: Uri = url.parse().map_err(|error| of_url(format!("not a URL: {error}")))?;
+        if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+            // Neither the log nor the service may get the password.
+            let (value, problem) =
+                ("the given URL".to_owned(), "it must not have a user: the agent sends none".to_owned());
+            return Err(InvalidIdentity { flag: "--identity-url", value, problem });
+        }
         let (Some("https"), Some(authority), "/", None) = (uri.scheme_str(), uri.authority(), uri.path(), uri.query())
         else {
             return Err(of_url("it must be an https URL without a path".to_owned()));
@@ -142,11 +148,13 @@ mod tests {
             ("http://a", pem.as_str(), "--identity-url http://a: it must be an https URL without a path"),
             ("https://a/path", &pem, "without a path"),
             ("", &pem, "not a URL"),
+            ("https://ann:secret@a", &pem, "--identity-url the given URL: it must not have a user"),
+            ("https://@a", &pem, "it must not have a user"),
             ("https://a", "/nowhere", "--identity-ca /nowhere: cannot be read"),
             ("https://a", "-----BEGIN NOTHING-----", "--identity-ca the given PEM: "),
         ] {
             let error = identity(url, ca).unwrap_err().to_string();
-            assert!(error.contains(why), "{error}");
+            assert!(error.contains(why) && !error.contains("secret"), "{error}");
         }
     }
 }

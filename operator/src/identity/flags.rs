@@ -45,7 +45,7 @@ pub struct IdentityFlags {
     pub(super) identity_authority_lifetime: u64,
 }
 
-/// An https URL without a path.
+/// An https URL without a user or a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Url {
     text: String,
@@ -103,7 +103,8 @@ impl IdentityFlags {
 
 fn parse_url(text: &str) -> Result<Url, String> {
     let uri: Uri = text.parse().map_err(|error| format!("{text:?} is not a URL: {error}"))?;
-    let bare = uri.path() == "/" && uri.query().is_none();
+    let has_user = uri.authority().is_some_and(|authority| authority.as_str().contains('@'));
+    let bare = uri.path() == "/" && uri.query().is_none() && !has_user;
     match (uri.scheme_str(), uri.host()) {
         (Some("https"), Some(host)) if bare && !host.is_empty() => {
             // The host of a URL has brackets around an IPv6 address.
@@ -111,7 +112,8 @@ fn parse_url(text: &str) -> Result<Url, String> {
             Ok(Url { text: text.trim_end_matches('/').to_owned(), host })
         }
         _ => Err(format!(
-            "{text:?} must be an https URL without a path, such as https://weir-operator-identity.weir-system.svc"
+            "{text:?} must be an https URL without a user or a path, such as \
+             https://weir-operator-identity.weir-system.svc"
         )),
     }
 }
@@ -159,7 +161,15 @@ mod tests {
             let flags = flags(&["--identity-listen", "127.0.0.1:0", "--identity-url", url]).unwrap();
             assert_eq!((flags.url(), flags.host()), (url.trim_end_matches('/'), host));
         }
-        for bad in ["", "weir", "http://weir", "https://weir/path", "https://weir/?query", "https://"] {
+        for bad in [
+            "",
+            "weir",
+            "http://weir",
+            "https://weir/path",
+            "https://weir/?query",
+            "https://",
+            "https://ann:secret@weir",
+        ] {
             assert!(flags(&["--identity-url", bad]).is_err(), "{bad}");
         }
         assert!(flags(&["--identity-listen", "127.0.0.1:0"]).is_err(), "agents need the URL of the service");

@@ -22,7 +22,7 @@ const KEYS_FILE: &str = "jwks.json";
 const AUTHORITIES_FILE: &str = "ca.crt";
 
 const CONFIG_MAP: &str = "the name of a ConfigMap, or NAME/KEY";
-const URL: &str = "an https URL such as https://issuer.example/.well-known/jwks.json";
+const URL: &str = "an https URL without a user, such as https://issuer.example/.well-known/jwks.json";
 const REFRESH: &str = "whole seconds or minutes such as 5m";
 
 /// A file in a ConfigMap.
@@ -165,5 +165,6 @@ fn file(text: &str, default: &str) -> Option<File> {
 fn url(text: &str) -> Option<String> {
     let uri: http::Uri = text.parse().ok()?;
     let is_https = uri.scheme_str() == Some("https") && uri.host().is_some_and(|host| !host.is_empty());
-    is_https.then(|| text.to_owned())
+    let has_user = uri.authority().is_some_and(|authority| authority.as_str().contains('@'));
+    (is_https && !has_user).then(|| text.to_owned())
 }

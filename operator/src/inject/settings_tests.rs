@@ -33,6 +33,7 @@ fn an_invalid_chart_value_is_named_with_the_fix() {
             "jwks.configMap is \"a/b/c\": it must be the name of a ConfigMap, or NAME/KEY",
         ),
         (r#"{"jwks": {"url": "http://a/keys", "caConfigMap": "a"}}"#, "it must be an https URL"),
+        (r#"{"jwks": {"url": "https://ann@a/keys", "caConfigMap": "a"}}"#, "it must be an https URL without a user"),
         (r#"{"jwks": {"url": "https://a/keys"}}"#, "jwks.url: name in jwks.caConfigMap the authorities"),
         (r#"{"jwks": {"configMap": "a", "url": "https://a/keys"}}"#, "both set the source of the keys: remove one"),
         (r#"{"jwks": {"refresh": "5m"}}"#, "are valid only with jwks.url"),

@@ -53,6 +53,12 @@ impl Source {
     pub(crate) fn new(url: &str, ca: String) -> Result<Self, InvalidSource> {
         let of_url = |problem: String| InvalidSource { flag: "--jwks-url", value: url.to_owned(), problem };
         let uri: Uri = url.parse().map_err(|error| of_url(format!("not a URL: {error}")))?;
+        if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+            // Neither the log nor another server may get the password.
+            let (value, problem) =
+                ("the given URL".to_owned(), "it must not have a user: the agent sends none".to_owned());
+            return Err(InvalidSource { flag: "--jwks-url", value, problem });
+        }
         let Some(host) = uri.host().filter(|_| uri.scheme_str() == Some("https")) else {
             let problem = "it must be an https URL such as https://issuer.example/.well-known/jwks.json: over http, anyone on the \
                            network path could replace the keys";
@@ -145,11 +151,13 @@ mod tests {
             ("http://a/keys", pem.as_str(), "--jwks-url http://a/keys: it must be an https URL"),
             ("a", &pem, "it must be an https URL"),
             ("", &pem, "not a URL"),
+            ("https://ann:secret@a/keys", &pem, "--jwks-url the given URL: it must not have a user"),
+            ("https://@a/keys", &pem, "it must not have a user"),
             ("https://a/keys", "/nowhere", "--jwks-ca /nowhere: cannot be read"),
             ("https://a/keys", "-----BEGIN NOTHING-----", "--jwks-ca the given PEM: "),
         ] {
             let error = source(url, ca).unwrap_err().to_string();
-            assert!(error.contains(why), "{error}");
+            assert!(error.contains(why) && !error.contains("secret"), "{error}");
         }
     }
 }
