@@ -91,8 +91,8 @@ fn routes(config: MethodRouter<Arc<Control>>) -> Router<Arc<Control>> {
 }
 
 async fn not_from_here() -> Response {
-    let message =
-        "a client without the operator's certificate can only read this agent's rules, and only from within its pod";
+    let message = "a client without the operator's certificate cannot change this agent's rules: change the policy, or \
+                   push with the operator's certificate";
     failure(StatusCode::FORBIDDEN, "forbidden", message)
 }
 

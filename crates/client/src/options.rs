@@ -75,7 +75,7 @@ impl Default for Options {
 #[derive(Clone, Debug, Args)]
 pub struct ControlOptions {
     /// Address of the control port: PUT and GET /v1/config, GET /v1/status. Every client that reaches this port can
-    /// change the limits, so an address beyond loopback requires the three files below (mutual TLS) or
+    /// change the limits, so an address beyond loopback requires --identity-url, the three files below (mutual TLS), or
     /// --control-plaintext.
     #[arg(
         long,
@@ -141,8 +141,8 @@ pub struct ControlOptions {
 
     /// Get the certificate of the control port from the operator's identity service at this URL, such as
     /// `https://weir-operator-identity.weir-system.svc`, and accept only the operator as a client. Clients in the pod
-    /// can read the control port in plain HTTP over loopback, but they cannot change the rules. Until the certificate
-    /// arrives, this read access is the only access.
+    /// can read the control port in plain HTTP over loopback, lift bans and announce the pod's deletion, but they cannot
+    /// change the rules. Until the certificate arrives, there is no other access.
     #[arg(
         long,
         env = "WEIR_IDENTITY_URL",
@@ -207,7 +207,7 @@ pub struct ControlOptions {
 pub struct JwksOptions {
     /// Verify JSON Web Tokens with the keys of this JSON Web Key Set file (RFC 7517). The agent reads it again when it
     /// changes. A jwtClaim in a rule's key then reads claims only from unexpired tokens that one of the keys has
-    /// signed. Without this flag, tokens are read but not verified: any client can forge one.
+    /// signed. Without this flag and --jwks-url, tokens are read but not verified: any client can forge one.
     #[arg(long, env = "WEIR_JWKS", value_name = "FILE", help_heading = "Snapshots")]
     pub jwks: Option<PathBuf>,
 

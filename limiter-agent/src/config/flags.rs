@@ -20,7 +20,7 @@ use crate::{logs::LogFormat, proxy::Settings};
 /// loopback, and streams bodies in both directions. A snapshot defines which requests are refused. The operator, or any
 /// client such as curl, sends it to the control port with PUT; --bootstrap provides one for the time before. Without a
 /// snapshot every request passes, unless --wait-for-config keeps the proxy port closed. A new snapshot takes effect
-/// immediately and keeps all counters.
+/// immediately and keeps all counts.
 ///
 /// `weir-agent rls` is a rate limit service for Envoy instead of a proxy: see `weir-agent rls --help`.
 ///
@@ -61,7 +61,8 @@ pub struct CommonFlags {
     #[arg(long, env = "WEIR_TELEMETRY", value_name = "ADDR", default_value = "[::]:8482")]
     pub telemetry: SocketAddr,
 
-    /// The time that requests in flight have to finish after SIGTERM, for example 10s or 1m30s.
+    /// The time that requests in flight have to finish, for example 10s or 1m30s. It counts from weir-agent leave, or
+    /// without it from SIGTERM. After SIGTERM at least 1s is left, unless this time is shorter.
     #[arg(long, env = "WEIR_DRAIN", value_name = "DURATION", default_value = "10s", value_parser = duration)]
     pub drain: Duration,
 

@@ -21,8 +21,8 @@ pub struct Settings {
     #[arg(long, env = "WEIR_UPSTREAM_HTTP2", value_name = "WHEN", value_enum, default_value_t = UpstreamHttp2::Auto)]
     pub(crate) upstream_http2: UpstreamHttp2,
 
-    /// Whether to forward plain HTTP/1.1 requests in place, without parsing them into a map, which costs less CPU. All
-    /// other requests take the ordinary path, with the same result.
+    /// Whether plain HTTP/1.1 requests take the short path, which forwards their bytes without hyper and costs less CPU.
+    /// All other requests take hyper's path, with the same result.
     #[arg(long, env = "WEIR_IN_PLACE", value_name = "ON|OFF", value_enum, default_value_t = Switch::On)]
     pub(crate) in_place: Switch,
 
