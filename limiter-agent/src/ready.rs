@@ -12,7 +12,8 @@ pub(crate) enum Stage {
     /// The port for clients is closed until a snapshot is in force.
     #[default]
     Waiting,
-    /// The port for clients is open. Rules of scope Fleet refuse requests until the operator counts for this agent.
+    /// The port for clients is open. Rules of scope Fleet refuse requests until the operator has ended this agent's share,
+    /// or until the share begins.
     Joining,
     /// The port for clients is open.
     Serving,
@@ -33,7 +34,7 @@ impl Readiness {
                 "waiting: the port for clients is closed until a snapshot is in force: see the log, or PUT a snapshot to /v1/config",
             ),
             Stage::Joining => Err(
-                "joining: rules of scope Fleet refuse requests until the operator counts for this agent, or until 20 s after the start: see the operator's log",
+                "joining: rules of scope Fleet refuse requests until this agent can ask the operator, or until 20 s after the start: see the operator's log",
             ),
             Stage::Serving => Ok(()),
             Stage::Draining => Err("draining: this agent is stopping and accepts no new connections"),

@@ -42,8 +42,8 @@ pub enum ToAgent {
     Snapshot(Vec<u8>),
     /// The interval at which the agent should send its status.
     StatusRequest(StatusRequest),
-    /// The answers to questions about rules of scope Fleet, at most [`weir_wire::MOST_QUESTIONS`]. The first message of
-    /// this kind says that the operator counts; it can have no answers.
+    /// The answers to questions about rules of scope Fleet, at most [`weir_wire::MOST_QUESTIONS`]. A message without
+    /// answers says that the agent's share is over; the operator sends it again after it missed the agent.
     Answers(Vec<Answer>),
     /// A message that only later versions define.
     Unknown(u8),
@@ -65,8 +65,8 @@ pub enum ToOperator {
     /// Questions about rules of scope Fleet, at most [`weir_wire::MOST_QUESTIONS`].
     Questions(Vec<Question>),
     /// The agent has sent all its levels or all units of its shares. When the channel opens, the agent sends a question
-    /// for each level that it knows. When the operator begins to count, the agent sends a question for each key that it
-    /// has admitted on its own.
+    /// for each level that it knows. When its share is over, the agent sends a question for each key that its share
+    /// admitted.
     LevelsSent(LevelsSent),
     /// A message that only later versions define.
     Unknown(u8),

@@ -151,8 +151,8 @@ impl Client {
     }
 
     /// Returns when the program may serve requests. If `wait_for_config` is set or the snapshot of the start is faulty,
-    /// it waits for a snapshot. If a rule has scope Fleet, it waits until the operator counts for this program, at most
-    /// 20 s: until then, the rule refuses requests.
+    /// it waits for a snapshot. If a rule has scope Fleet, it waits until the operator has ended this program's share, or
+    /// until the share begins 20 s after the start: until then, the rule refuses requests.
     pub async fn ready(&self) {
         if self.must_wait() {
             tracing::warn!("waiting for a snapshot: see the log, or PUT a snapshot to /v1/config");

@@ -200,7 +200,7 @@ impl StoreClient {
     }
 
     /// Returns when rules of this store can admit requests: immediately, or if the store is the operator, when the operator
-    /// counts or the shares of this program begin.
+    /// has ended this program's shares or these shares begin.
     pub async fn ready(&self) {
         if let Some(operator) = &self.operator {
             let begun = lock(&self.condition).begun;

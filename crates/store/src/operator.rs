@@ -12,7 +12,7 @@
 //! - after the time in which an operator connects to a new pod, if there was no channel yet.
 //!
 //! A new channel begins as *joining*: the operator collects the levels that programs know, and the share continues. When
-//! the operator says that it counts, the share ends, and the program asks.
+//! the operator has collected them, the share ends, and the program asks.
 
 use std::{
     collections::HashMap,
@@ -50,7 +50,7 @@ const NOT_YET: Duration = Duration::from_millis(10);
 /// The operator, as a store of a program that has a channel to it.
 pub struct OperatorStore {
     state: Mutex<State>,
-    /// True once the operator has counted for the program.
+    /// True once the operator has ended a share of the program.
     has_counted: watch::Sender<bool>,
     clock: Box<dyn Fn() -> Duration + Send + Sync>,
 }
@@ -60,13 +60,13 @@ struct State {
     contact: Contact,
     /// The number of channels so far.
     channels: u64,
-    /// The number of times that the operator began to count.
+    /// The number of times that the operator ended a share.
     releases: u64,
     last_id: u64,
     waiting: HashMap<u64, oneshot::Sender<Outcome>>,
-    /// The time since which the operator does not count, if it does not.
+    /// The time since which the program does not ask the operator, if it does not.
     away_since: Duration,
-    /// The time of the last message that shows that the operator counts.
+    /// The time of the last message that ended a share or answered a counted question.
     last_counted_at: Duration,
     /// The time of the first question since the last answers. None if there was none.
     unanswered_since: Option<Duration>,
@@ -84,7 +84,7 @@ struct State {
 enum Contact {
     #[default]
     None,
-    /// There is a channel, and the operator does not count yet.
+    /// There is a channel, and the share continues.
     Joining(mpsc::Sender<Question>),
     /// The program asks the operator.
     Asking(mpsc::Sender<Question>),
@@ -123,26 +123,26 @@ impl OperatorStore {
         OperatorChannel { store: Arc::clone(self), number: state.channels, questions, is_closed_by_operator: false }
     }
 
-    /// Returns how many times the operator began to count (each time, the earlier shares ended), and whether shares can
-    /// be in use now, because the operator does not count for this program.
+    /// Returns how many times the operator ended a share, and whether shares can be in use now, because this program does
+    /// not ask the operator.
     pub(crate) fn shares(&self) -> (u64, bool) {
         let state = lock(&self.state);
         (state.releases, state.contact.away().is_some())
     }
 
-    /// The reason why the operator does not count for this program, and since when. None if it counts.
+    /// The reason why this program does not ask the operator, and since when. None if it asks.
     pub(crate) fn away(&self) -> Option<(&'static str, Duration)> {
         let state = lock(&self.state);
         Some((state.contact.away()?, state.away_since))
     }
 
-    /// The time of the last message that shows that the operator counts. Zero before the first one.
+    /// The time of the last message that ended a share or answered a counted question. Zero before the first one.
     pub(crate) fn last_counted_at(&self) -> Duration {
         lock(&self.state).last_counted_at
     }
 
-    /// Returns when the operator has counted for the program, or when a program that started at `started` uses its share
-    /// because there was no channel.
+    /// Returns when the operator has ended the program's share, or when a program that started at `started` uses its
+    /// share because there was no channel.
     pub(crate) async fn first_counts(&self, started: Duration) {
         let share_begins = started + FIRST_CHANNEL;
         let mut has_counted = self.has_counted.subscribe();
@@ -249,7 +249,7 @@ impl State {
 }
 
 impl OperatorChannel {
-    /// Begins to ask the operator, which has sent a message without answers: it counts, and this program's share is over.
+    /// Begins to ask the operator, which has sent a message without answers: this program's share is over.
     /// The operator sends another one after it has missed this program for some time. Returns true if the program must
     /// report what its shares used, and false if a later channel has replaced this one.
     pub fn begin_asking(&self) -> bool {
@@ -280,7 +280,7 @@ impl OperatorChannel {
         batch
     }
 
-    /// Passes answers to the questions. A message without answers shows that the operator counts.
+    /// Passes answers to the questions. A message without answers has ended the share.
     pub fn answer(&self, answers: Vec<weir_wire::Answer>) {
         let now = (self.store.clock)();
         let mut state = lock(&self.store.state);

@@ -6,7 +6,7 @@
 //! ```text
 //!                LevelsSent              empty Answers                 LevelsSent
 //! channel ──────────────────► Ready ──────────────────► Released ──────────────────► Present
-//!          levels of all keys   ▲    when counting         │      units of the share     │
+//!          levels of all keys   ▲    with all levels       │      units of the share     │
 //!                               └──────────────────────────┴─────────────────────────────┘
 //!                                            no message for some time
 //! ```
@@ -83,7 +83,7 @@ enum Stage {
     Greeted,
     /// The agent has sent its levels.
     Ready,
-    /// The agent was sent empty answers: they say that the counter counts.
+    /// The agent was sent empty answers: they end its share.
     Released,
     /// The agent asks the counter, and uses no share.
     Present,

@@ -100,8 +100,8 @@ pub(crate) async fn serve<W>(
     }
 }
 
-/// Begins to use the operator: reports the levels that this agent knows. When the operator counts, it sends a message with
-/// no answers.
+/// Begins to use the operator: reports the levels that this agent knows. When the operator has the levels of all agents,
+/// it sends a message without answers.
 async fn join<S: AsyncRead + AsyncWrite + Unpin>(
     channel: &mut Channel<S>,
     control: &Control,
