@@ -1,6 +1,6 @@
 //! Parses policies from text: YAML with any number of documents, and lists as `kubectl get -o yaml` writes them.
 //!
-//! The module validates them with the schema and the CEL rules of the cluster. It ignores documents of other kinds, so
+//! The module validates them with the same schema and CEL rules as an apiserver. It ignores documents of other kinds, so
 //! that one file can contain a policy and its workload.
 
 mod cluster;

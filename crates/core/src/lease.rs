@@ -333,7 +333,7 @@ impl Slot {
     }
 
     /// Returns the right to fill the slot, which only one thread has at a time. Meanwhile, other threads of this slot
-    /// use the word.
+    /// charge the limiter's word.
     fn lock(&self, state: u64) -> Option<Filling> {
         let next = (state & !LEFT).wrapping_add(TAG) & !FILLING;
         self.swap(state, next | FILLING).then_some(Filling { state: next })

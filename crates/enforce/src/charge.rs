@@ -1,7 +1,7 @@
 //! Charges several rules for one request, each with its own cost: all of them, or none. A single rule without waits and
 //! deadlines is charged in [`decide`](super::decide).
 //!
-//! The waits of requests are in [`wait`](super::wait). A policy in shadow mode delays no request: a rule that would let
+//! The waits of requests are in [`wait`](super::wait). A rule in shadow mode delays no request: a rule that would let
 //! a request wait is charged for the time at which it would admit the request.
 
 use std::{ops::Range, sync::Arc, time::Duration};

@@ -45,7 +45,7 @@ pub struct Counts {
     pub allowed: u64,
     /// Requests and messages that the rule refused.
     pub limited: u64,
-    /// Requests and messages that the rule would have refused if its policy were not in shadow mode.
+    /// Requests and messages that the rule would have refused if it were not in shadow mode.
     pub shadow_limited: u64,
     /// Requests that passed because this rule is a bypass.
     pub bypassed: u64,

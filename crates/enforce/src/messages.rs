@@ -174,7 +174,7 @@ fn demands<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Demand<'a, 'a>> 
     counted.iter().filter_map(demand).collect()
 }
 
-/// The questions to the rules of one policy in shadow mode. Empty if the policy has a bypass for the message.
+/// The questions to the rules in shadow mode of one policy. Empty if the policy has a bypass for the message.
 fn demands_of_shadow<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Demand<'a, 'a>> {
     let bypassed = counted.iter().any(|counted| set.get(counted.index).rule.is_bypass());
     if bypassed { Vec::new() } else { demands(set, counted) }

@@ -29,7 +29,7 @@ pub struct Pass {
 }
 
 impl Verdict<'_> {
-    /// Adds the costs and the permits of a policy in shadow mode, which does not affect the verdict.
+    /// Adds the costs and the permits of rules in shadow mode, which do not affect the verdict.
     pub(super) fn add(&mut self, costs: Vec<DeferredCost>, permits: Vec<HeldPermit>) {
         let follow_up = match self {
             Self::Pass(pass) if !(costs.is_empty() && permits.is_empty()) => {
@@ -42,7 +42,7 @@ impl Verdict<'_> {
         follow_up.permits.extend(permits);
     }
 
-    /// Adds the permits of rules that enforce. A request that passes now is admitted by their rules.
+    /// Adds the permits of rules that enforce. If the request passes now, it also counts as allowed for these rules.
     pub(super) fn keep_permits(&mut self, permits: Vec<HeldPermit>) {
         match self {
             Self::Pass(Pass { fields, follow_up }) => {

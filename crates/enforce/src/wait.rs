@@ -267,7 +267,7 @@ impl LateRefusal {
         }
     }
 
-    /// Counts this refusal for a policy in shadow mode, which does not refuse the request.
+    /// Counts this refusal of a rule in shadow mode, which does not refuse the request.
     pub(super) fn count_shadow(&self) {
         match &self.reason {
             Reason::Own { demands, at } => {

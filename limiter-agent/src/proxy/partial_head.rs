@@ -1,7 +1,7 @@
 //! The head of an HTTP/1 request that arrives slowly. It takes only the memory of its bytes until it is complete.
 //!
 //! hyper's state of a connection and its buffers take 20 kB, and twice the bytes of a long head. So hyper gets a request
-//! only when its head is complete, or when its first line or a field that ends the head shows that it will be refused.
+//! only when its head is complete or too long, or when its first line or its framing shows that it will be refused.
 //! Until then the connection can be evicted, before idle ones, and all such heads together have a bound.
 
 use std::{

@@ -190,7 +190,7 @@ fn is_below(outer: &str, inner: &str) -> bool {
             .is_some_and(|base| inner.strip_prefix(base).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
-/// Returns true if `limit` cannot refuse any request that `strict`, charged with it, admits.
+/// Returns true if `limit` admits every request that `strict` admits, when both are charged together.
 fn is_never_reached(limit: &Limit, strict: &Limit) -> bool {
     let Some(saved) = saved(strict) else { return false };
     let (Some((requests, nanos)), Some((strict_requests, strict_nanos))) = (rate(limit), rate(strict)) else {

@@ -34,7 +34,7 @@ pub(crate) struct Wrk<'a> {
     pub(crate) threads: usize,
     pub(crate) connections: usize,
     pub(crate) length: Duration,
-    /// The header with the key. Its value is `prefix` and one of `keys` numbers.
+    /// The header with the key. Its value is `prefix`, followed by one of `keys` different numbers.
     pub(crate) header: &'a str,
     pub(crate) prefix: &'a str,
     pub(crate) keys: u64,

@@ -71,7 +71,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Every request has the key 0 in the header `x-key`.
+    /// Every request has the key 0 in the header `x-key`, until [`use_keys`](Self::use_keys) gives other keys.
     pub(super) fn new(address: SocketAddr, path: &'static str) -> Self {
         let (header, keys) = (HeaderName::from_static("x-key"), [HeaderValue::from_static("0")].into());
         Self { address, path, header, keys, sent: Arc::default(), idle: Arc::default() }

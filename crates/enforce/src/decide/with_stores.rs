@@ -87,7 +87,7 @@ impl RequestContext<'_> {
         }
     }
 
-    /// Tries the rules of a policy in shadow mode. If a store must be asked, the request is counted when it answers.
+    /// Tries the rules in shadow mode of one policy. If a store must be asked, the request is counted when it answers.
     /// Returns `None` if the rules would refuse.
     pub(super) fn try_with_stores(&self, demands: &[Demand<'_, '_>]) -> Option<Vec<DeferredCost>> {
         let (shared, others) = split(demands, self.now());

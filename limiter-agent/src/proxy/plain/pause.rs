@@ -59,8 +59,8 @@ impl Pause {
         self.poll_over_by(None, cx)
     }
 
-    /// Like [`Self::poll_over`], but `now` was read after the task was woken. At that time, the timer has either fired
-    /// or will still wake the task.
+    /// Like [`Self::poll_over`], but `now` was read after the task was woken: by then, the timer has fired, or it will
+    /// still wake the task.
     #[inline]
     pub(super) fn poll_over_by(&mut self, now: Option<Time>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(until) = self.until else { return Poll::Pending };

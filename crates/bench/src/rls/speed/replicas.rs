@@ -20,14 +20,15 @@ use crate::{
 };
 
 pub(crate) const ABOUT: &str = "\
-Rate limit services with two replicas each. *envoyproxy/ratelimit* and *weir-agent rls* with scope Shared count in one \
-Redis, and the second row of envoyproxy/ratelimit is tuned as on [its page](rls.md). *Gubernator* has no store: each key \
-belongs to one of its nodes, which the other one asks in batches. It is asked with its own messages, which have the \
-limit. The questions, the client and the limits are those of [that page](rls.md); half of the connections go to each \
-replica. All replicas of a contender and its Redis share one core, and the client has the other one. *Excess*: 128 \
-questions in flight to both replicas on a limit of 1,000 a day with one key, and how many more than 1,000 are admitted. \
-*Other answers*: questions that a service refused below its limit, or admitted above it. An agent refuses with \
-`onStoreLoss: LocalShare` if Redis does not answer in time. Limitador is missing: only its library is a crate, and its server is not.";
+Rate limit services with two replicas each. *envoyproxy/ratelimit* and *weir-agent rls* with scope Shared count in \
+one Redis, and the second row of envoyproxy/ratelimit is tuned as on [its page](rls.md). *Gubernator* has no store: \
+each key belongs to one of its two nodes, and the other node asks that node in batches. It is asked with its own \
+messages, which have the limit. The questions, the client and the limits are those of [that page](rls.md); half of \
+the connections go to each replica. All replicas of a contender and its Redis share one core, and the client has the \
+other one. *Excess*: 128 questions in flight to both replicas on a limit of 1,000 a day with one key, and how many \
+more than 1,000 are admitted. *Other answers*: questions that a service refused below its limit, or admitted above \
+it. An agent refuses with `onStoreLoss: LocalShare` if Redis does not answer in time. Limitador is missing: only its \
+library is a crate, and its server is not.";
 
 /// A limit that no run reaches.
 pub(super) const UNREACHED: u64 = 1_000_000_000;
