@@ -204,7 +204,7 @@ impl StoreClient {
     pub async fn ready(&self) {
         if let Some(operator) = &self.operator {
             let begun = lock(&self.condition).begun;
-            operator.first_counts(begun).await;
+            operator.first_release(begun).await;
         }
     }
 

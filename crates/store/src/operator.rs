@@ -51,7 +51,7 @@ const NOT_YET: Duration = Duration::from_millis(10);
 pub struct OperatorStore {
     state: Mutex<State>,
     /// True once the operator has ended a share of the program.
-    has_counted: watch::Sender<bool>,
+    has_released: watch::Sender<bool>,
     clock: Box<dyn Fn() -> Duration + Send + Sync>,
 }
 
@@ -109,7 +109,7 @@ impl OperatorStore {
     /// Creates a store without a channel. `clock` is the clock of the program's [`StoreClient`](crate::StoreClient).
     pub fn new(clock: impl Fn() -> Duration + Send + Sync + 'static) -> Arc<Self> {
         let state = State { away_since: clock(), ..State::default() };
-        Arc::new(Self { state: Mutex::new(state), has_counted: watch::Sender::new(false), clock: Box::new(clock) })
+        Arc::new(Self { state: Mutex::new(state), has_released: watch::Sender::new(false), clock: Box::new(clock) })
     }
 
     /// Begins to use a new channel. Questions on an earlier channel are lost.
@@ -143,12 +143,12 @@ impl OperatorStore {
 
     /// Returns when the operator has ended the program's share, or when a program that started at `started` uses its
     /// share because there was no channel.
-    pub(crate) async fn first_counts(&self, started: Duration) {
+    pub(crate) async fn first_release(&self, started: Duration) {
         let share_begins = started + FIRST_CHANNEL;
-        let mut has_counted = self.has_counted.subscribe();
-        let counts = has_counted.wait_for(|has_counted| *has_counted);
+        let mut has_released = self.has_released.subscribe();
+        let released = has_released.wait_for(|has_released| *has_released);
         // At the end of the time, the share begins.
-        let _ = timeout(share_begins.saturating_sub((self.clock)()), counts).await;
+        let _ = timeout(share_begins.saturating_sub((self.clock)()), released).await;
     }
 
     /// The time at which a program that started at `started` can begin to use its share of a limit, and whether the
@@ -263,7 +263,7 @@ impl OperatorChannel {
         state.contact = Contact::Asking(questions);
         (state.unanswered_since, state.quiet_since) = (None, None);
         state.releases += 1;
-        self.store.has_counted.send_replace(true);
+        self.store.has_released.send_replace(true);
         true
     }
 
