@@ -103,7 +103,7 @@ impl BoundControl {
         let mut local = None;
         match (config.tls.clone(), config.identity) {
             (Some(tls), Some(identity)) => {
-                local = Some(control::reading_router(Arc::clone(&control)));
+                local = Some(control::local_router(Arc::clone(&control)));
                 client.spawn(async move { Ok(identity.keep(&tls).await) });
             }
             (Some(tls), None) => client.spawn(async move { Ok(tls.follow().await) }),

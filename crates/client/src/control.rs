@@ -75,7 +75,7 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
 /// The routes for clients in the pod without a certificate, such as `kubectl port-forward`. They change no rule, but
 /// they can lift bans. `leave` is for the `preStop` hook. The agent cannot distinguish these clients from other
 /// processes of the pod (SECURITY.md).
-pub(crate) fn reading_router(control: Arc<Control>) -> Router {
+pub(crate) fn local_router(control: Arc<Control>) -> Router {
     routes(get(config).put(not_from_here)).with_state(control)
 }
 
