@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use weir_core::{Tightest, Time};
-use weir_store::{Claim, Denied, Grant, Known, Left, Waits};
+use weir_store::{Claim, Grant, Known, Left, Refused, Waits};
 use weir_tower::retry_after_seconds;
 
 use super::{
@@ -50,13 +50,13 @@ pub(super) fn split<'r, 'k>(demands: &[Demand<'r, 'k>], now: Time) -> (Vec<Share
 
 /// Takes the seats of all rules that have enough seats, or no seats if one rule refuses. `None` means that the store of
 /// that rule must be asked.
-pub(super) fn claim_all(demands: &[SharedDemand]) -> Result<Vec<Option<Grant>>, (usize, Denied)> {
+pub(super) fn claim_all(demands: &[SharedDemand]) -> Result<Vec<Option<Grant>>, (usize, Refused)> {
     let mut grants = Vec::with_capacity(demands.len());
     for (index, demand) in demands.iter().enumerate() {
         match demand.claim() {
             Claim::Granted(grant) => grants.push(Some(grant)),
             Claim::AskStore => grants.push(None),
-            Claim::Denied(denied) => return Err((index, denied)),
+            Claim::Refused(refused) => return Err((index, refused)),
         }
     }
     Ok(grants)
@@ -168,10 +168,10 @@ impl SharedDemand {
     }
 
     /// As [`state`](Self::state), after this refusal. If no retry can succeed, the seconds are those until full credit.
-    fn refused_state(&self, denied: &Denied) -> QuotaState {
-        let Some(wait) = denied.retry_after else { return self.known_state(denied.left) };
+    fn refused_state(&self, refused: &Refused) -> QuotaState {
+        let Some(wait) = refused.retry_after else { return self.known_state(refused.left) };
         let most = u64::from(self.cost).saturating_sub(1);
-        let state = if most == 0 { self.state(denied.left) } else { self.known_state(denied.left) };
+        let state = if most == 0 { self.state(refused.left) } else { self.known_state(refused.left) };
         // The numbers of the last answer can be those of an earlier or a later window.
         QuotaState { remaining: state.remaining.min(most), seconds: retry_after_seconds(wait), ..state }
     }
@@ -184,19 +184,19 @@ impl SharedDemand {
     }
 
     /// Counts a refusal, also for the rule's ban, and builds it.
-    pub(super) fn refusal(&self, denied: Denied, at: Time) -> Refusal<'_> {
-        self.refusal_by(&self.rule, denied, at)
+    pub(super) fn refusal(&self, refused: Refused, at: Time) -> Refusal<'_> {
+        self.refusal_by(&self.rule, refused, at)
     }
 
     /// As [`refusal`](Self::refusal). The refusal borrows the rule from `rule`, which must be the rule of this charge.
-    pub(super) fn refusal_by<'r>(&self, rule: &'r Arc<Rule>, denied: Denied, at: Time) -> Refusal<'r> {
-        if let (Some(rest), Some(key), Some(limits)) = (denied.banned, &self.key, &rule.limits) {
+    pub(super) fn refusal_by<'r>(&self, rule: &'r Arc<Rule>, refused: Refused, at: Time) -> Refusal<'r> {
+        if let (Some(rest), Some(key), Some(limits)) = (refused.banned, &self.key, &rule.limits) {
             limits.learn_ban(key, rest, at);
             return banned((rule, limits), (key, self.cost.into()), rest, at);
         }
         rule.counters.count_limited();
-        let state = self.refused_state(&denied);
-        let (override_index, retry_after) = (self.override_index, denied.retry_after);
+        let state = self.refused_state(&refused);
+        let (override_index, retry_after) = (self.override_index, refused.retry_after);
         let headers = Vec::new();
         let refusal = Refusal { rule, state, override_index, retry_after, is_banned: false, at, headers };
         match &self.key {
@@ -206,10 +206,10 @@ impl SharedDemand {
     }
 
     /// Counts a refusal in shadow mode, also for the rule's ban.
-    pub(super) fn count_shadow_limited(&self, denied: Denied, at: Time) {
+    pub(super) fn count_shadow_limited(&self, refused: Refused, at: Time) {
         self.rule.counters.count_shadow_limited();
         let Some(key) = &self.key else { return };
-        match denied.banned {
+        match refused.banned {
             Some(rest) => {
                 self.rule.counters.count_banned();
                 self.limits().learn_ban(key, rest, at);

@@ -17,7 +17,7 @@ use std::{
 };
 
 use weir_core::{Quota, RuleCharged, RuleRefused, RuleRefusedAt, Ticket, Time};
-use weir_store::{Denied, Grant};
+use weir_store::{Grant, Refused};
 use weir_tower::{AtHead, MonotonicClock, Waiting};
 
 use self::questions::StoreQuestions;
@@ -244,7 +244,7 @@ enum Reason {
     /// A rule of scope Pod, which this program counts.
     Own { demands: OwnedDemands, at: RuleRefusedAt },
     /// A shared rule.
-    Shared { demand: SharedDemand, denied: Denied, clock: MonotonicClock },
+    Shared { demand: SharedDemand, refused: Refused, clock: MonotonicClock },
 }
 
 impl LateRefusal {
@@ -263,7 +263,7 @@ impl LateRefusal {
         };
         match self.reason {
             Reason::Own { demands, at } => then(refusal(&demands.demands(), at, demands.clock.now())),
-            Reason::Shared { demand, denied, clock } => then(demand.refusal(denied, clock.now())),
+            Reason::Shared { demand, refused, clock } => then(demand.refusal(refused, clock.now())),
         }
     }
 
@@ -273,7 +273,7 @@ impl LateRefusal {
             Reason::Own { demands, at } => {
                 demands.demands()[at.index].count_shadow_limited(demands.clock.now());
             }
-            Reason::Shared { demand, denied, clock } => demand.count_shadow_limited(*denied, clock.now()),
+            Reason::Shared { demand, refused, clock } => demand.count_shadow_limited(*refused, clock.now()),
         }
     }
 }

@@ -33,12 +33,12 @@ use self::{
     hand::{Found, Hand},
     queue::Queues,
     rule::reach,
-    table::{Entry, Forgotten, Local, Refused, Table, Waiter},
+    table::{Entry, Forgotten, LastRefusal, Local, Table, Waiter},
 };
 use crate::client::StoreClient;
 
 pub use self::{
-    answer::{Claim, Denied, Grant, Waits},
+    answer::{Claim, Grant, Refused, Waits},
     rule::{InvalidRule, OnLoss, SharedRule},
 };
 
@@ -197,7 +197,7 @@ impl SharedLimiter {
     pub fn claim(&self, hash: u128, set: usize, cost: u32, patience: Duration) -> Claim {
         let (rule, now) = (self.rule(), self.client.now());
         if cost > MOST_UNITS || rule.set(set).never_admits(cost) {
-            return Claim::Denied(Denied::new(None, None));
+            return Claim::Refused(Refused::new(None, None));
         }
         if cost == 0 {
             return Claim::Granted(self.grant(hash, set, None, None));
@@ -207,7 +207,7 @@ impl SharedLimiter {
         let mut shard = self.table.shard_of(hash);
         let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys) else {
             self.overflowed.fetch_add(1, Relaxed);
-            return Claim::Denied(Denied::new(Some(SOON), None));
+            return Claim::Refused(Refused::new(Some(SOON), None));
         };
         entry.begin(set, now);
         let claim = self.claim_in(entry, &rule, (hash, cost, patience), (now, time, lost));
@@ -235,7 +235,7 @@ impl SharedLimiter {
         // A rule with a ban asks the store about each request.
         let has_slot = || !patience.is_zero() && rule.ban.is_none() && self.has_slot(place, now + patience);
         if let Some(rest) = time.and_then(|time| entry.recent_ban_rest(rule, time, now)) {
-            return Claim::Denied(Denied::banned(rest));
+            return Claim::Refused(Refused::banned(rest));
         }
         if let Some(time) = time {
             let (found, expired) = entry.hand.claim(terms, cost, time);
@@ -249,7 +249,7 @@ impl SharedLimiter {
                 Found::Later(due) if lost.is_none() && due > time.latest + micros(patience) && !has_slot() => {
                     entry.demand.count(now, cost);
                     let retry_after = Some(Duration::from_micros(due - time.earliest));
-                    return Claim::Denied(Denied::new(retry_after, entry.left(rule, time.latest)));
+                    return Claim::Refused(Refused::new(retry_after, entry.left(rule, time.latest)));
                 }
                 Found::Later(_) | Found::Nothing => {}
             }
@@ -257,14 +257,14 @@ impl SharedLimiter {
         if let Some(loss) = lost.or_else(|| self.cut_off(entry, now)) {
             return match self.without_store(entry, rule, (hash, cost), (now, loss)) {
                 Ok(grant) => Claim::Granted(grant),
-                Err(denied) => Claim::Denied(denied),
+                Err(refused) => Claim::Refused(refused),
             };
         }
         match (entry.refused, time) {
             (Some(refused), Some(time)) if refused.applies_to(cost, patience, time) && !has_slot() => {
                 entry.demand.count(now, cost);
                 let retry_after = Some(Duration::from_micros(refused.until.saturating_sub(time.earliest)));
-                Claim::Denied(Denied::new(retry_after, entry.left(rule, time.latest)))
+                Claim::Refused(Refused::new(retry_after, entry.left(rule, time.latest)))
             }
             _ => Claim::AskStore,
         }
@@ -288,7 +288,7 @@ impl SharedLimiter {
         let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys).filter(|_| !is_full) else {
             drop(shard);
             self.overflowed.fetch_add(1, Relaxed);
-            let _ = sender.send(Err(Denied::new(Some(SOON), None)));
+            let _ = sender.send(Err(Refused::new(Some(SOON), None)));
             return waits;
         };
         entry.begin(set, now);
@@ -489,7 +489,7 @@ impl Entry {
     }
 }
 
-impl Refused {
+impl LastRefusal {
     /// Returns true if asking for this cost is useless for a request with this patience.
     fn applies_to(&self, cost: u32, patience: Duration, time: StoreTime) -> bool {
         cost >= self.cost && self.asks_at > time.latest + micros(patience)

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 
 use weir_core::RuleRefusedAt;
-use weir_store::{Claim, Denied, Grant};
+use weir_store::{Claim, Grant, Refused};
 
 use super::{Member, RequestContext};
 use crate::{
@@ -35,7 +35,7 @@ impl RequestContext<'_> {
                 let fields = all_settled(&mut vec![(shared, grant)], &[], &[]);
                 Some(Verdict::Pass(Pass { fields, follow_up: None }))
             }
-            Claim::Denied(denied) => Some(Verdict::Refuse(refused(&shared, &[demand], denied, self))),
+            Claim::Refused(refused) => Some(Verdict::Refuse(refusal_of(&shared, &[demand], refused, self))),
             Claim::AskStore => None,
         }
     }
@@ -44,7 +44,7 @@ impl RequestContext<'_> {
         let now = self.now();
         let (shared, others) = split(demands, now);
         if let Some(never) = shared.iter().find(|demand| demand.never_admitted_by().is_some()) {
-            return Verdict::Refuse(refused(never, demands, Denied::new(None, None), self));
+            return Verdict::Refuse(refusal_of(never, demands, Refused::new(None, None), self));
         }
         // If a rule of scope Pod refuses now, no question to the store is needed.
         for (index, demand) in others.iter().enumerate().filter(|(_, demand)| demand.latest.is_none()) {
@@ -55,12 +55,12 @@ impl RequestContext<'_> {
         }
         let grants = match claim_all(&shared) {
             Ok(grants) => grants,
-            Err((index, denied)) => {
+            Err((index, refused)) => {
                 if let Some(refusal) = final_refusal(&others, now) {
                     return Verdict::Refuse(refusal);
                 }
                 let wait = opens_after(&others, now).zip(refused_for(&shared)).map(|(one, other)| one.max(other));
-                return Verdict::Refuse(refused(&shared[index], demands, denied, self).not_before(wait));
+                return Verdict::Refuse(refusal_of(&shared[index], demands, refused, self).not_before(wait));
             }
         };
         if grants.iter().any(Option::is_none) {
@@ -94,8 +94,8 @@ impl RequestContext<'_> {
         let costs = || Some(demands.iter().filter_map(|demand| DeferredCost::of(demand, false)).collect());
         let grants = match claim_all(&shared) {
             Ok(grants) => grants,
-            Err((index, denied)) => {
-                shared[index].count_shadow_limited(denied, self.now());
+            Err((index, refused)) => {
+                shared[index].count_shadow_limited(refused, self.now());
                 return None;
             }
         };
@@ -136,13 +136,13 @@ fn all_settled(
 }
 
 /// Counts and builds the refusal of a shared rule. The refusal borrows its rule from the rule set.
-fn refused<'r>(
+fn refusal_of<'r>(
     shared: &SharedDemand,
     demands: &[Demand<'r, '_>],
-    denied: Denied,
+    refused: Refused,
     context: &RequestContext<'_>,
 ) -> Refusal<'r> {
     let rule = demands.iter().map(|demand| demand.rule).find(|rule| std::ptr::eq(&***rule, &*shared.rule));
     let rule = rule.expect("the rule of this request");
-    shared.refusal_by(rule, denied, context.now())
+    shared.refusal_by(rule, refused, context.now())
 }

@@ -61,8 +61,8 @@ impl Matched {
         if let Some(shared) = Self::shared(demand, now) {
             // A check takes no seats. It is answered from what the store reported last.
             let known = shared.known();
-            let denied = weir_store::Denied::new(known.refused_for, known.left);
-            return known.is_refused().then(|| shared.refusal_by(rule, denied, now));
+            let refused = weir_store::Refused::new(known.refused_for, known.left);
+            return known.is_refused().then(|| shared.refusal_by(rule, refused, now));
         }
         let refused = limits.limiter.peek(now, key, cost).err()?;
         Some(refusal(&[demand], weir_core::RuleRefusedAt { index: 0, refused }, now))

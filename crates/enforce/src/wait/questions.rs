@@ -6,7 +6,7 @@ use std::{
 };
 
 use weir_core::Time;
-use weir_store::{Claim, Denied, Grant, Waits};
+use weir_store::{Claim, Grant, Refused, Waits};
 use weir_tower::MonotonicClock;
 
 use super::{Entry, LateRefusal, OwnedDemand, OwnedDemands, Reason, Turn, Wait, enter};
@@ -61,7 +61,7 @@ impl StoreQuestions {
     /// # Errors
     ///
     /// The first refusal, and the number of its rule.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), (usize, Denied)>> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), (usize, Refused)>> {
         loop {
             let mut is_pending = false;
             for (index, (_, answer)) in self.shared.iter_mut().enumerate() {
@@ -69,7 +69,7 @@ impl StoreQuestions {
                 match Pin::new(waits).poll(context) {
                     Poll::Pending => is_pending = true,
                     Poll::Ready(Ok(grant)) => *answer = Answer::Has(grant),
-                    Poll::Ready(Err(denied)) => return Poll::Ready(Err((index, denied))),
+                    Poll::Ready(Err(refused)) => return Poll::Ready(Err((index, refused))),
                 }
             }
             if is_pending {
@@ -85,7 +85,7 @@ impl StoreQuestions {
                 *answer = match demand.claim() {
                     Claim::Granted(grant) => Answer::Has(grant),
                     Claim::AskStore => Answer::Waits(demand.ask()),
-                    Claim::Denied(denied) => return Poll::Ready(Err((index, denied))),
+                    Claim::Refused(refused) => return Poll::Ready(Err((index, refused))),
                 };
                 is_complete = false;
             }
@@ -137,12 +137,12 @@ impl Wait {
         let Some(questions) = &mut self.questions else { return Poll::Ready(Ok(None)) };
         let (clock, answers) = (questions.then.clock(), ready!(questions.poll(context)));
         let Some(StoreQuestions { mut shared, then }) = self.questions.take() else { return Poll::Ready(Ok(None)) };
-        if let Err((index, denied)) = answers {
+        if let Err((index, refused)) = answers {
             // The time until all rules admit the request, also those of scope Pod.
             let others = opens_after(&then.refused().demands(), clock.now());
-            let retry_after = denied.retry_after.zip(others).map(|(wait, others)| wait.max(others));
+            let retry_after = refused.retry_after.zip(others).map(|(wait, others)| wait.max(others));
             let (demand, _) = shared.swap_remove(index);
-            return Poll::Ready(Err(refused(demand, Denied { retry_after, ..denied }, clock)));
+            return Poll::Ready(Err(late_refusal(demand, Refused { retry_after, ..refused }, clock)));
         }
         self.seats = shared
             .into_iter()
@@ -183,8 +183,8 @@ impl OwnedDemands {
     }
 }
 
-fn refused(demand: SharedDemand, denied: Denied, clock: MonotonicClock) -> LateRefusal {
-    LateRefusal::new(Reason::Shared { demand, denied, clock })
+fn late_refusal(demand: SharedDemand, refused: Refused, clock: MonotonicClock) -> LateRefusal {
+    LateRefusal::new(Reason::Shared { demand, refused, clock })
 }
 
 /// Uses and counts the seats of an admitted request. Returns the remaining quota of their rules.

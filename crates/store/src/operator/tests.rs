@@ -9,7 +9,7 @@ use weir_wire::Answer as Message;
 
 use super::*;
 use crate::{
-    Backend, Claim, Denied, OnLoss, SharedLimiter, SharedRule, StoreClient, StoreParts, tests::oracle::excess,
+    Backend, Claim, OnLoss, Refused, SharedLimiter, SharedRule, StoreClient, StoreParts, tests::oracle::excess,
 };
 
 const EPOCH: Duration = Duration::from_secs(1_790_000_000);
@@ -134,10 +134,10 @@ fn connected(strategy: Strategy, requests: u64, seconds: u64) -> (World, Program
     (world, program, link, limiter)
 }
 
-async fn request(limiter: &SharedLimiter) -> Result<(), Denied> {
+async fn request(limiter: &SharedLimiter) -> Result<(), Refused> {
     match limiter.claim(7, 0, 1, Duration::ZERO) {
         Claim::Granted(grant) => grant.settle(),
-        Claim::Denied(denied) => return Err(denied),
+        Claim::Refused(refused) => return Err(refused),
         Claim::AskStore => limiter.ask(7, 0, 1, Duration::ZERO).await?.settle(),
     }
     Ok(())
@@ -278,8 +278,8 @@ async fn a_refusal_ends_with_its_operator() {
     let _link = world.connect(&program);
     // An answer about another key shows the new clock.
     limiter.ask(8, 0, 1, Duration::ZERO).await.expect("admitted").settle();
-    let denied = request(&limiter).await.expect_err("a level that is ahead counts as used up");
-    let wait = denied.retry_after.expect("a time");
+    let refused = request(&limiter).await.expect_err("a level that is ahead counts as used up");
+    let wait = refused.retry_after.expect("a time");
     assert!(wait <= Duration::from_secs(60), "{wait:?}");
     sleep(wait).await;
     request(&limiter).await.expect("it has waited");

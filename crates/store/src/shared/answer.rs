@@ -53,7 +53,7 @@ impl Drop for Grant {
 
 /// The refusal of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Denied {
+pub struct Refused {
     /// The time until the next request can go. None if the cost is more than a limit ever admits.
     pub retry_after: Option<Duration>,
     /// The remaining units of the key, if they are known.
@@ -62,7 +62,7 @@ pub struct Denied {
     pub banned: Option<Duration>,
 }
 
-impl Denied {
+impl Refused {
     /// The refusal of a request whose key is not banned.
     pub const fn new(retry_after: Option<Duration>, left: Option<Left>) -> Self {
         Self { retry_after, left, banned: None }
@@ -80,12 +80,12 @@ pub enum Claim {
     /// The request may go.
     Granted(Grant),
     /// The request is refused.
-    Denied(Denied),
+    Refused(Refused),
     /// The store must be asked.
     AskStore,
 }
 
-pub(super) type Decision = Result<Grant, Denied>;
+pub(super) type Decision = Result<Grant, Refused>;
 
 /// The queue of a request: its key, its cost, and its limits with their stamp. The requests of one queue are
 /// interchangeable.
@@ -107,10 +107,10 @@ pub struct Waits {
 }
 
 impl Future for Waits {
-    type Output = Result<Grant, Denied>;
+    type Output = Result<Grant, Refused>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let gone = Denied::new(Some(Duration::from_secs(1)), None);
+        let gone = Refused::new(Some(Duration::from_secs(1)), None);
         Poll::Ready(ready!(Pin::new(&mut self.receiver).poll(context)).unwrap_or(Err(gone)))
     }
 }

@@ -13,12 +13,12 @@ use weir_seats::{
 };
 
 use super::{
-    Denied, Entry, OnLoss, SharedLimiter, SharedRule, Waiter,
+    Entry, OnLoss, Refused, SharedLimiter, SharedRule, Waiter,
     hand::Found,
     micros,
     queue::{Decisions, Timed, send},
     rule::reach,
-    table::{BETWEEN_ATTEMPTS, Refused},
+    table::{BETWEEN_ATTEMPTS, LastRefusal},
 };
 use crate::client::Answered;
 
@@ -192,7 +192,7 @@ impl SharedLimiter {
                 if refused.applies_to(cost, patience, time) {
                     let retry_after = Some(Duration::from_micros(refused.until.saturating_sub(time.earliest)));
                     let left = entry.left(rule, time.latest);
-                    return LocalDecision::Decided(Err(Denied::new(retry_after, left)));
+                    return LocalDecision::Decided(Err(Refused::new(retry_after, left)));
                 }
                 if !rule.set(entry.set).has_slots() {
                     return LocalDecision::Waits((wait + refused.jitter).min(wait.max(patience)));
@@ -388,8 +388,8 @@ impl SharedLimiter {
             if waits_on(&waiter) {
                 entry.waiting.push_front(waiter);
             } else {
-                let denied = || Denied::new(retry_after, entry.left(&rule, time));
-                decisions.push((waiter, Err(banned.map_or_else(denied, Denied::banned))));
+                let refusal = || Refused::new(retry_after, entry.left(&rule, time));
+                decisions.push((waiter, Err(banned.map_or_else(refusal, Refused::banned))));
             }
         }
         decisions
@@ -417,12 +417,12 @@ impl SharedLimiter {
     }
 
     /// Computes from an answer until when later requests are refused.
-    fn refusal(&self, rule: &SharedRule, next: Next, owned: &Owned, time: u64) -> Option<Refused> {
+    fn refusal(&self, rule: &SharedRule, next: Next, owned: &Owned, time: u64) -> Option<LastRefusal> {
         let Next::At(until) = next else { return None };
         let wait = Duration::from_micros(until.saturating_sub(time));
         let jitter = (wait / 16).min(LONGEST_JITTER).mul_f64(self.client.jitter());
         let asks_at = if rule.has_credits { until.min(time + micros(BETWEEN_LOOKS)) } else { until };
-        Some(Refused { cost: owned.cost, until, asks_at, jitter })
+        Some(LastRefusal { cost: owned.cost, until, asks_at, jitter })
     }
 
     /// Returns unused seats to the store.

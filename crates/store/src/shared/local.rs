@@ -12,7 +12,7 @@ use weir_seats::{
 
 use super::{
     Entry, Known, OnLoss, SOON, SharedLimiter, SharedRule,
-    answer::{Denied, Grant},
+    answer::{Grant, Refused},
     micros,
     table::Local,
 };
@@ -65,20 +65,20 @@ impl SharedLimiter {
         rule: &SharedRule,
         (hash, cost): (u128, u32),
         (now, loss): (Duration, u64),
-    ) -> Result<Grant, Denied> {
+    ) -> Result<Grant, Refused> {
         let left = None;
         if let Some(rest) = self.client.time(now).and_then(|time| entry.ban_rest(rule, time)) {
-            return Err(Denied::banned(rest));
+            return Err(Refused::banned(rest));
         }
         match rule.on_loss {
             OnLoss::Open => Ok(self.grant(hash, entry.set, None, left)),
-            OnLoss::Closed => Err(Denied::new(Some(SOON), left)),
+            OnLoss::Closed => Err(Refused::new(Some(SOON), left)),
             OnLoss::LocalShare => {
                 let Some(terms) = &rule.set(entry.set).local else {
-                    return Err(Denied::new(Some(SOON), left));
+                    return Err(Refused::new(Some(SOON), left));
                 };
                 if let Some(gap) = self.between_windows(terms, now) {
-                    return Err(Denied::new(Some(gap), left));
+                    return Err(Refused::new(Some(gap), left));
                 }
                 let at = self.share_time(now);
                 let local = entry.local.take();
@@ -89,7 +89,7 @@ impl SharedLimiter {
                 entry.local = Some(Local { loss, value, admitted: share.admitted + granted, ..share });
                 match answer {
                     Ok(()) => Ok(self.grant(hash, entry.set, None, left)),
-                    Err(wait) => Err(Denied::new(Some(wait), left)),
+                    Err(wait) => Err(Refused::new(Some(wait), left)),
                 }
             }
         }

@@ -30,10 +30,10 @@ impl World {
     }
 }
 
-async fn request_of(limiter: &SharedLimiter, hash: u128) -> Result<(), Denied> {
+async fn request_of(limiter: &SharedLimiter, hash: u128) -> Result<(), Refused> {
     match limiter.claim(hash, 0, 1, Duration::ZERO) {
         Claim::Granted(grant) => grant.settle(),
-        Claim::Denied(denied) => return Err(denied),
+        Claim::Refused(refused) => return Err(refused),
         Claim::AskStore => limiter.ask(hash, 0, 1, Duration::ZERO).await?.settle(),
     }
     Ok(())
@@ -79,9 +79,9 @@ async fn a_short_pause_refuses_nobody() {
 async fn one_missed_question_says_try_again_soon() {
     let limiter = paused([3_000, 3_400]).await;
     let begun = Instant::now();
-    let denied = request_of(&limiter, 3).await.expect_err("no answer");
+    let refused = request_of(&limiter, 3).await.expect_err("no answer");
     assert!((MILLIS(245)..MILLIS(260)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
-    assert_eq!(denied.retry_after, Some(Duration::from_secs(1)));
+    assert_eq!(refused.retry_after, Some(Duration::from_secs(1)));
     sleep(Duration::from_secs(1)).await;
     request_of(&limiter, 3).await.expect("it is free");
 }
@@ -96,8 +96,8 @@ async fn a_loss_says_try_again_soon() {
     assert!(!limiter.client().condition().reached);
     for (seconds, most) in [(0, 3), (30, 34), (300, 60)] {
         sleep(Duration::from_secs(seconds)).await;
-        let denied = request_of(&limiter, 3).await.expect_err("the share begins without credit");
-        assert!(denied.retry_after.is_some_and(|after| after <= Duration::from_secs(most)), "{denied:?}");
+        let refused = request_of(&limiter, 3).await.expect_err("the share begins without credit");
+        assert!(refused.retry_after.is_some_and(|after| after <= Duration::from_secs(most)), "{refused:?}");
     }
 }
 
@@ -127,7 +127,7 @@ async fn a_client_that_waits_as_it_was_told_is_admitted() {
             let wait = loop {
                 match request_of(&limiter, hash).await {
                     Ok(()) => {}
-                    Err(denied) => break denied.retry_after.expect("a time"),
+                    Err(refused) => break refused.retry_after.expect("a time"),
                 }
             };
             sleep(wait).await;
@@ -297,15 +297,15 @@ async fn what_is_known_during_a_loss_is_what_the_share_decides() {
             sleep(MILLIS(50)).await;
         }
         // A cost above this share of 10 is refused for now, and one above the limit forever.
-        let Claim::Denied(denied) = limiter.claim(1, 0, 11, Duration::ZERO) else {
+        let Claim::Refused(refused) = limiter.claim(1, 0, 11, Duration::ZERO) else {
             panic!("{strategy:?}: above the share")
         };
         let known = limiter.known(1, 0, 11);
         assert!(
-            (MILLIS(1_000)..=MILLIS(60_000)).contains(&denied.retry_after.expect("a time")),
-            "{strategy:?}: {denied:?}"
+            (MILLIS(1_000)..=MILLIS(60_000)).contains(&refused.retry_after.expect("a time")),
+            "{strategy:?}: {refused:?}"
         );
-        assert_eq!((known.refused_for, known.never), (denied.retry_after, false), "{strategy:?}");
+        assert_eq!((known.refused_for, known.never), (refused.retry_after, false), "{strategy:?}");
         assert_eq!((limiter.known(1, 0, 41).never, limiter.known(1, 0, 41).refused_for), (true, None), "{strategy:?}");
         for seconds in [0, 900, 3_700, 10] {
             sleep(Duration::from_secs(seconds)).await;
@@ -316,8 +316,8 @@ async fn what_is_known_during_a_loss_is_what_the_share_decides() {
                     let units = known.left.map_or(0, |left| left.units) + u64::from(known.seats);
                     match request_of(&limiter, hash).await {
                         Ok(()) => assert!(units > 0 && known.refused_for.is_none(), "{strategy:?}: {known:?}"),
-                        Err(denied) => {
-                            assert_eq!((units, known.refused_for), (0, denied.retry_after), "{strategy:?}: {known:?}");
+                        Err(refused) => {
+                            assert_eq!((units, known.refused_for), (0, refused.retry_after), "{strategy:?}: {known:?}");
                             break;
                         }
                     }

@@ -17,7 +17,7 @@ use tokio::{
 use weir_seats::{Left, Seats};
 
 use super::{
-    Denied, SharedLimiter,
+    Refused, SharedLimiter,
     answer::{Decision, Grant, Place},
     sweep::UNUSED,
     table::Waiter,
@@ -25,7 +25,7 @@ use super::{
 use crate::lock::lock;
 
 /// A decision. A granted request goes at this time of the store's clock, or immediately if it is zero.
-pub(super) type Timed = Result<(Grant, u64), Denied>;
+pub(super) type Timed = Result<(Grant, u64), Refused>;
 
 /// Decisions, with the requests that wait for them. They are sent when no lock is held.
 pub(super) type Decisions = Vec<(Waiter, Timed)>;
@@ -209,7 +209,7 @@ pub(super) fn send(limiter: &SharedLimiter, decisions: Decisions) {
                 Some(rest) => limiter.enqueue(waiter, grant, (due, rest)),
                 None => drop(waiter.sender.send(Ok(grant))),
             },
-            Err(denied) => drop(waiter.sender.send(Err(denied))),
+            Err(refused) => drop(waiter.sender.send(Err(refused))),
         }
     }
 }

@@ -49,7 +49,7 @@ pub(super) struct Entry {
     pub(super) asks: bool,
     /// Wakes the task while it sleeps. None if it does not sleep.
     pub(super) sleeps: Option<Arc<Notify>>,
-    pub(super) refused: Option<Refused>,
+    pub(super) refused: Option<LastRefusal>,
     pub(super) level: Option<Level>,
     /// The terms of the level. They can be older than those in force.
     pub(super) level_terms: Option<Arc<StoreTerms>>,
@@ -208,7 +208,7 @@ impl Waiter {
 
 /// A refusal by the store, until which asking again is useless.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Refused {
+pub(super) struct LastRefusal {
     pub(super) cost: u32,
     /// The time at which the refused request can go, on the store's clock.
     pub(super) until: u64,

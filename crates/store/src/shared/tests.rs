@@ -14,7 +14,7 @@ use tokio::{runtime::Handle, time::Instant};
 use weir_core::{Quota, Strategy};
 use weir_seats::Memory;
 
-use super::{Claim, Denied, Known, OnLoss, SharedLimiter, SharedRule, micros};
+use super::{Claim, Known, OnLoss, Refused, SharedLimiter, SharedRule, micros};
 use crate::{
     backend::Backend,
     client::{StoreClient, StoreParts},
@@ -81,10 +81,10 @@ fn quota(strategy: Strategy, requests: u64, seconds: u64, burst: Option<u64>) ->
     Quota::new(strategy, requests, Duration::from_secs(seconds), burst).expect("a quota")
 }
 
-async fn request(limiter: &SharedLimiter, cost: u32, patience: Duration) -> Result<(), Denied> {
+async fn request(limiter: &SharedLimiter, cost: u32, patience: Duration) -> Result<(), Refused> {
     match limiter.claim(7, 0, cost, patience) {
         Claim::Granted(grant) => grant.settle(),
-        Claim::Denied(denied) => return Err(denied),
+        Claim::Refused(refused) => return Err(refused),
         Claim::AskStore => limiter.ask(7, 0, cost, patience).await?.settle(),
     }
     Ok(())
@@ -534,7 +534,7 @@ async fn a_cost_of_0_is_never_refused() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             for patience in [Duration::ZERO, Duration::from_secs(1)] {
-                request(&limiter, 0, patience).await.unwrap_or_else(|denied| panic!("{strategy:?}: {denied:?}"));
+                request(&limiter, 0, patience).await.unwrap_or_else(|refused| panic!("{strategy:?}: {refused:?}"));
                 limiter.ask(7, 0, 0, patience).await.expect("never refused").settle();
             }
             assert!(request(&limiter, 1, Duration::ZERO).await.is_err(), "{strategy:?}");

@@ -244,7 +244,7 @@ impl<'a> World<'a> {
                 grant.settle();
                 self.shared.decide(number, request.at, true);
             }
-            Claim::Denied(_) => self.shared.decide(number, request.at, false),
+            Claim::Refused(_) => self.shared.decide(number, request.at, false),
             Claim::AskStore => {
                 let (waits, shared) = (agent.limiter.ask(KEY, 0, 1, Duration::ZERO), Arc::clone(&self.shared));
                 tokio::spawn(async move {

@@ -129,7 +129,7 @@ impl Agent {
                     grant.settle();
                     Decision::Known(true)
                 }
-                Claim::Denied(_) => Decision::Known(false),
+                Claim::Refused(_) => Decision::Known(false),
                 Claim::AskStore => Decision::Asks,
             },
             Self::Trip(_) => Decision::Asks,
