@@ -18,7 +18,7 @@ use std::{
 use weir_core::Time;
 
 use self::table::Table;
-use super::{counters::Counters, lower::LoweredBan};
+use super::{lower::LoweredBan, statistics::Statistics};
 
 /// A ban that applies to a refused request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +59,8 @@ impl Ban {
     }
 
     /// Counts a refusal of a key by the rule. Returns the ban if the key is banned now.
-    pub(super) fn refused(&self, key: &[u8], at: Time, counters: &Counters) -> Option<BannedNow> {
-        self.table.refused(key, at, &self.terms, counters)
+    pub(super) fn refused(&self, key: &[u8], at: Time, statistics: &Statistics) -> Option<BannedNow> {
+        self.table.refused(key, at, &self.terms, statistics)
     }
 
     /// Records a ban that another program started.

@@ -33,8 +33,8 @@ impl<'r, 'k> Demand<'r, 'k> {
 impl Demand<'_, '_> {
     /// Counts a refusal by a rule in shadow mode, also for the rule's ban.
     pub(super) fn count_shadow_limited(&self, at: Time) {
-        self.rule.counters.count_shadow_limited();
-        self.limits.count_for_ban(self.key, at, &self.rule.counters);
+        self.rule.statistics.count_shadow_limited();
+        self.limits.count_for_ban(self.key, at, &self.rule.statistics);
     }
 
     fn for_limiter(&self) -> weir_core::Demand<'_> {

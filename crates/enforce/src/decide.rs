@@ -155,7 +155,7 @@ impl RequestContext<'_> {
         };
         match limits.limiter.charge(now, keys, cost) {
             Ok(admitted) => {
-                rule.counters.count_allowed();
+                rule.statistics.count_allowed();
                 let fields = fields_of_one(limits, &admitted.tightest);
                 Verdict::Pass(Pass { fields, follow_up: None })
             }
@@ -184,7 +184,7 @@ impl RequestContext<'_> {
                     Verdict::Wait(wait)
                 }
                 Ok(Entry::Goes(charged)) => {
-                    demands.iter().for_each(|demand| demand.rule.counters.count_allowed());
+                    demands.iter().for_each(|demand| demand.rule.statistics.count_allowed());
                     let fields = fields_of_several(demands, &charged);
                     Verdict::Pass(Pass { fields, follow_up: follow_up().boxed() })
                 }
@@ -260,11 +260,11 @@ impl RequestContext<'_> {
         for indices in indices.chunk_by(|one, other| set.get(*one).policy == set.get(*other).policy) {
             let find = |is: fn(&Rule) -> bool| indices.iter().map(|index| &set.get(*index).rule).find(|rule| is(rule));
             if let Some(deny) = find(Rule::is_deny) {
-                deny.counters.count_shadow_limited();
+                deny.statistics.count_shadow_limited();
                 continue;
             }
             if let Some(bypass) = find(Rule::is_bypass) {
-                bypass.counters.count_bypassed();
+                bypass.statistics.count_bypassed();
                 continue;
             }
             if self.is_banned_in_shadow(set, indices, keys) {
@@ -273,7 +273,7 @@ impl RequestContext<'_> {
             let mut permits = match self.acquire_permits(indices.iter().map(|index| set.get(*index)), keys) {
                 Ok(permits) => permits,
                 Err((rule, _)) => {
-                    rule.counters.count_shadow_limited();
+                    rule.statistics.count_shadow_limited();
                     continue;
                 }
             };
@@ -287,9 +287,9 @@ impl RequestContext<'_> {
                     Ok(charged) => {
                         let now = self.now();
                         for (demand, RuleCharged { at, .. }) in demands.iter().zip(charged) {
-                            demand.rule.counters.count_allowed();
+                            demand.rule.statistics.count_allowed();
                             if let Some(at) = at {
-                                demand.rule.counters.count_wait(at.duration_since(now));
+                                demand.rule.statistics.count_wait(at.duration_since(now));
                             }
                         }
                         Some(demands.iter().filter_map(|demand| DeferredCost::of(demand, false)).collect())
@@ -302,7 +302,7 @@ impl RequestContext<'_> {
             });
             if let Some(costs) = costs {
                 let admitted = permits.iter_mut().filter_map(|held| held.admitted.take());
-                admitted.for_each(|admitted| admitted.rule.counters.count_allowed());
+                admitted.for_each(|admitted| admitted.rule.statistics.count_allowed());
                 verdict.add(costs, permits);
             }
         }

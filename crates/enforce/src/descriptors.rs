@@ -243,7 +243,7 @@ impl<'a> Question<'a, '_> {
             match set.effective(matching) {
                 Matching::Bypass(member) => {
                     self.matched.exempt[descriptor] = true;
-                    member.rule.counters.count_bypassed();
+                    member.rule.statistics.count_bypassed();
                 }
                 Matching::Rules { enforced, shadows } => {
                     let Given { is_credit, is_quota, limit } = self.matched.given[descriptor];
@@ -307,7 +307,7 @@ impl<'a> Question<'a, '_> {
         }
         match charge_rules(&demands, || context.now()) {
             Ok(charged) => {
-                demands.iter().for_each(|demand| demand.rule.counters.count_allowed());
+                demands.iter().for_each(|demand| demand.rule.statistics.count_allowed());
                 (Verdict::Pass(Pass { fields: fields_of_several(&demands, &charged), follow_up: None }), None)
             }
             Err(at) => {

@@ -60,7 +60,7 @@ impl Deadline {
 
     /// Counts a request whose deadline passed before the app answered.
     pub(super) fn expire(&self) {
-        self.rule.counters.count_expired();
+        self.rule.statistics.count_expired();
     }
 }
 
@@ -80,7 +80,7 @@ impl FollowUp {
         for AdmittedBy { rule, state, override_index } in
             self.permits.iter_mut().filter_map(|held| held.admitted.take())
         {
-            rule.counters.count_allowed();
+            rule.statistics.count_allowed();
             if let Some(advice) = rule.advice() {
                 fields.add_concurrency(advice, state, override_index);
             }

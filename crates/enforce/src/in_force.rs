@@ -23,12 +23,12 @@ use weir_core::Time;
 use weir_wire::{Mode, Per, Snapshot};
 
 use super::{
-    counters::Unmatched,
     jwt::Jwks,
     lower::{Lowered, full_name},
     removed::Removed,
     rule::{Policy, Predecessor, Rule, Stores},
     rule_set::{Member, RuleSet},
+    statistics::Unmatched,
 };
 
 /// All rules that are enforced at one time. A change replaces the whole value.
@@ -106,14 +106,14 @@ impl RulesInForce {
                 .into_iter()
                 .map(|rule| {
                     let follows = before.get(&(policy.uid.as_str(), rule.name.as_str())).copied();
-                    let counters = follows.map(|before| Arc::clone(&before.counters)).unwrap_or_default();
+                    let statistics = follows.map(|before| Arc::clone(&before.statistics)).unwrap_or_default();
                     let removed = if follows.is_none() { next.removed.take(&full_name, &rule.name) } else { None };
                     let predecessor = match (follows, &removed) {
                         (Some(rule), _) => Predecessor::InForce(rule),
                         (None, Some(rule)) => Predecessor::Removed(rule),
                         (None, None) => Predecessor::None,
                     };
-                    Arc::new(Rule::from_lowered(counters, predecessor, rule, &full_name, (&clock, stores)))
+                    Arc::new(Rule::from_lowered(statistics, predecessor, rule, &full_name, (&clock, stores)))
                 })
                 .collect();
             let (uid, namespace, name, revision) = (policy.uid, policy.namespace, policy.name, policy.revision);

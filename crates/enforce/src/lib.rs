@@ -48,7 +48,6 @@ mod byte_set;
 mod charge;
 mod concurrency;
 mod cost;
-mod counters;
 mod decide;
 mod deferred;
 mod descriptors;
@@ -80,6 +79,7 @@ mod rule;
 mod rule_set;
 mod sampled;
 mod shared;
+mod statistics;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -88,7 +88,6 @@ mod wait;
 pub use self::{
     ban_list::{BanSelection, BansNotLifted, InvalidBanSelection},
     byte_set::ByteSet,
-    counters::Counts,
     deferred::DeferredCost,
     descriptors::{
         Descriptor, DescriptorAnswer, DescriptorStanding, DescriptorState, DescriptorVerdict, DescriptorWait,
@@ -111,6 +110,7 @@ pub use self::{
     refusal::{Refusal, TextKey},
     rule::{Policy, Rule, Stores},
     sampled::Sample,
+    statistics::Counts,
     verdict::{Pass, Verdict},
     wait::{LateRefusal, Wait},
 };

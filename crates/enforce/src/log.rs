@@ -11,7 +11,7 @@ impl RulesInForce {
     /// contains the key.
     #[inline]
     pub(super) fn log(&self, refusal: &Refusal<'_>, context: &RequestContext<'_>, keys: bool) {
-        if let Some(unlogged) = refusal.rule.counters.log_limited(refusal.at) {
+        if let Some(unlogged) = refusal.rule.statistics.log_limited(refusal.at) {
             self.write_line(refusal, context, keys, unlogged);
         }
     }

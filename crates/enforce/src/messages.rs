@@ -122,13 +122,13 @@ impl Messages {
                 log(&self.gate, &rules, &refusal, &self.opening);
                 MessageRefusal::new(&refusal)
             })?;
-            demands.iter().for_each(|demand| demand.rule.counters.count_allowed());
+            demands.iter().for_each(|demand| demand.rule.statistics.count_allowed());
         }
         for policy in found.shadows.chunk_by(|one, other| set.get(one.index).policy == set.get(other.index).policy) {
             let demands = demands_of_shadow(set, policy);
             match charge_rules(&demands, || clock.now()) {
-                Ok(_) => demands.iter().for_each(|demand| demand.rule.counters.count_allowed()),
-                Err(at) => demands[at.index].rule.counters.count_shadow_limited(),
+                Ok(_) => demands.iter().for_each(|demand| demand.rule.statistics.count_allowed()),
+                Err(at) => demands[at.index].rule.statistics.count_shadow_limited(),
             }
         }
         Ok(())

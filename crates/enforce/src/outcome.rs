@@ -64,7 +64,7 @@ fn refusal_by<'r>(
     at: Time,
 ) -> Refusal<'r> {
     let Demand { rule, key, counts_for_ban, .. } = *demand;
-    rule.counters.count_limited();
+    rule.statistics.count_limited();
     let headers = Vec::new();
     let refusal = Refusal { rule, state, override_index, retry_after, is_banned: false, at, headers };
     if counts_for_ban { refusal.counted_for_ban(key) } else { refusal }

@@ -51,7 +51,7 @@ pub struct TextKey {
 impl<'a> Refusal<'a> {
     /// Counts a request that this rule denies, and refuses it.
     pub(super) fn denied(rule: &'a Arc<Rule>, at: Time) -> Self {
-        rule.counters.count_limited();
+        rule.statistics.count_limited();
         Self {
             rule,
             state: QuotaState::default(),
@@ -67,7 +67,7 @@ impl<'a> Refusal<'a> {
     /// not retry before the ban has ended.
     pub(super) fn counted_for_ban(self, key: &[u8]) -> Self {
         let limits = self.rule.limits.as_ref();
-        match limits.and_then(|limits| limits.count_for_ban(key, self.at, &self.rule.counters)) {
+        match limits.and_then(|limits| limits.count_for_ban(key, self.at, &self.rule.statistics)) {
             Some(rest) => self.until_the_end_of(rest),
             None => self,
         }
@@ -97,7 +97,7 @@ impl<'a> Refusal<'a> {
 impl<'a> Refusal<'a> {
     /// Counts a request for which a concurrent limit has no capacity, and refuses it.
     pub(super) fn without_permit(rule: &'a Arc<Rule>, none: &NoPermit, at: Time) -> Self {
-        rule.counters.count_limited();
+        rule.statistics.count_limited();
         let NoPermit { state, override_index, never } = *none;
         let retry_after = (!never).then(|| Duration::from_secs(state.seconds));
         Self { rule, state, override_index, retry_after, is_banned: false, at, headers: Vec::new() }

@@ -14,12 +14,12 @@ use super::{
     ban::Ban,
     concurrency::Concurrency,
     cost::Cost,
-    counters::{Counters, Counts},
     fields::QuotaHeaders,
     key::KeySpec,
     lower::{DescriptorLimit, LoweredLimits, LoweredRule, LoweredShared},
     policy_deadline::PolicyDeadline,
     refusal_text::RefusalText,
+    statistics::{Counts, Statistics},
 };
 use crate::{histogram, matching::Matcher};
 
@@ -56,7 +56,7 @@ pub struct Rule {
     /// The names of the rules of the policy that do not apply to a question if this rule matches.
     pub(super) replaces: Vec<String>,
     pub(super) per: Per,
-    pub(super) counters: Arc<Counters>,
+    pub(super) statistics: Arc<Statistics>,
     pub(super) action: Action,
     /// The prepared refusals. `None` for a bypass, which never refuses.
     pub(super) refusal: Option<RefusalText>,
@@ -170,7 +170,7 @@ impl Rule {
     /// Creates a rule. If its predecessor has an equal key, the new rule takes over the limiter. Bans are taken over only
     /// from a rule in force.
     pub(super) fn from_lowered(
-        counters: Arc<Counters>,
+        statistics: Arc<Statistics>,
         predecessor: Predecessor<'_>,
         rule: LoweredRule,
         policy: &str,
@@ -179,7 +179,7 @@ impl Rule {
         let LoweredRule { name, mode, matcher, replaces, per, action, refusal, limits, concurrency, limit_override } =
             rule;
         let limit_overrides =
-            limit_override.map(|own| LimitOverrides::new(predecessor, own, &counters, policy, (clock, stores)));
+            limit_override.map(|own| LimitOverrides::new(predecessor, own, &statistics, policy, (clock, stores)));
         let before = predecessor.rule();
         let concurrency = concurrency
             .map(|own| Concurrency::from_lowered(before.and_then(|before| before.concurrency.as_ref()), own));
@@ -211,7 +211,7 @@ impl Rule {
             (limits, None) => ("rate limited", limits.as_ref().map_or(&[][..], |limits| &limits.names)),
         };
         let refusal = refusal.map(|form| RefusalText::new(form, (policy, &name), error, names));
-        Self { name, mode, matcher, replaces, per, counters, action, refusal, limits, concurrency, limit_overrides }
+        Self { name, mode, matcher, replaces, per, statistics, action, refusal, limits, concurrency, limit_overrides }
     }
 
     /// Returns true if the rule accepts the limit that a descriptor contains, and this limit has no requests.
@@ -221,7 +221,8 @@ impl Rule {
 
     /// Returns the rule with the limit that a descriptor contains, or the rule itself if it does not accept the limit.
     pub(super) fn with_limit(self: &Arc<Self>, limit: Option<DescriptorLimit>, clock: impl Fn() -> Time) -> Arc<Self> {
-        let overridden = limit.and_then(|limit| self.limit_overrides.as_ref()?.rule_with(limit, &self.counters, clock));
+        let overridden =
+            limit.and_then(|limit| self.limit_overrides.as_ref()?.rule_with(limit, &self.statistics, clock));
         overridden.unwrap_or_else(|| Arc::clone(self))
     }
 
@@ -231,18 +232,19 @@ impl Rule {
         limit: Option<DescriptorLimit>,
         clock: impl Fn() -> Time,
     ) -> Arc<Self> {
-        let overridden = limit.and_then(|limit| self.limit_overrides.as_ref()?.explained(limit, &self.counters, clock));
+        let overridden =
+            limit.and_then(|limit| self.limit_overrides.as_ref()?.explained(limit, &self.statistics, clock));
         overridden.unwrap_or_else(|| Arc::clone(self))
     }
 
     /// Returns the rule's statistics.
     pub fn counts(&self) -> Counts {
-        self.counters.read()
+        self.statistics.read()
     }
 
     /// Returns the waits of admitted requests.
     pub fn waits(&self) -> histogram::Snapshot {
-        self.counters.waits()
+        self.statistics.waits()
     }
 
     /// Returns the scope as it is spelled in a policy: whether all pods together have the limits, or each pod alone.

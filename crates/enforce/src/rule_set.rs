@@ -11,9 +11,9 @@ use weir_wire::Action;
 
 use super::{
     cost::Cost,
-    counters::Unmatched,
     policy_deadline::PolicyDeadline,
     rule::{Limits, Rule},
+    statistics::Unmatched,
 };
 use crate::matching::{Index, RequestView};
 
@@ -150,7 +150,7 @@ impl RuleSet {
             }
             Matching::Rules { enforced, shadows } => (enforced, shadows),
             Matching::Bypass(member) => {
-                member.rule.counters.count_bypassed();
+                member.rule.statistics.count_bypassed();
                 (&[], &[])
             }
         }

@@ -79,8 +79,8 @@ pub(super) fn banned<'r>(
     rest: Duration,
     at: Time,
 ) -> Refusal<'r> {
-    rule.counters.count_limited();
-    rule.counters.count_banned();
+    rule.statistics.count_limited();
+    rule.statistics.count_banned();
     let demand = Demand::new(rule, limits, key, cost);
     let (limit, override_index, retry_after) = match &limits.shared {
         Some(shared) => (0, shared.terms.override_of(key), refused_for(&split(&[demand], at).0)),
@@ -194,7 +194,7 @@ impl SharedDemand {
             limits.learn_ban(key, rest, at);
             return banned((rule, limits), (key, self.cost.into()), rest, at);
         }
-        rule.counters.count_limited();
+        rule.statistics.count_limited();
         let state = self.refused_state(&refused);
         let (override_index, retry_after) = (self.override_index, refused.retry_after);
         let headers = Vec::new();
@@ -207,14 +207,14 @@ impl SharedDemand {
 
     /// Counts a refusal in shadow mode, also for the rule's ban.
     pub(super) fn count_shadow_limited(&self, refused: Refused, at: Time) {
-        self.rule.counters.count_shadow_limited();
+        self.rule.statistics.count_shadow_limited();
         let Some(key) = &self.key else { return };
         match refused.banned {
             Some(rest) => {
-                self.rule.counters.count_banned();
+                self.rule.statistics.count_banned();
                 self.limits().learn_ban(key, rest, at);
             }
-            None => drop(self.limits().count_for_ban(key, at, &self.rule.counters)),
+            None => drop(self.limits().count_for_ban(key, at, &self.rule.statistics)),
         }
     }
 }

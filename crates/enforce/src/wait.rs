@@ -195,9 +195,9 @@ impl Turn {
     /// Uses the charges and the seats, and counts the request.
     fn go(mut self, seats: &mut Vec<(SharedDemand, Grant)>) -> Fields {
         for OwnedDemand { rule, waits, .. } in &self.demands.all {
-            rule.counters.count_allowed();
+            rule.statistics.count_allowed();
             if *waits && self.waited > Duration::ZERO {
-                rule.counters.count_wait(self.waited);
+                rule.statistics.count_wait(self.waited);
             }
         }
         let charged = std::mem::take(&mut self.charged);

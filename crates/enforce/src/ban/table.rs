@@ -24,7 +24,7 @@ use std::{
 use weir_core::Time;
 
 use super::{BannedNow, LoweredBan};
-use crate::counters::Counters;
+use crate::statistics::Statistics;
 
 /// With this number, threads seldom lock the same shard, and one shard of a large table has few entries.
 const SHARDS: usize = 256;
@@ -119,17 +119,23 @@ impl Table {
         }
     }
 
-    pub(super) fn refused(&self, key: &[u8], at: Time, terms: &LoweredBan, counters: &Counters) -> Option<BannedNow> {
+    pub(super) fn refused(
+        &self,
+        key: &[u8],
+        at: Time,
+        terms: &LoweredBan,
+        statistics: &Statistics,
+    ) -> Option<BannedNow> {
         let (mut shard, has_place) = self.shard_with_place(key, at, terms);
         if !has_place {
-            counters.count_ban_overflow();
+            statistics.count_ban_overflow();
             return None;
         }
         let entry = shard.entry(key.into()).or_insert_with(|| Entry::Refused(VecDeque::new()));
         if let Entry::Banned { since } = *entry {
             // Another thread banned the key after this request was decided.
             if let Some(rest) = rest(since, at, terms) {
-                counters.count_banned();
+                statistics.count_banned();
                 return Some(BannedNow { rest, begins: false });
             }
             *entry = Entry::Refused(VecDeque::new());
@@ -154,7 +160,7 @@ impl Table {
         }
         *entry = Entry::Banned { since: last };
         self.banned.fetch_add(1, AcqRel);
-        counters.count_ban_started();
+        statistics.count_ban_started();
         Some(BannedNow { rest: rest(last, at, terms).unwrap_or_default(), begins: true })
     }
 

@@ -44,7 +44,7 @@ impl RequestContext<'_> {
                 }
                 return None;
             }
-            demands.iter().for_each(|demand| demand.rule.counters.count_allowed());
+            demands.iter().for_each(|demand| demand.rule.statistics.count_allowed());
             let fields = fields_of_several(demands, &charged);
             let costs = demands.iter().filter_map(|demand| DeferredCost::of(demand, true));
             let costs = costs.filter(|cost| !cost.is_request_bytes()).collect();

@@ -76,7 +76,7 @@ impl RequestContext<'_> {
                 Verdict::Wait(wait)
             }
             Ok(Entry::Goes(charged)) => {
-                others.iter().for_each(|demand| demand.rule.counters.count_allowed());
+                others.iter().for_each(|demand| demand.rule.statistics.count_allowed());
                 let fields = all_settled(&mut seats, &others, &charged);
                 Verdict::Pass(Pass { fields, follow_up: follow_up.boxed() })
             }
@@ -113,7 +113,7 @@ impl RequestContext<'_> {
         let mut seats: Vec<(SharedDemand, Grant)> = shared.into_iter().zip(grants.into_iter().flatten()).collect();
         match charge_rules(&others, || self.now()) {
             Ok(_) => {
-                others.iter().for_each(|demand| demand.rule.counters.count_allowed());
+                others.iter().for_each(|demand| demand.rule.statistics.count_allowed());
                 settle(&mut seats);
                 costs()
             }

@@ -10,7 +10,7 @@ use weir_core::Time;
 use weir_store::{SharedLimiter, StoreError};
 
 use super::{Limits, Rule};
-use crate::{ban::Ban, counters::Counters, lower::hash};
+use crate::{ban::Ban, lower::hash, statistics::Statistics};
 
 /// A key of a rule in its store.
 pub(crate) struct KeyInStore {
@@ -46,8 +46,8 @@ impl Limits {
     }
 
     /// Counts a refusal for the ban of the rule. Returns the rest of the ban if the key is banned now.
-    pub(crate) fn count_for_ban(&self, key: &[u8], at: Time, counters: &Counters) -> Option<Duration> {
-        let banned = self.ban.as_ref()?.refused(key, at, counters)?;
+    pub(crate) fn count_for_ban(&self, key: &[u8], at: Time, statistics: &Statistics) -> Option<Duration> {
+        let banned = self.ban.as_ref()?.refused(key, at, statistics)?;
         if banned.begins
             && let Some(KeyInStore { limiter, hash, set }) = self.key_in_store(key)
         {

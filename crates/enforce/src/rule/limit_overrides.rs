@@ -13,8 +13,8 @@ use weir_core::Time;
 
 use super::{Predecessor, Rule, Stores};
 use crate::{
-    counters::Counters,
     lower::{DescriptorLimit, LoweredLimitOverride},
+    statistics::Statistics,
 };
 
 /// The maximum number of different limits of one rule. Each of them has a table of keys.
@@ -58,7 +58,7 @@ impl LimitOverrides {
     pub(super) fn new(
         predecessor: Predecessor<'_>,
         lowered: LoweredLimitOverride,
-        counters: &Arc<Counters>,
+        statistics: &Arc<Statistics>,
         policy: &str,
         (clock, stores): (&impl Fn() -> Time, &Stores),
     ) -> Self {
@@ -69,7 +69,7 @@ impl LimitOverrides {
         let before = predecessor.rule().and_then(|rule| rule.limit_overrides.as_ref());
         let known = before.map(|before| before.rules.lock().unwrap_or_else(PoisonError::into_inner).clone());
         let retuned = known.into_iter().flatten().map(|(limit, Known { rule, used })| {
-            let rule = own.create(limit, predecessor.map(|_| rule.as_deref()), counters, clock);
+            let rule = own.create(limit, predecessor.map(|_| rule.as_deref()), statistics, clock);
             (limit, Known { rule, used })
         });
         let retuned = retuned.collect();
@@ -81,7 +81,7 @@ impl LimitOverrides {
     pub(super) fn rule_with(
         &self,
         limit: DescriptorLimit,
-        counters: &Arc<Counters>,
+        statistics: &Arc<Statistics>,
         clock: impl Fn() -> Time,
     ) -> Option<Arc<Rule>> {
         let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,7 +104,7 @@ impl LimitOverrides {
             }
             return None;
         }
-        let rule = self.create(limit, Predecessor::None, counters, &clock);
+        let rule = self.create(limit, Predecessor::None, statistics, &clock);
         rules.insert(limit, Known { rule: rule.clone(), used: now });
         rule
     }
@@ -113,7 +113,7 @@ impl LimitOverrides {
     pub(super) fn explained(
         &self,
         limit: DescriptorLimit,
-        counters: &Arc<Counters>,
+        statistics: &Arc<Statistics>,
         clock: impl Fn() -> Time,
     ) -> Option<Arc<Rule>> {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,18 +123,18 @@ impl LimitOverrides {
         let now = clock();
         let has_room = rules.len() < MOST || rules.iter().any(|(limit, known)| !known.has_counts(*limit, now));
         drop(rules);
-        has_room.then(|| self.create(limit, Predecessor::None, counters, &clock)).flatten()
+        has_room.then(|| self.create(limit, Predecessor::None, statistics, &clock)).flatten()
     }
 
     fn create(
         &self,
         limit: DescriptorLimit,
         predecessor: Predecessor<'_>,
-        counters: &Arc<Counters>,
+        statistics: &Arc<Statistics>,
         clock: &impl Fn() -> Time,
     ) -> Option<Arc<Rule>> {
         let lowered = self.lowered.rule_with(limit, &self.policy)?;
         let context = (clock, &self.stores);
-        Some(Arc::new(Rule::from_lowered(Arc::clone(counters), predecessor, lowered, &self.policy, context)))
+        Some(Arc::new(Rule::from_lowered(Arc::clone(statistics), predecessor, lowered, &self.policy, context)))
     }
 }

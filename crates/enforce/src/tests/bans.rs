@@ -141,7 +141,7 @@ async fn a_banned_client_that_waits_as_told_is_admitted() {
         for rule in &limits.rules.load().policies()[0].rules {
             let own = rule.limits.as_ref().expect("limits");
             let key = own.key.named(&["ann".to_owned()]).expect("a key");
-            own.count_for_ban(&key, limits.clock.now(), &rule.counters);
+            own.count_for_ban(&key, limits.clock.now(), &rule.statistics);
         }
         for at_once in [false, true] {
             assert_eq!(limits.of_key("ann", at_once).await, 429);

@@ -113,7 +113,7 @@ async fn one_rule_is_tried_while_another_of_its_policy_enforces() {
     assert_eq!(statuses, [200; 4]);
     assert_eq!((limits.counts(0, 0), limits.counts(0, 1)), ([5, 0, 0, 0], [2, 0, 2, 0]));
 
-    // The rule keeps its counters and its limiter when its mode changes to Enforce.
+    // The rule keeps its statistics and its limiter when its mode changes to Enforce.
     limits.apply(&trial("Enforce"));
     assert_eq!([limits.status("/").await, limits.status("/old").await], [429, 403]);
     assert_eq!((limits.counts(0, 1), limits.counts(0, 2)), ([2, 1, 2, 0], [0, 1, 1, 0]));

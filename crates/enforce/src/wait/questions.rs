@@ -164,9 +164,9 @@ impl Wait {
                 Poll::Ready(Ok(None))
             }
             Ok(Entry::Goes(charged)) => {
-                demands.iter().for_each(|demand| demand.rule.counters.count_allowed());
+                demands.iter().for_each(|demand| demand.rule.statistics.count_allowed());
                 for (demand, _) in self.seats.iter().filter(|(demand, _)| demand.limits().is_patient()) {
-                    demand.rule.counters.count_wait(clock.now().duration_since(since));
+                    demand.rule.statistics.count_wait(clock.now().duration_since(since));
                 }
                 let states = settle(&mut self.seats);
                 let states: Vec<_> = states.iter().map(|(demand, state)| (demand, *state)).collect();
@@ -192,7 +192,7 @@ pub(crate) fn settle(seats: &mut Vec<(SharedDemand, Grant)>) -> Vec<(SharedDeman
     let settled = seats.drain(..).map(|(demand, grant)| {
         let state = demand.state(grant.left());
         grant.settle();
-        demand.rule.counters.count_allowed();
+        demand.rule.statistics.count_allowed();
         (demand, state)
     });
     settled.collect()

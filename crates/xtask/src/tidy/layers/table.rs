@@ -73,7 +73,7 @@ pub(super) const CRATES: &[Crate] = &[
         root: "crates/enforce/src/lib.rs",
         layers: &[
             &["byte_set", "histogram", "own_field", "policy_deadline", "sampled"],
-            &["counters", "fields", "matching"],
+            &["fields", "matching", "statistics"],
             &["cost", "format", "jwt"],
             &["key", "refusal_text"],
             &["lower"],

@@ -16,7 +16,7 @@ use crate::{
 /// The statistics of one rule, which never decrease. The alignment prevents two rules from sharing a cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(crate) struct Counters {
+pub(crate) struct Statistics {
     allowed: AtomicU64,
     limited: AtomicU64,
     shadow_limited: AtomicU64,
@@ -71,7 +71,7 @@ impl Unmatched {
     }
 }
 
-impl Counters {
+impl Statistics {
     pub(super) fn count_allowed(&self) {
         self.allowed.fetch_add(1, Relaxed);
     }
@@ -146,13 +146,13 @@ mod tests {
 
     #[test]
     fn a_line_contains_the_number_of_unlogged_refusals() {
-        let (counters, start) = (Counters::default(), Time::from_nanos(1_700_000_000_000_000_000));
+        let (statistics, start) = (Statistics::default(), Time::from_nanos(1_700_000_000_000_000_000));
         let refuse_at = |millis| {
-            counters.count_limited();
-            counters.log_limited(start.saturating_add(Duration::from_millis(millis)))
+            statistics.count_limited();
+            statistics.log_limited(start.saturating_add(Duration::from_millis(millis)))
         };
         let told = [0, 0, 1, 999, 1000, 1001, 5000].map(refuse_at);
         assert_eq!(told, [Some(0), None, None, None, Some(3), None, Some(1)]);
-        assert_eq!(counters.read().limited, 7);
+        assert_eq!(statistics.read().limited, 7);
     }
 }
