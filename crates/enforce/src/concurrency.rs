@@ -27,7 +27,7 @@ pub(super) struct Concurrency {
     pub(super) key: KeySpec,
     pub(super) cost: Cost,
     pub(super) name: Box<str>,
-    pub(super) advice: Arc<QuotaHeaders>,
+    pub(super) quota_headers: Arc<QuotaHeaders>,
     pub(super) limits: ConcurrentLimits,
 }
 
@@ -43,9 +43,16 @@ pub(super) struct NoPermit {
 impl Concurrency {
     /// `before` is the same rule before a change.
     pub(super) fn from_lowered(before: Option<&Self>, lowered: LoweredConcurrency) -> Self {
-        let LoweredConcurrency { key, cost, name, advice, limits } = lowered;
+        let LoweredConcurrency { key, cost, name, quota_headers, limits } = lowered;
         let in_flight = before.filter(|before| before.key == key).map(|before| before.in_flight.clone());
-        Self { in_flight: in_flight.unwrap_or_default(), key, cost, name, advice: Arc::new(advice), limits }
+        Self {
+            in_flight: in_flight.unwrap_or_default(),
+            key,
+            cost,
+            name,
+            quota_headers: Arc::new(quota_headers),
+            limits,
+        }
     }
 
     /// Takes a permit. Returns it with the state of the limit, and with the key's override.

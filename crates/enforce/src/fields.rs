@@ -48,7 +48,7 @@ pub struct Fields {
 /// The fields that describe one limit.
 #[derive(Debug)]
 struct LimitFields {
-    advice: Arc<QuotaHeaders>,
+    quota_headers: Arc<QuotaHeaders>,
     policy: Policy,
     state: QuotaState,
 }
@@ -214,20 +214,20 @@ impl QuotaState {
 
 impl Fields {
     /// Creates the fields of a request that was charged to one rule.
-    pub(super) fn of_one(advice: &Arc<QuotaHeaders>, state: QuotaState, override_index: Option<usize>) -> Self {
-        Self::new(advice, state, Policy::Own(override_index))
+    pub(super) fn of_one(quota_headers: &Arc<QuotaHeaders>, state: QuotaState, override_index: Option<usize>) -> Self {
+        Self::new(quota_headers, state, Policy::Own(override_index))
     }
 
-    /// Creates the fields of a request that was charged to several rules. `advice` belongs to the rule with the
+    /// Creates the fields of a request that was charged to several rules. `quota_headers` belongs to the rule with the
     /// tightest limit.
-    pub(super) fn of_several(advice: &Arc<QuotaHeaders>, state: QuotaState, policy: HeaderValue) -> Self {
-        Self::new(advice, state, Policy::Joined(Box::new(policy)))
+    pub(super) fn of_several(quota_headers: &Arc<QuotaHeaders>, state: QuotaState, policy: HeaderValue) -> Self {
+        Self::new(quota_headers, state, Policy::Joined(Box::new(policy)))
     }
 
-    fn new(advice: &Arc<QuotaHeaders>, state: QuotaState, policy: Policy) -> Self {
-        let says_something = advice.describes_admitted() || advice.has_own();
+    fn new(quota_headers: &Arc<QuotaHeaders>, state: QuotaState, policy: Policy) -> Self {
+        let says_something = quota_headers.describes_admitted() || quota_headers.has_own();
         Self {
-            quota: says_something.then(|| LimitFields { advice: Arc::clone(advice), policy, state }),
+            quota: says_something.then(|| LimitFields { quota_headers: Arc::clone(quota_headers), policy, state }),
             own: Vec::new(),
         }
     }
@@ -235,87 +235,91 @@ impl Fields {
     /// Adds the fields of a rule with a concurrent limit. They describe its quota only if no other rule's fields do.
     pub(super) fn add_concurrency(
         &mut self,
-        advice: &Arc<QuotaHeaders>,
+        quota_headers: &Arc<QuotaHeaders>,
         state: QuotaState,
         override_index: Option<usize>,
     ) {
         // If one rule sets all fields so far, its own fields move to the list, in which all rules have their order.
-        if let Some(LimitFields { advice, policy, state }) = &mut self.quota
+        if let Some(LimitFields { quota_headers, policy, state }) = &mut self.quota
             && let Policy::Own(of) = *policy
-            && advice.has_own()
+            && quota_headers.has_own()
         {
-            *policy = Policy::Joined(Box::new(advice.policy(of).clone()));
-            self.own.push((Arc::clone(advice), *state));
+            *policy = Policy::Joined(Box::new(quota_headers.policy(of).clone()));
+            self.own.push((Arc::clone(quota_headers), *state));
         }
-        let is_described = self.quota.as_ref().is_some_and(|quota| quota.advice.describes_admitted());
+        let is_described = self.quota.as_ref().is_some_and(|quota| quota.quota_headers.describes_admitted());
         if !is_described {
-            let described = advice.describes_admitted();
-            let of_one = || Self::of_several(advice, state, advice.policy(override_index).clone());
+            let described = quota_headers.describes_admitted();
+            let of_one = || Self::of_several(quota_headers, state, quota_headers.policy(override_index).clone());
             self.quota = if described { of_one().quota } else { None };
         }
-        if advice.has_own() {
-            self.own.push((Arc::clone(advice), state));
+        if quota_headers.has_own() {
+            self.own.push((Arc::clone(quota_headers), state));
         }
-        self.own.sort_by_key(|(advice, _)| advice.position);
+        self.own.sort_by_key(|(quota_headers, _)| quota_headers.position);
     }
 
     /// Adds the fields that several rules set.
     pub(super) fn with_own(self, own: impl Iterator<Item = (Arc<QuotaHeaders>, QuotaState)>) -> Self {
-        let mut own: Vec<_> = own.filter(|(advice, _)| advice.has_own()).collect();
-        own.sort_by_key(|(advice, _)| advice.position);
+        let mut own: Vec<_> = own.filter(|(quota_headers, _)| quota_headers.has_own()).collect();
+        own.sort_by_key(|(quota_headers, _)| quota_headers.position);
         Self { own, ..self }
     }
 
     pub(super) fn write(self, headers: &mut HeaderMap) {
-        if let Some(LimitFields { advice, policy, state }) = &self.quota {
-            if advice.describes_admitted() {
-                advice.insert(state, policy.value(advice), headers);
+        if let Some(LimitFields { quota_headers, policy, state }) = &self.quota {
+            if quota_headers.describes_admitted() {
+                quota_headers.insert(state, policy.value(quota_headers), headers);
             }
             if policy.is_of_one() {
-                advice.insert_own(state, headers);
+                quota_headers.insert_own(state, headers);
             }
         }
-        self.own.iter().for_each(|(advice, state)| advice.insert_own(state, headers));
+        self.own.iter().for_each(|(quota_headers, state)| quota_headers.insert_own(state, headers));
     }
 
     /// Appends the fields as lines of a head.
     pub fn append_to(&self, head: &mut Vec<u8>) {
-        if let Some(LimitFields { advice, policy, state }) = &self.quota {
-            if advice.describes_admitted() {
+        if let Some(LimitFields { quota_headers, policy, state }) = &self.quota {
+            if quota_headers.describes_admitted() {
                 let mut digits = itoa::Buffer::new();
-                advice.append_to(state, digits.format(state.seconds), policy.value(advice), head);
+                quota_headers.append_to(state, digits.format(state.seconds), policy.value(quota_headers), head);
             }
             if policy.is_of_one() {
-                self.append_own(advice, state, 0, head);
+                self.append_own(quota_headers, state, 0, head);
             }
         }
-        for (index, (advice, state)) in self.own.iter().enumerate() {
-            self.append_own(advice, state, index + 1, head);
+        for (index, (quota_headers, state)) in self.own.iter().enumerate() {
+            self.append_own(quota_headers, state, index + 1, head);
         }
     }
 
     /// Appends the fields that one rule sets. As in a map, the last of several fields of one name replaces the others:
     /// those of the rules from index `after` on come later.
-    fn append_own(&self, advice: &QuotaHeaders, state: &QuotaState, after: usize, head: &mut Vec<u8>) {
+    fn append_own(&self, quota_headers: &QuotaHeaders, state: &QuotaState, after: usize, head: &mut Vec<u8>) {
         let is_replaced = |field: &RuleHeader| self.own[after..].iter().any(|(other, _)| other.names(field));
-        advice.own.iter().filter(|field| !is_replaced(field)).for_each(|field| field.append_to(state.numbers(), head));
+        quota_headers
+            .own
+            .iter()
+            .filter(|field| !is_replaced(field))
+            .for_each(|field| field.append_to(state.numbers(), head));
     }
 
     /// Whether these fields replace a field of the app with this name.
     pub fn replace(&self, name: &str) -> bool {
-        let quota = self.quota.as_ref().is_some_and(|LimitFields { advice, policy, .. }| {
-            let of_quota = advice.style.names().iter().any(|known| name.eq_ignore_ascii_case(known));
-            (of_quota && advice.describes_admitted())
-                || (policy.is_of_one() && advice.own.iter().any(|own| own.is_named(name)))
+        let quota = self.quota.as_ref().is_some_and(|LimitFields { quota_headers, policy, .. }| {
+            let of_quota = quota_headers.style.names().iter().any(|known| name.eq_ignore_ascii_case(known));
+            (of_quota && quota_headers.describes_admitted())
+                || (policy.is_of_one() && quota_headers.own.iter().any(|own| own.is_named(name)))
         });
-        quota || self.own.iter().any(|(advice, _)| advice.own.iter().any(|own| own.is_named(name)))
+        quota || self.own.iter().any(|(quota_headers, _)| quota_headers.own.iter().any(|own| own.is_named(name)))
     }
 }
 
 impl Policy {
-    fn value<'a>(&'a self, advice: &'a QuotaHeaders) -> &'a HeaderValue {
+    fn value<'a>(&'a self, quota_headers: &'a QuotaHeaders) -> &'a HeaderValue {
         match self {
-            Self::Own(override_index) => advice.policy(*override_index),
+            Self::Own(override_index) => quota_headers.policy(*override_index),
             Self::Joined(policy) => policy,
         }
     }
@@ -388,13 +392,13 @@ mod tests {
             (HeaderStyle::Both, [ietf.as_slice(), &legacy].concat()),
             (HeaderStyle::None, vec![]),
         ] {
-            let advice = Arc::new(QuotaHeaders::new((style, HeadersOn::All), Vec::new(), &terms, 1));
+            let quota_headers = Arc::new(QuotaHeaders::new((style, HeadersOn::All), Vec::new(), &terms, 1));
             let mut headers = HeaderMap::new();
-            Fields::of_one(&advice, state, None).write(&mut headers);
+            Fields::of_one(&quota_headers, state, None).write(&mut headers);
             let sent: Vec<(&str, &str)> = headers.iter().map(|(k, v)| (k.as_str(), v.to_str().unwrap())).collect();
             assert_eq!(sent, expected, "{style:?}");
 
-            let fields = Fields::of_several(&advice, state, advice.policy(None).clone());
+            let fields = Fields::of_several(&quota_headers, state, quota_headers.policy(None).clone());
             let mut lines = Vec::new();
             fields.append_to(&mut lines);
             let expected_lines: String = expected.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
@@ -404,9 +408,9 @@ mod tests {
                 assert_eq!(fields.replace(name), replaced, "{style:?} {name}");
             }
         }
-        let advice = QuotaHeaders::new((HeaderStyle::Ietf, HeadersOn::All), Vec::new(), &terms, 1);
-        assert_eq!(advice.policy(Some(0)), "\"burst\";q=1000;w=2, \"hourly\";q=2000;w=3600");
-        let both = [advice.policy(None), advice.policy(None)];
+        let quota_headers = QuotaHeaders::new((HeaderStyle::Ietf, HeadersOn::All), Vec::new(), &terms, 1);
+        assert_eq!(quota_headers.policy(Some(0)), "\"burst\";q=1000;w=2, \"hourly\";q=2000;w=3600");
+        let both = [quota_headers.policy(None), quota_headers.policy(None)];
         assert_eq!(join(both.into_iter()).to_str().unwrap().matches("burst").count(), 2);
     }
 

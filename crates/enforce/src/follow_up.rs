@@ -81,8 +81,8 @@ impl FollowUp {
             self.permits.iter_mut().filter_map(|held| held.admitted.take())
         {
             rule.statistics.count_allowed();
-            if let Some(advice) = rule.advice() {
-                fields.add_concurrency(advice, state, override_index);
+            if let Some(quota_headers) = rule.quota_headers() {
+                fields.add_concurrency(quota_headers, state, override_index);
             }
         }
     }

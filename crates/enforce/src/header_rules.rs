@@ -37,7 +37,7 @@ impl HeaderRules {
     /// Returns `None` if none of these rules sets headers.
     pub(super) fn new(rules: impl Iterator<Item = HeaderRule>, clock: MonotonicClock) -> Option<Self> {
         let mut rules: Vec<HeaderRule> = rules.filter(|one| one.rule.sets_headers()).collect();
-        rules.sort_by_key(|one| one.rule.advice().map(|advice| advice.position()));
+        rules.sort_by_key(|one| one.rule.quota_headers().map(|quota_headers| quota_headers.position()));
         (!rules.is_empty()).then(|| Self { rules: rules.into(), clock })
     }
 
@@ -56,14 +56,14 @@ impl HeaderRules {
         let now = self.clock.now();
         let of = |one: &HeaderRule| {
             let state = known(&one.rule).or_else(|| one.state(now)).unwrap_or_default();
-            Some((Arc::clone(one.rule.advice()?), state))
+            Some((Arc::clone(one.rule.quota_headers()?), state))
         };
         self.rules.iter().filter_map(of).collect()
     }
 
     /// Inserts the headers.
     pub(super) fn insert(&self, headers: &mut HeaderMap) {
-        self.states(|_| None).iter().for_each(|(advice, state)| advice.insert_own(state, headers));
+        self.states(|_| None).iter().for_each(|(quota_headers, state)| quota_headers.insert_own(state, headers));
     }
 }
 

@@ -80,7 +80,7 @@ pub(super) struct LoweredLimits {
     pub(super) counted_by: limits::CountedBy,
     pub(super) cost: Cost,
     pub(super) max_wait: Option<Duration>,
-    pub(super) advice: QuotaHeaders,
+    pub(super) quota_headers: QuotaHeaders,
     pub(super) shared: Option<LoweredShared>,
     /// `None` for a rule without a ban.
     pub(super) ban: Option<LoweredBan>,
@@ -89,9 +89,9 @@ pub(super) struct LoweredLimits {
 impl LoweredRule {
     /// Sets the position among all rules, in which their response headers have precedence.
     fn set_position(&mut self, position: usize) {
-        let advice = self.limits.as_mut().map(|limits| &mut limits.advice);
-        if let Some(advice) = advice.or(self.concurrency.as_mut().map(|own| &mut own.advice)) {
-            advice.set_position(position);
+        let quota_headers = self.limits.as_mut().map(|limits| &mut limits.quota_headers);
+        if let Some(quota_headers) = quota_headers.or(self.concurrency.as_mut().map(|own| &mut own.quota_headers)) {
+            quota_headers.set_position(position);
         }
         if let Some(limit_override) = &mut self.limit_override {
             limit_override.set_position(position);
@@ -238,7 +238,7 @@ fn lower_rule(
             }
             let style = rule.on_limit.as_ref().map(|on_limit| (on_limit.headers, on_limit.headers_on));
             let (key, terms) = (key?, terms?);
-            let advice = QuotaHeaders::new(
+            let quota_headers = QuotaHeaders::new(
                 style.unwrap_or((HeaderStyle::Ietf, HeadersOn::All)),
                 own,
                 &terms,
@@ -249,7 +249,7 @@ fn lower_rule(
                 (Some(shared), Some(ban)) => Some(shared.with_ban(ban.length)),
                 (shared, _) => shared,
             };
-            Some(LoweredLimits { key, terms, counted_by, cost, max_wait, advice, shared, ban })
+            Some(LoweredLimits { key, terms, counted_by, cost, max_wait, quota_headers, shared, ban })
         }
     };
     let refusal = if rule.action == Action::Bypass { None } else { Some(refusal?) };

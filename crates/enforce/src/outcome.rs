@@ -83,10 +83,10 @@ pub(super) fn refused_state(refused: &RuleRefused, retry_after: Option<Duration>
 
 /// Returns the headers for a request that was charged to one rule.
 pub(super) fn fields_of_one(limits: &Limits, tightest: &Tightest) -> Fields {
-    if !(limits.advice.describes_admitted() || limits.advice.has_own()) {
+    if !(limits.quota_headers.describes_admitted() || limits.quota_headers.has_own()) {
         return Fields::default();
     }
-    Fields::of_one(&limits.advice, quota_state(tightest, tightest.standing.remaining()), tightest.override_index)
+    Fields::of_one(&limits.quota_headers, quota_state(tightest, tightest.standing.remaining()), tightest.override_index)
 }
 
 /// Returns the headers for a request that shared rules, and possibly rules of scope Pod, admitted.
@@ -97,43 +97,44 @@ pub(super) fn fields_with_shared(
 ) -> Fields {
     let own = demands.iter().zip(charged).map(|(demand, one)| {
         let state = quota_state(&one.tightest, one.tightest.standing.remaining());
-        (&demand.limits.advice, state, one.tightest.override_index)
+        (&demand.limits.quota_headers, state, one.tightest.override_index)
     });
-    let shared = shared.iter().map(|(demand, state)| (&demand.limits().advice, *state, demand.override_index()));
+    let shared = shared.iter().map(|(demand, state)| (&demand.limits().quota_headers, *state, demand.override_index()));
     let all: Vec<_> = own.chain(shared).collect();
-    if let [(advice, state, override_index)] = &all[..] {
-        return Fields::of_one(advice, *state, *override_index);
+    if let [(quota_headers, state, override_index)] = &all[..] {
+        return Fields::of_one(quota_headers, *state, *override_index);
     }
-    let telling: Vec<_> = all.iter().filter(|(advice, ..)| advice.describes_admitted()).collect();
+    let telling: Vec<_> = all.iter().filter(|(quota_headers, ..)| quota_headers.describes_admitted()).collect();
     let fields = match &telling[..] {
         [] => Fields::default(),
         [(first, state, _), rest @ ..] => {
-            let tightest = rest.iter().fold((*first, *state), |tightest, (advice, state, _)| {
-                if state.remaining < tightest.1.remaining { (*advice, *state) } else { tightest }
+            let tightest = rest.iter().fold((*first, *state), |tightest, (quota_headers, state, _)| {
+                if state.remaining < tightest.1.remaining { (*quota_headers, *state) } else { tightest }
             });
-            let policies = telling.iter().map(|(advice, _, override_index)| advice.policy(*override_index));
+            let policies =
+                telling.iter().map(|(quota_headers, _, override_index)| quota_headers.policy(*override_index));
             Fields::of_several(tightest.0, tightest.1, fields::join(policies))
         }
     };
-    fields.with_own(all.iter().map(|(advice, state, _)| (Arc::clone(advice), *state)))
+    fields.with_own(all.iter().map(|(quota_headers, state, _)| (Arc::clone(quota_headers), *state)))
 }
 
 /// Returns the headers for a request that was charged to several rules. They list the limits of all rules, and the
 /// state of the limit with the fewest remaining requests.
 pub(super) fn fields_of_several(demands: &[Demand<'_, '_>], charged: &[RuleCharged]) -> Fields {
-    let telling = || demands.iter().zip(charged).filter(|(demand, _)| demand.limits.advice.describes_admitted());
+    let telling = || demands.iter().zip(charged).filter(|(demand, _)| demand.limits.quota_headers.describes_admitted());
     let own = || {
-        let own = demands.iter().zip(charged).filter(|(demand, _)| demand.limits.advice.has_own());
+        let own = demands.iter().zip(charged).filter(|(demand, _)| demand.limits.quota_headers.has_own());
         own.map(|(demand, one)| {
-            (Arc::clone(&demand.limits.advice), quota_state(&one.tightest, one.tightest.standing.remaining()))
+            (Arc::clone(&demand.limits.quota_headers), quota_state(&one.tightest, one.tightest.standing.remaining()))
         })
     };
     let places = telling().map(|(demand, one)| (demand.limits, &one.tightest, one.tightest.standing.remaining()));
     let Some((limits, tightest, remaining)) = places.min_by_key(|(_, _, remaining)| *remaining) else {
         return Fields::default().with_own(own());
     };
-    let policies = telling().map(|(demand, one)| demand.limits.advice.policy(one.tightest.override_index));
-    Fields::of_several(&limits.advice, quota_state(tightest, remaining), fields::join(policies)).with_own(own())
+    let policies = telling().map(|(demand, one)| demand.limits.quota_headers.policy(one.tightest.override_index));
+    Fields::of_several(&limits.quota_headers, quota_state(tightest, remaining), fields::join(policies)).with_own(own())
 }
 
 pub(super) fn quota_state(tightest: &Tightest, remaining: u64) -> QuotaState {

@@ -179,18 +179,18 @@ impl Refusal<'_> {
     /// Adds the headers that describe the client's quota, in the rule's style, and the headers that the matching rules
     /// set. If no retry can succeed, they contain no time of reset, because a client would retry then.
     pub fn insert_fields(&self, headers: &mut HeaderMap) {
-        if let Some(advice) = self.rule.advice() {
-            let policy = advice.policy(self.override_index);
+        if let Some(quota_headers) = self.rule.quota_headers() {
+            let policy = quota_headers.policy(self.override_index);
             if self.is_final() {
-                advice.insert_without_reset(&self.state, policy, headers);
+                quota_headers.insert_without_reset(&self.state, policy, headers);
             } else {
-                advice.insert(&self.state, policy, headers);
+                quota_headers.insert(&self.state, policy, headers);
             }
             if self.headers.is_empty() {
-                advice.insert_own(&self.state, headers);
+                quota_headers.insert_own(&self.state, headers);
             }
         }
-        self.headers.iter().for_each(|(advice, state)| advice.insert_own(state, headers));
+        self.headers.iter().for_each(|(quota_headers, state)| quota_headers.insert_own(state, headers));
         self.text().set.iter().for_each(|own| own.insert(self.state.numbers(), headers));
     }
 

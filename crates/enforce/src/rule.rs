@@ -76,7 +76,7 @@ pub(super) struct Limits {
     pub(super) cost: Cost,
     /// The maximum wait of a request for its turn. `None` if requests do not wait.
     pub(super) max_wait: Option<Duration>,
-    pub(super) advice: Arc<QuotaHeaders>,
+    pub(super) quota_headers: Arc<QuotaHeaders>,
     /// The limits' names in order, for [`explain`](super::explain).
     pub(super) names: Vec<Box<str>>,
     /// The limits' names after the name of the rule, in order, for answers to descriptors.
@@ -185,7 +185,7 @@ impl Rule {
             .map(|own| Concurrency::from_lowered(before.and_then(|before| before.concurrency.as_ref()), own));
         let before = before.and_then(|before| before.limits.as_ref());
         let limits = limits.map(|lowered| {
-            let LoweredLimits { key, terms, counted_by, cost, max_wait, advice, shared, ban } = lowered;
+            let LoweredLimits { key, terms, counted_by, cost, max_wait, quota_headers, shared, ban } = lowered;
             let max_keys = counted_by.max_keys();
             let quotas = terms.quotas(None).to_vec();
             let names: Vec<Box<str>> = terms.limits().map(|(limit, _)| limit.into()).collect();
@@ -203,8 +203,8 @@ impl Rule {
                 let same = before.filter(|before| before.key == key && is_in_force);
                 Ban::from_lowered(same.and_then(|before| before.ban.as_ref()), terms, clock())
             });
-            let advice = Arc::new(advice);
-            Limits { limiter, key, cost, max_wait, advice, names, full_names, quotas, shared, ban }
+            let quota_headers = Arc::new(quota_headers);
+            Limits { limiter, key, cost, max_wait, quota_headers, names, full_names, quotas, shared, ban }
         });
         let (error, names) = match (&limits, &concurrency) {
             (_, Some(own)) => ("too many concurrent requests", std::slice::from_ref(&own.name)),
@@ -277,9 +277,9 @@ impl Rule {
     }
 
     /// The prepared response fields.
-    pub(super) fn advice(&self) -> Option<&Arc<QuotaHeaders>> {
-        let of_concurrency = || self.concurrency.as_ref().map(|own| &own.advice);
-        self.limits.as_ref().map(|limits| &limits.advice).or_else(of_concurrency)
+    pub(super) fn quota_headers(&self) -> Option<&Arc<QuotaHeaders>> {
+        let of_concurrency = || self.concurrency.as_ref().map(|own| &own.quota_headers);
+        self.limits.as_ref().map(|limits| &limits.quota_headers).or_else(of_concurrency)
     }
 
     /// What requests are counted separately by.
@@ -296,7 +296,7 @@ impl Rule {
 
     /// Whether the rule sets headers in all responses to requests that it matches.
     pub(super) fn sets_headers(&self) -> bool {
-        self.advice().is_some_and(|advice| advice.has_own())
+        self.quota_headers().is_some_and(|quota_headers| quota_headers.has_own())
     }
 
     /// The name of its concurrent limit, the limit without overrides, and how many requests of all keys are in flight.

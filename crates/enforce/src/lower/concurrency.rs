@@ -19,7 +19,7 @@ pub(crate) struct LoweredConcurrency {
     pub(crate) key: KeySpec,
     pub(crate) cost: Cost,
     pub(crate) name: Box<str>,
-    pub(crate) advice: QuotaHeaders,
+    pub(crate) quota_headers: QuotaHeaders,
     pub(crate) limits: ConcurrentLimits,
 }
 
@@ -86,8 +86,8 @@ pub(super) fn lower_concurrency(
     let limits = ConcurrentLimits { limit: limit?, overrides, keys };
     let style = rule.on_limit.as_ref().map(|on_limit| (on_limit.headers, on_limit.headers_on));
     let style = style.unwrap_or((HeaderStyle::Ietf, HeadersOn::All));
-    let advice = QuotaHeaders::of_concurrency(style, own, &concurrency.name, limits.all());
-    Some(LoweredConcurrency { key: key?, cost: cost?, name: concurrency.name.as_str().into(), advice, limits })
+    let quota_headers = QuotaHeaders::of_concurrency(style, own, &concurrency.name, limits.all());
+    Some(LoweredConcurrency { key: key?, cost: cost?, name: concurrency.name.as_str().into(), quota_headers, limits })
 }
 
 fn lower_limit(limit: u64, path: &Path, faults: &mut Faults) -> Option<NonZeroU64> {
