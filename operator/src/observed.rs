@@ -254,7 +254,7 @@ impl Observed {
     /// Returns whether a targeted pod enforces a policy, and the reason if it does not.
     pub fn standing(&self, now: Instant, key: &ObjectKey, pod: &Pod, wanted: Wanted<'_>) -> Standing {
         match &pod.agent {
-            Agent::Absent(why) => return Standing::Drifted(DriftReason::NoAgent, why.clone().into_owned()),
+            Agent::None(why) => return Standing::Drifted(DriftReason::NoAgent, why.clone().into_owned()),
             Agent::Pending => return Standing::Waiting(DriftReason::Pending, "the pod has no address yet".into()),
             Agent::At(_) => {}
         }

@@ -45,7 +45,7 @@ async fn the_standing_of_a_pod_follows_its_observations() {
     let here = || Agent::At("http://1:1".into());
     let (enforcing, waiting, drifted) = (("enforcing", None), |r| ("waiting", Some(r)), |r| ("drifted", Some(r)));
     for (what, agent, received, after, expected) in [
-        ("no agent", Agent::Absent("why".into()), vec![], soon, drifted(NoAgent)),
+        ("no agent", Agent::None("why".into()), vec![], soon, drifted(NoAgent)),
         ("no address", Agent::Pending, vec![], late, waiting(Pending)),
         ("no observation yet", here(), vec![], soon, waiting(Pending)),
         ("silent from the start", here(), vec![failed(Kind::Unreachable)], soon, waiting(Pending)),

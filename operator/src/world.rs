@@ -111,7 +111,7 @@ pub enum Membership {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Agent {
     /// The pod has no agent. The text explains why, and how to fix it.
-    Absent(Cow<'static, str>),
+    None(Cow<'static, str>),
     /// The pod has an agent, but no address yet.
     Pending,
     /// The agent can be reached: the base URL of its control API, without a trailing slash.

@@ -165,7 +165,7 @@ impl Pod {
     pub(super) fn shown(&self) -> world::Pod {
         let labels = BTreeMap::from([("app".to_owned(), self.app.clone())]);
         let agent = match &self.address {
-            Address::NoAgent => world::Agent::Absent("the pod has no agent".into()),
+            Address::NoAgent => world::Agent::None("the pod has no agent".into()),
             Address::Pending => world::Agent::Pending,
             Address::At(url) => world::Agent::At(url.as_str().into()),
         };

@@ -119,7 +119,7 @@ fn who_is_targeted() {
     let web = labels(&[("app", "web")]);
     let mut world = World::default();
     add_pod(&mut world, "shop", "web", member(web.clone()), at("http://1:1"));
-    add_pod(&mut world, "shop", "bare", member(web.clone()), Agent::Absent("why".into()));
+    add_pod(&mut world, "shop", "bare", member(web.clone()), Agent::None("why".into()));
     add_pod(&mut world, "shop", "db", member(labels(&[("app", "db")])), at("http://2:1"));
     add_pod(&mut world, "other", "web", member(web.clone()), at("http://3:1"));
     for (kind, name, selector) in

@@ -85,7 +85,7 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: Proof) -> Change {
     let labels = pod.metadata.labels.unwrap_or_default();
     let annotations = pod.metadata.annotations.unwrap_or_default();
     let agent = if labels.get(AGENT_LABEL).is_none_or(|value| value != "enabled") {
-        Agent::Absent(why_absent(&labels, &annotations))
+        Agent::None(why_absent(&labels, &annotations))
     } else {
         let port = control_port(&key, &annotations);
         let scheme = if proof == Proof::Nobody || is_plaintext(&key, &annotations) { "http" } else { "https" };
@@ -96,7 +96,7 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: Proof) -> Change {
         }
     };
     let pod_ports = match &agent {
-        Agent::Absent(_) => PodPorts::default(),
+        Agent::None(_) => PodPorts::default(),
         Agent::Pending | Agent::At(_) => {
             pod.spec.map(|spec| PodPorts::of(&spec.containers, &spec.init_containers)).unwrap_or_default()
         }
@@ -269,7 +269,7 @@ mod tests {
             ),
         ] {
             let pod = seen(json!({"metadata": metadata, "status": {"podIP": "10.0.0.1"}})).unwrap();
-            let Agent::Absent(why) = pod.agent else { panic!("{metadata} has an agent") };
+            let Agent::None(why) = pod.agent else { panic!("{metadata} has an agent") };
             // The text must fit into the message of a drifted pod.
             assert!(why.starts_with(expected) && why.len() <= 256, "{metadata}: {why}");
         }
