@@ -22,7 +22,7 @@ use self::{
 use crate::{
     clock,
     fleet::Fleet,
-    inject::Question,
+    inject::ContentRequest,
     leader::{Term, TermReceiver},
     link::{Link, LinkContext, LinkTask, Observation},
     report::{Message, WrittenStatus},
@@ -51,22 +51,22 @@ pub struct Engine {
 #[error("the source of policies ended")]
 pub struct SourceEnded;
 
-/// The state of a stopped engine, which answers questions about pods that are created during the shutdown.
+/// The state of a stopped engine, which answers requests about pods that are created during the shutdown.
 #[derive(Debug)]
 pub struct Known(EngineMachine);
 
 impl Known {
-    /// Answers questions forever.
-    pub async fn answer(self, questions: &mut mpsc::Receiver<Question>) -> Infallible {
-        while let Some(question) = questions.recv().await {
-            answer(&self.0, question);
+    /// Answers requests forever.
+    pub async fn answer(self, requests: &mut mpsc::Receiver<ContentRequest>) -> Infallible {
+        while let Some(request) = requests.recv().await {
+            answer(&self.0, request);
         }
         std::future::pending().await
     }
 }
 
-fn answer(machine: &EngineMachine, question: Question) {
-    let Question { namespace, labels, answer } = question;
+fn answer(machine: &EngineMachine, request: ContentRequest) {
+    let ContentRequest { namespace, labels, answer } = request;
     if let Some(content) = machine.content_for_new_pod(&namespace, labels) {
         // The caller may have timed out and continued without an answer.
         let _ = answer.send(content);
@@ -97,7 +97,7 @@ impl Engine {
         mut updates: mpsc::Receiver<Update>,
         mut observations: mpsc::Receiver<Observation>,
         mut landings: mpsc::Receiver<WrittenStatus>,
-        questions: &mut mpsc::Receiver<Question>,
+        requests: &mut mpsc::Receiver<ContentRequest>,
         mut terms: TermReceiver,
         stop: CancellationToken,
     ) -> Result<Known, SourceEnded> {
@@ -112,8 +112,8 @@ impl Engine {
                 update = updates.recv() => EngineEvent::Update(update.ok_or(SourceEnded)?),
                 Some(landed) = landings.recv() => EngineEvent::Landed(landed),
                 Some(observation) = observations.recv() => EngineEvent::Observed(observation),
-                Some(question) = questions.recv() => {
-                    answer(&self.machine, question);
+                Some(request) = requests.recv() => {
+                    answer(&self.machine, request);
                     continue;
                 }
                 () = sleep_until(due.unwrap_or_else(clock::now)), if due.is_some() => EngineEvent::Due,

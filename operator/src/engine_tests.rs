@@ -154,7 +154,7 @@ async fn an_engine_answers_after_its_end_but_not_before_its_world_is_complete() 
         let (updates, incoming) = mpsc::channel(1);
         let (observations, observed) = mpsc::channel(1);
         let ((reports, _reported), (_landings, landed)) = (mpsc::unbounded_channel(), mpsc::channel(1));
-        let ((questions, mut asked), (_terms, terms)) = (mpsc::channel(1), watch::channel(None));
+        let ((requests, mut asked), (_terms, terms)) = (mpsc::channel(1), watch::channel(None));
         let engine = engine(observations, reports);
         let stop = CancellationToken::new();
         let told = async {
@@ -167,8 +167,8 @@ async fn an_engine_answers_after_its_end_but_not_before_its_world_is_complete() 
         let (known, ()) = tokio::join!(engine.run(incoming, observed, landed, &mut asked, terms, stop.clone()), told);
 
         let (answer, answered) = oneshot::channel();
-        let question = Question { namespace: "shop".to_owned(), labels: BTreeMap::new(), answer };
-        questions.send(question).await.unwrap();
+        let request = ContentRequest { namespace: "shop".to_owned(), labels: BTreeMap::new(), answer };
+        requests.send(request).await.unwrap();
         tokio::select! {
             never = known.unwrap().answer(&mut asked) => match never {},
             answer = answered => assert_eq!(answer.is_ok(), complete),

@@ -1,7 +1,7 @@
 //! Injection: a mutating webhook that adds the agent to new pods that request it.
 //!
 //! ```text
-//! apiserver ──AdmissionReview──► server ──► Question to the engine: what will target this pod?
+//! apiserver ──AdmissionReview──► server ──► ContentRequest to the engine: what will target this pod?
 //!                                  │              │ bootstrap snapshot
 //!                                  └──► pod ◄─────┘  pure: pod in, pod out
 //! registration: the Secret with the authorities ──► the webhook's caBundle, the server's certificate
@@ -38,4 +38,4 @@ mod suits;
 mod values;
 
 pub(crate) use self::registration::Injection;
-pub use self::{bootstrap::Question, flags::InjectFlags};
+pub use self::{bootstrap::ContentRequest, flags::InjectFlags};

@@ -160,7 +160,7 @@ impl Operator {
         // writer keeps only the newest of each policy.
         let (report_tx, report_rx) = mpsc::unbounded_channel();
         let (written_tx, written_rx) = mpsc::channel(256);
-        let (question_tx, mut question_rx) = mpsc::channel(64);
+        let (request_tx, mut request_rx) = mpsc::channel(64);
 
         let (credentials, files) = match &self.source {
             Source::Directory { directory, .. } => directory.calling().unzip(),
@@ -182,7 +182,7 @@ impl Operator {
         if let (Some(injection), Source::Cluster { client, .. }) = (self.injection, &self.source) {
             let (client, metrics, ready) = (client.clone(), self.metrics.clone(), self.ready.clone());
             let directions = self.identity.as_ref().map(Identity::directions);
-            tokio::spawn(injection.run(client, question_tx, directions, metrics, ready, serving.clone()));
+            tokio::spawn(injection.run(client, request_tx, directions, metrics, ready, serving.clone()));
         }
         let proof = if self.identity.is_some() { Proof::Everybody } else { Proof::Nobody };
         if let (Some(identity), Source::Cluster { client, .. }) = (self.identity, &self.source) {
@@ -195,7 +195,7 @@ impl Operator {
         let (sink, source) = start_source(self.source, proof, update_tx, report_tx, self.metrics.clone());
         let writer = tokio::spawn(report::run(sink, report_rx, written_tx, self.metrics));
 
-        let outcome = engine.run(update_rx, observation_rx, written_rx, &mut question_rx, terms, stop.clone()).await;
+        let outcome = engine.run(update_rx, observation_rx, written_rx, &mut request_rx, terms, stop.clone()).await;
         stop.cancel();
         source.abort();
         // An aborted task returns an error, which carries no information.
@@ -226,7 +226,7 @@ impl Operator {
                     finished
                 };
                 tokio::select! {
-                    never = known.answer(&mut question_rx) => match never {},
+                    never = known.answer(&mut request_rx) => match never {},
                     finished = stay => finished.map_err(OperatorError::from),
                 }
             }

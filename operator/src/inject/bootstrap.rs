@@ -12,7 +12,7 @@ use tokio::{
 
 use crate::plan::Content;
 
-/// The timeout of a question to the engine. The apiserver waits only for seconds. If there is no answer, the agent
+/// The timeout of a request to the engine. The apiserver waits only for seconds. If there is no answer, the agent
 /// keeps the port closed until the first push, so the pod is safe.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The sequence of bootstrap snapshots. It is the lowest, so every pushed snapshot replaces a bootstrap snapshot.
@@ -22,9 +22,9 @@ pub(super) fn snapshot(content: &Content) -> String {
     content.body(SEQUENCE)
 }
 
-/// A question to the engine: which content must a new pod enforce?
+/// A request to the engine: which content must a new pod enforce?
 #[derive(Debug)]
-pub struct Question {
+pub struct ContentRequest {
     /// The pod's namespace.
     pub namespace: String,
     /// The pod's labels.
@@ -35,13 +35,13 @@ pub struct Question {
 
 /// Returns the content that a new pod must enforce; `None` if the engine has no answer (yet).
 pub(super) async fn content(
-    engine: &mpsc::Sender<Question>,
+    engine: &mpsc::Sender<ContentRequest>,
     namespace: &str,
     labels: BTreeMap<String, String>,
 ) -> Option<Content> {
     let asked = async {
         let (answer, answered) = oneshot::channel();
-        engine.send(Question { namespace: namespace.to_owned(), labels, answer }).await.ok()?;
+        engine.send(ContentRequest { namespace: namespace.to_owned(), labels, answer }).await.ok()?;
         answered.await.ok()
     };
     timeout(PATIENCE, asked).await.ok().flatten()

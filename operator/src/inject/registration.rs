@@ -22,7 +22,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    bootstrap::Question,
+    bootstrap::ContentRequest,
     files::{Files, FilesError},
     flags::InjectFlags,
     pod::ClusterSettings,
@@ -61,7 +61,7 @@ impl Injection {
     pub(crate) async fn run(
         self,
         client: Client,
-        engine: mpsc::Sender<Question>,
+        engine: mpsc::Sender<ContentRequest>,
         identity: Option<Directions>,
         metrics: Metrics,
         ready: Ready,

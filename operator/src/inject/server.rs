@@ -29,7 +29,7 @@ use tokio::{
 
 use super::{
     agent_start::{AgentStart, Authority},
-    bootstrap::{self, Question},
+    bootstrap::{self, ContentRequest},
     pod::{self, ClusterSettings, Outcome},
     quota::QuotaSource,
     values::shortened,
@@ -66,7 +66,7 @@ pub(super) struct Reviewer {
     pub(super) identity: Option<Directions>,
     /// True to refuse pods with invalid annotations; otherwise they start without an agent.
     pub(super) refuse: bool,
-    pub(super) engine: mpsc::Sender<Question>,
+    pub(super) engine: mpsc::Sender<ContentRequest>,
     pub(super) metrics: Metrics,
     pub(super) serving: watch::Receiver<Option<Arc<Serving>>>,
 }
