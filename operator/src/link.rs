@@ -226,7 +226,7 @@ impl Default for Lanes {
 /// The link of one agent. Dropping it ends it.
 #[derive(Debug)]
 pub struct Link {
-    desired: watch::Sender<Arc<Content>>,
+    wanted: watch::Sender<Arc<Content>>,
     task: LinkTask,
 }
 
@@ -238,7 +238,7 @@ impl Link {
     /// Starts a link to the agent at `url`. At an `http` URL any peer is accepted; at an `https` URL the peer must
     /// prove its identity.
     pub fn start(shared: Arc<LinkContext>, pod: ObjectKey, pod_uid: String, url: &str, content: Arc<Content>) -> Self {
-        let (desired, newest) = watch::channel(content);
+        let (wanted, newest) = watch::channel(content);
         let peer = match &shared.files {
             Some(files) => Peer::host(url.split_once("://").map_or(url, |(_, authority)| authority), files.clone()),
             None => Peer::Pod(PodIdentity { key: pod.clone(), uid: pod_uid.clone() }),
@@ -248,7 +248,7 @@ impl Link {
         // A future stores its arguments in addition to the variables that it moves them to. Boxing the task makes each
         // link a third as large.
         let task = tokio::spawn(Box::new(task).run()).abort_handle();
-        Self { desired, task: LinkTask(task) }
+        Self { wanted, task: LinkTask(task) }
     }
 
     /// Ends the link, because the pod is gone or being deleted. If the agent has rules of scope Fleet, the task
@@ -260,7 +260,7 @@ impl Link {
 
     /// Sets the content that the agent should enforce. It replaces earlier content.
     pub fn want(&self, content: &Arc<Content>) {
-        self.desired.send_if_modified(|held| {
+        self.wanted.send_if_modified(|held| {
             let changed = held.revision != content.revision;
             if changed {
                 held.clone_from(content);

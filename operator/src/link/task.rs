@@ -26,7 +26,7 @@ pub(super) struct Task {
     pod: ObjectKey,
     pod_uid: String,
     dial: Dial,
-    desired: watch::Receiver<Arc<Content>>,
+    wanted: watch::Receiver<Arc<Content>>,
     machine: LinkMachine,
     connection: Option<Connection>,
     /// The agent's presence at the counter of scope Fleet, while there is a connection.
@@ -49,10 +49,10 @@ impl Task {
         pod: ObjectKey,
         pod_uid: String,
         dial: Dial,
-        mut desired: watch::Receiver<Arc<Content>>,
+        mut wanted: watch::Receiver<Arc<Content>>,
     ) -> Self {
-        let wanted = desired.borrow_and_update().clone();
-        let machine = LinkMachine::new(shared.timing, wanted, clock::now(), rand::random());
+        let content = wanted.borrow_and_update().clone();
+        let machine = LinkMachine::new(shared.timing, content, clock::now(), rand::random());
         let (connection, presence, calling, acquiring, permit, contest) = (None, None, None, None, None, None);
         let is_retired = false;
         Self {
@@ -60,7 +60,7 @@ impl Task {
             pod,
             pod_uid,
             dial,
-            desired,
+            wanted,
             machine,
             connection,
             presence,
@@ -110,7 +110,7 @@ impl Task {
                 LinkEvent::PermitGranted
             },
             () = levels_collected(&mut self.presence) => LinkEvent::LevelsCollected,
-            wanted = wanted(&mut self.desired), if !self.is_retired => match wanted {
+            wanted = wanted(&mut self.wanted), if !self.is_retired => match wanted {
                 Some(content) => LinkEvent::Wanted(content),
                 None if self.asks_counter() => {
                     self.is_retired = true;
@@ -137,7 +137,7 @@ impl Task {
 
     /// Returns true if the agent is connected, and asks the counter of scope Fleet on it.
     fn asks_counter(&self) -> bool {
-        self.presence.is_some() && !self.desired.borrow().fleet.is_empty()
+        self.presence.is_some() && !self.wanted.borrow().fleet.is_empty()
     }
 
     fn close(&mut self) {
@@ -149,7 +149,7 @@ impl Task {
         let since_boot = clock::since_boot();
         // A retired link gets no new content from the engine. If the pod comes back, the engine starts another link, so
         // this one must not push its old content.
-        let is_wanted = self.desired.has_changed().is_ok();
+        let is_wanted = self.wanted.has_changed().is_ok();
         LinkMoment {
             now: clock::now(),
             unix: clock::unix_micros() / 1_000_000,
@@ -258,9 +258,9 @@ async fn receive(connection: &mut Option<Connection>) -> Result<ToOperator, Cont
 }
 
 /// Returns the next wanted content. `None` if the engine has ended the link.
-async fn wanted(desired: &mut watch::Receiver<Arc<Content>>) -> Option<Arc<Content>> {
-    desired.changed().await.ok()?;
-    Some(desired.borrow_and_update().clone())
+async fn wanted(wanted: &mut watch::Receiver<Arc<Content>>) -> Option<Arc<Content>> {
+    wanted.changed().await.ok()?;
+    Some(wanted.borrow_and_update().clone())
 }
 
 /// Waits until the counter has collected the levels of agents. Without a connection, it waits forever.
