@@ -57,8 +57,8 @@ pub fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Outcome 
 
     let lendable = limits(&value).map(|(limit, state)| state.lendable(limit, now, encoded.reach));
     let (rooms, lent): (Vec<_>, Vec<_>) = lendable.unzip();
-    let lends = granted == encoded.requests && !is_older && banned.is_none();
-    let wanted = if lends { encoded.prefetch } else { 0 };
+    let gives_in_advance = granted == encoded.requests && !is_older && banned.is_none();
+    let wanted = if gives_in_advance { encoded.prefetch } else { 0 };
     let prefetched = rooms.into_iter().min().unwrap_or(0).min(wanted);
     if prefetched > 0 {
         each(&mut value, |index, limit, state| state.lend(limit, now, lent[index], prefetched));

@@ -340,8 +340,8 @@ mod tests {
                 }
                 assert_eq!(excess(strategy, requests, &times), 0, "{strategy:?}, seed {seed}");
             }
-            let lends = terms(strategy, 1, PERIOD, 1).raw()[0].lends();
-            assert!(from_hand > 0 || !lends, "no seat was used later: {strategy:?}");
+            let gives_in_advance = terms(strategy, 1, PERIOD, 1).raw()[0].gives_in_advance();
+            assert!(from_hand > 0 || !gives_in_advance, "no seat was used later: {strategy:?}");
         }
     }
 

@@ -273,7 +273,7 @@ impl State {
             }
             _ => (self.room(limit, now), self.mark(limit, now)),
         };
-        (if limit.lends() { room / 4 } else { 0 }, mark)
+        (if limit.gives_in_advance() { room / 4 } else { 0 }, mark)
     }
 
     /// Charges seats that begin at this mark.

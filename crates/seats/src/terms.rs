@@ -221,7 +221,7 @@ impl Limit {
     }
 
     /// Returns true if the store can hand out seats of this limit before a request needs them.
-    pub fn lends(&self) -> bool {
+    pub fn gives_in_advance(&self) -> bool {
         matches!(
             self.strategy,
             Strategy::TokenBucket | Strategy::Gcra | Strategy::FixedWindow | Strategy::SlidingWindowCounter

@@ -862,8 +862,8 @@ impl World {
         self.prepare_share(index);
         let content = self.agents[index].content;
         let (terms, share) = (self.terms(content), self.share(content));
-        let lends = terms.raw().iter().all(Limit::lends);
-        let [requests, prefetch] = [1 + self.below(8), if lends { self.below(12) } else { 0 }];
+        let gives_in_advance = terms.raw().iter().all(Limit::gives_in_advance);
+        let [requests, prefetch] = [1 + self.below(8), if gives_in_advance { self.below(12) } else { 0 }];
         let patience = if self.chance(3) { self.below(400_000) } else { 0 };
         let agent = &mut self.agents[index];
         if let Some(at) = agent.clock.at(duration(now)) {

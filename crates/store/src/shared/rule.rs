@@ -53,7 +53,7 @@ pub(super) struct Set {
     /// This program's part of the limits, for the time in which the store is lost. None if the parts are not valid
     /// limits. Then requests are refused during that time.
     pub(super) local: Option<Arc<StoreTerms>>,
-    lends: bool,
+    gives_in_advance: bool,
 }
 
 /// The reason why a rule cannot be shared.
@@ -117,8 +117,9 @@ impl Set {
     fn new(stamp: u64, limits: &[(u32, Quota)], sharers: u32) -> Result<Self, InvalidStoreTerms> {
         let terms = StoreTerms::new(stamp, limits)?;
         let local = terms.share(sharers).map(Arc::new);
-        let lends = terms.raw().iter().all(|limit| limit.lends() && limit.at_once() >= LEAST_BURST);
-        Ok(Self { terms: Arc::new(terms), local, lends })
+        let gives_in_advance =
+            terms.raw().iter().all(|limit| limit.gives_in_advance() && limit.at_once() >= LEAST_BURST);
+        Ok(Self { terms: Arc::new(terms), local, gives_in_advance })
     }
 
     /// Returns true if a limit never admits this cost.
@@ -133,7 +134,7 @@ impl Set {
 
     /// The number of seats to hold. `demand` is the number of units that are requested within [`reach`].
     pub(super) fn wanted(&self, demand: f64, round: Duration) -> u32 {
-        if !self.lends || demand < FEWEST {
+        if !self.gives_in_advance || demand < FEWEST {
             return 0;
         }
         // A bucket refills within `burst / rate`. The time for which seats last must be a small part of that.
