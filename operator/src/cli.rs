@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     apiserver,
     bypasses::Bypasses,
-    calling::TlsFiles,
     check::{self, CheckOptions, Verdict},
+    dialing::TlsFiles,
     identity::{Identity, IdentityFlags},
     import::{Import, Imported},
     inject::{InjectFlags, Injection},

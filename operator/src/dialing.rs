@@ -1,4 +1,4 @@
-//! The TLS client for calls to agents: its certificate, and the authorities that it trusts.
+//! The TLS client for connections to agents: its certificate, and the authorities that it trusts.
 
 mod files;
 
@@ -14,18 +14,18 @@ use rustls::{
 use tokio::sync::watch;
 use weir_channel::ALPN;
 
-pub(crate) use self::files::CallingFiles;
+pub(crate) use self::files::DialingFiles;
 pub use self::files::{InvalidTls, TlsFiles};
 
-/// The TLS configuration for calls to agents.
+/// The TLS configuration for connections to agents.
 #[derive(Debug)]
-pub(crate) struct Calling {
+pub(crate) struct Dialing {
     pub(crate) client: Arc<ClientConfig>,
     /// The time at which the certificate presented to agents expires, in seconds of Unix time.
     pub(crate) not_after: u64,
 }
 
-impl Calling {
+impl Dialing {
     /// Returns a configuration for TLS 1.3 and the channel. The client presents this certificate, and accepts agents
     /// whose certificate these authorities signed.
     ///
@@ -52,5 +52,5 @@ impl Calling {
 /// Sends new values to all receivers. The value is `None` before the first one.
 pub(crate) type Sender<T> = watch::Sender<Option<Arc<T>>>;
 
-/// Receives the TLS configuration for calls to agents. The value is `None` until there is a certificate.
-pub(crate) type Held = watch::Receiver<Option<Arc<Calling>>>;
+/// Receives the TLS configuration for connections to agents. The value is `None` until there is a certificate.
+pub(crate) type Held = watch::Receiver<Option<Arc<Dialing>>>;

@@ -33,7 +33,7 @@ fn engine(observations: mpsc::Sender<Observation>, reports: mpsc::UnboundedSende
 /// A list can show the second pod after a watch that missed the deletion of the first one.
 #[tokio::test]
 async fn a_new_pod_of_the_same_name_and_address_gets_a_new_link() {
-    // Nothing listens on this port. The error names the pod that was called.
+    // Nothing listens on this port. The error names the pod that was dialed.
     let closed = TcpSocket::new_v4().unwrap();
     closed.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let url: Arc<str> = format!("http://{}", closed.local_addr().unwrap()).into();
@@ -47,7 +47,7 @@ async fn a_new_pod_of_the_same_name_and_address_gets_a_new_link() {
         engine.handle(EngineEvent::Update(Update { changes, complete: true }));
         engine.handle(EngineEvent::Due);
         let told = async { while observed.recv().await.unwrap().pod_uid != uid {} };
-        tokio::time::timeout(Duration::from_secs(90), told).await.unwrap_or_else(|_| panic!("no call for {uid}"));
+        tokio::time::timeout(Duration::from_secs(90), told).await.unwrap_or_else(|_| panic!("no dial for {uid}"));
     }
 }
 

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use self::{keeper::Keeper, service::Service};
 use crate::{
     authority::Authorities,
-    calling::{Calling, Held, Sender},
+    dialing::{Dialing, Held, Sender},
     metrics::Metrics,
     telemetry::Ready,
 };
@@ -44,7 +44,7 @@ pub(crate) struct Credentials {
     /// The certificates of all authorities, in PEM.
     pub(crate) bundle: String,
     server: Arc<ServerConfig>,
-    pub(crate) calling: Arc<Calling>,
+    pub(crate) dialing: Arc<Dialing>,
 }
 
 /// Receives the credentials. The value is `None` until they exist.
@@ -64,21 +64,21 @@ pub(crate) struct Identity {
     listener: TcpListener,
     flags: IdentityFlags,
     credentials: Sender<Credentials>,
-    calling: Sender<Calling>,
+    dialing: Sender<Dialing>,
 }
 
 impl Identity {
     pub(crate) fn new(listener: TcpListener, flags: IdentityFlags) -> Self {
-        Self { listener, flags, credentials: watch::Sender::new(None), calling: watch::Sender::new(None) }
+        Self { listener, flags, credentials: watch::Sender::new(None), dialing: watch::Sender::new(None) }
     }
 
     fn credentials(&self) -> Issuing {
         self.credentials.subscribe()
     }
 
-    /// Returns a receiver of the TLS configuration for calls to agents.
-    pub(crate) fn calling(&self) -> Held {
-        self.calling.subscribe()
+    /// Returns a receiver of the TLS configuration for connections to agents.
+    pub(crate) fn dialing(&self) -> Held {
+        self.dialing.subscribe()
     }
 
     pub(crate) fn directions(&self) -> Directions {
@@ -94,7 +94,7 @@ impl Identity {
         ready.set_identified(false);
         let held = self.credentials();
         let service = Service::new(client.clone(), &self.flags, held, metrics);
-        let keeper = Keeper::new(&client, &self.flags, (self.credentials, self.calling), ready);
+        let keeper = Keeper::new(&client, &self.flags, (self.credentials, self.dialing), ready);
         tokio::select! {
             () = keeper.run() => {}
             () = service.run(self.listener) => {}

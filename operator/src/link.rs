@@ -35,7 +35,7 @@ use weir_wire::{Rejection, Status};
 
 use self::dial::Dial;
 use crate::{
-    calling::{Held, TlsFiles},
+    dialing::{Held, TlsFiles},
     fleet::Fleet,
     identity::{Peer, PodIdentity},
     leader::Term,
@@ -147,7 +147,7 @@ pub struct LinkContext {
     pub(crate) files: Option<Arc<TlsFiles>>,
     /// Intervals, timeouts and pauses.
     pub timing: Timing,
-    /// Limits the concurrent calls and pushes.
+    /// Limits the concurrent dials and pushes.
     pub lanes: Arc<Lanes>,
     /// The channel for observations.
     pub observations: mpsc::Sender<Observation>,
@@ -199,7 +199,7 @@ impl ContactError {
     }
 }
 
-/// Limits the concurrent calls and pushes: each needs a permit of a lane. Agents that did not answer last time have a
+/// Limits the concurrent dials and pushes: each needs a permit of a lane. Agents that did not answer last time have a
 /// separate lane, so that many dead pods do not delay a push to a live one.
 #[derive(Debug)]
 pub struct Lanes {

@@ -163,8 +163,8 @@ impl Operator {
         let (request_tx, mut request_rx) = mpsc::channel(64);
 
         let (credentials, files) = match &self.source {
-            Source::Directory { directory, .. } => directory.calling().unzip(),
-            Source::Cluster { .. } => (self.identity.as_ref().map(Identity::calling), None),
+            Source::Directory { directory, .. } => directory.dialing().unzip(),
+            Source::Cluster { .. } => (self.identity.as_ref().map(Identity::dialing), None),
         };
         let shared = LinkContext {
             credentials,

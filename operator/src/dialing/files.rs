@@ -15,7 +15,7 @@ use rustls::{
 use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::{Calling, Held, Sender};
+use super::{Dialing, Held, Sender};
 
 /// The files for mutual TLS, all in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct TlsFiles {
     pub client_key: PathBuf,
 }
 
-/// An error: files that cannot be used for calls to agents.
+/// An error: files that cannot be used for connections to agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidTls {
     flag: &'static str,
@@ -48,16 +48,16 @@ type Content = Result<Vec<u8>, String>;
 
 /// The files, and the TLS configuration made from them.
 #[derive(Debug)]
-pub(crate) struct CallingFiles {
+pub(crate) struct DialingFiles {
     files: Arc<TlsFiles>,
     /// A digest of the contents that were read last, valid or not. A digest avoids a second copy of the key in memory.
     seen: [u8; 32],
     /// The reason why the newest contents are not usable.
     problem: Option<InvalidTls>,
-    current: Sender<Calling>,
+    current: Sender<Dialing>,
 }
 
-impl CallingFiles {
+impl DialingFiles {
     /// Reads the files for the first time.
     ///
     /// # Errors
@@ -65,8 +65,8 @@ impl CallingFiles {
     /// A file is missing or invalid.
     pub(crate) fn open(files: TlsFiles) -> Result<Self, InvalidTls> {
         let contents = files.contents();
-        let (seen, calling) = (digest(&contents), files.calling(&contents)?);
-        let current = Sender::new(Some(Arc::new(calling)));
+        let (seen, dialing) = (digest(&contents), files.dialing(&contents)?);
+        let current = Sender::new(Some(Arc::new(dialing)));
         Ok(Self { files: Arc::new(files), seen, problem: None, current })
     }
 
@@ -79,10 +79,10 @@ impl CallingFiles {
         let contents = self.files.contents();
         let seen = digest(&contents);
         if seen != self.seen {
-            match self.files.calling(&contents) {
-                Ok(calling) => {
-                    tracing::info!(expires = calling.not_after, "certificates for agents loaded");
-                    self.current.send_replace(Some(Arc::new(calling)));
+            match self.files.dialing(&contents) {
+                Ok(dialing) => {
+                    tracing::info!(expires = dialing.not_after, "certificates for agents loaded");
+                    self.current.send_replace(Some(Arc::new(dialing)));
                     self.problem = None;
                 }
                 Err(problem) => self.problem = Some(problem),
@@ -110,7 +110,7 @@ impl TlsFiles {
         self.paths().map(|path| std::fs::read(path).map_err(|error| format!("cannot be read: {error}")))
     }
 
-    fn calling(&self, [agent_ca, client_cert, client_key]: &[Content; 3]) -> Result<Calling, InvalidTls> {
+    fn dialing(&self, [agent_ca, client_cert, client_key]: &[Content; 3]) -> Result<Dialing, InvalidTls> {
         let of = |flag, path: &PathBuf| {
             let path = path.clone();
             move |problem: String| InvalidTls { flag, path: path.clone(), problem }
@@ -130,7 +130,7 @@ impl TlsFiles {
         let key = client_key.as_ref().map_err(|problem| of_key(problem.clone()))?;
         let key = PrivateKeyDer::from_pem_slice(key)
             .map_err(|error| of_key(format!("must have a private key in PEM that has no password: {error}")))?;
-        Calling::new(roots, chain, key, not_after).map_err(|error| {
+        Dialing::new(roots, chain, key, not_after).map_err(|error| {
             let cert = self.client_cert.display();
             of_key(format!("is not the key of --client-cert {cert}: give a certificate and its own key ({error})"))
         })

@@ -56,42 +56,42 @@ fn invalid_files_are_named_with_their_flag() {
     ] {
         let folder = Folder::new();
         folder.write(name, text);
-        let error = CallingFiles::open(folder.files.clone()).unwrap_err().to_string();
+        let error = DialingFiles::open(folder.files.clone()).unwrap_err().to_string();
         let path = folder.folder.path().join(name).display().to_string();
         assert!(error.starts_with(&format!("{flag} {path}: {problem}")), "{name} {text:?}: {error}");
     }
     let folder = Folder::new();
     std::fs::remove_file(&folder.files.client_key).unwrap();
-    let error = CallingFiles::open(folder.files).unwrap_err().to_string();
+    let error = DialingFiles::open(folder.files).unwrap_err().to_string();
     assert!(error.contains("tls.key: cannot be read: No such file"), "{error}");
 }
 
 #[test]
 fn changed_files_are_used_once_they_match() {
     let folder = Folder::new();
-    let mut calling = CallingFiles::open(folder.files.clone()).unwrap();
-    let mut held = calling.held();
-    calling.refresh().unwrap();
+    let mut dialing = DialingFiles::open(folder.files.clone()).unwrap();
+    let mut held = dialing.held();
+    dialing.refresh().unwrap();
     assert!(!held.has_changed().unwrap(), "no file has changed");
 
     let (cert, key) = leaf(&authority());
     folder.write("tls.crt", &cert);
     for _ in 0..2 {
-        let error = calling.refresh().unwrap_err().to_string();
+        let error = dialing.refresh().unwrap_err().to_string();
         assert!(error.contains("--client-key") && error.contains("is not the key of"), "{error}");
         assert!(!held.has_changed().unwrap(), "the previous configuration stays in use");
     }
     folder.write("tls.key", &key);
-    calling.refresh().unwrap();
+    dialing.refresh().unwrap();
     assert!(held.has_changed().unwrap());
     held.mark_unchanged();
 
     let authorities = folder.read("ca.crt");
     folder.write("ca.crt", "");
-    assert!(calling.refresh().is_err());
+    assert!(dialing.refresh().is_err());
     folder.write("ca.crt", &authorities);
-    calling.refresh().unwrap();
+    dialing.refresh().unwrap();
     folder.write("ca.crt", &format!("{authorities}{}", authority().pem()));
-    calling.refresh().unwrap();
+    dialing.refresh().unwrap();
     assert!(held.has_changed().unwrap(), "a second authority");
 }

@@ -26,8 +26,8 @@ use weir_wire::OPERATOR_NAME;
 use super::{Credentials, flags::IdentityFlags};
 use crate::{
     authority::{Authorities, Leaf, Order, Signer, Terms, renewal::Renewal, secret},
-    calling::{Calling, Sender},
     clock,
+    dialing::{Dialing, Sender},
     log_once::LogOnce,
     serve,
     source::object::object,
@@ -49,7 +49,7 @@ pub(super) struct Keeper {
     host: String,
     lifetime: u64,
     credentials: Sender<Credentials>,
-    calling: Sender<Calling>,
+    dialing: Sender<Dialing>,
     ready: Ready,
 
     /// The last known state of the Secret. The outer `None` means that it was not read yet.
@@ -81,7 +81,7 @@ impl Keeper {
     pub(super) fn new(
         client: &Client,
         flags: &IdentityFlags,
-        (credentials, calling): (Sender<Credentials>, Sender<Calling>),
+        (credentials, dialing): (Sender<Credentials>, Sender<Dialing>),
         ready: Ready,
     ) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl Keeper {
             host: flags.host().to_owned(),
             lifetime: flags.identity_lifetime,
             credentials,
-            calling,
+            dialing,
             ready,
             secret: None,
             remembered: None,
@@ -168,7 +168,7 @@ impl Keeper {
             return Ok(());
         }
         let (credentials, renew_at) = credentials(found.clone(), &self.host, self.lifetime, now)?;
-        self.calling.send_replace(Some(credentials.calling.clone()));
+        self.dialing.send_replace(Some(credentials.dialing.clone()));
         self.credentials.send_replace(Some(Arc::new(credentials)));
         self.remembered = Some(found);
         self.renewal = Renewal::new(renew_at, now, clock::since_boot());
@@ -192,15 +192,15 @@ pub(crate) fn credentials(
         leaf.map(|leaf| leaf.expect("authorities always exist after a renewal"))
     };
     // The oldest authority signs the server certificate, because an agent may trust only the authorities of its pod's
-    // creation. The newest authority signs the client certificate, because an agent that is called trusts all
+    // creation. The newest authority signs the client certificate, because an agent that is dialed trusts all
     // authorities that are older than its certificate.
     let server = leaf(host, ExtendedKeyUsagePurpose::ServerAuth, Signer::Oldest)?;
     let client = leaf(OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, Signer::Newest)?;
     let renew_at = server.renew_at.min(client.renew_at);
     let bundle = authorities.certificates();
-    let calling = Arc::new(calling(&bundle, client)?);
+    let dialing = Arc::new(dialing(&bundle, client)?);
     Ok((
-        Credentials { authorities, bundle, server: serve::tls(vec![server.certificate], server.key)?, calling },
+        Credentials { authorities, bundle, server: serve::tls(vec![server.certificate], server.key)?, dialing },
         renew_at,
     ))
 }
@@ -229,14 +229,14 @@ fn wanted(
     }
 }
 
-/// Returns the TLS configuration for calls to agents. The operator presents this certificate, and accepts only agents
-/// whose certificate the bundle signed.
-fn calling(bundle: &str, leaf: Leaf) -> Result<Calling, KeeperError> {
+/// Returns the TLS configuration for connections to agents. The operator presents this certificate, and accepts only
+/// agents whose certificate the bundle signed.
+fn dialing(bundle: &str, leaf: Leaf) -> Result<Dialing, KeeperError> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
         roots.add(certificate?)?;
     }
-    Ok(Calling::new(roots, vec![leaf.certificate], leaf.key, leaf.not_after)?)
+    Ok(Dialing::new(roots, vec![leaf.certificate], leaf.key, leaf.not_after)?)
 }
 
 #[cfg(test)]

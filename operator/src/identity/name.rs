@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 
-use crate::{calling::TlsFiles, host, world::ObjectKey};
+use crate::{dialing::TlsFiles, host, world::ObjectKey};
 
 /// The domain of the pods' names in certificates. It does not exist in DNS.
 const DOMAIN: &str = "pod.weir.dev";

@@ -17,7 +17,7 @@ use super::{
     dial_error::{DialError, is_silence},
     trust,
 };
-use crate::{authority::validity, calling::Held, identity::Peer, plan::Content, wording::chain};
+use crate::{authority::validity, dialing::Held, identity::Peer, plan::Content, wording::chain};
 
 /// The time for which a host can be silent before the kernel probes it, and the interval of the probes.
 const KEEPALIVE: Duration = Duration::from_secs(1);

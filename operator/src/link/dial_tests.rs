@@ -21,14 +21,14 @@ use weir_wire::{Goodbye, SnapshotInForce, Status, StatusRequest, WIRE_VERSION};
 use super::*;
 use crate::{
     authority::{Authorities, DAY, HOUR, Leaf, Order, Signer, Terms},
-    calling::Calling,
     clock,
+    dialing::Dialing,
     identity::{PodIdentity, keeper},
     world::ObjectKey,
 };
 
 const TERMS: Terms = Terms { subject: "test", lives: 365 * DAY, overlap: 120 * DAY, published_for: HOUR };
-/// The timeout of all calls here, except in tests of the timeout.
+/// The timeout of all dials here, except in tests of the timeout.
 const LIMIT: Duration = Duration::from_secs(10);
 fn now() -> u64 {
     clock::unix_micros() / 1_000_000
@@ -42,12 +42,12 @@ fn authorities() -> Authorities {
     Authorities::none(TERMS).renewed(now()).unwrap().unwrap()
 }
 
-fn credentials(authorities: &Authorities) -> Arc<Calling> {
+fn credentials(authorities: &Authorities) -> Arc<Dialing> {
     credentials_made(authorities, now())
 }
 
-fn credentials_made(authorities: &Authorities, at: u64) -> Arc<Calling> {
-    keeper::credentials(authorities.clone(), "identity.test", DAY, at).unwrap().0.calling
+fn credentials_made(authorities: &Authorities, at: u64) -> Arc<Dialing> {
+    keeper::credentials(authorities.clone(), "identity.test", DAY, at).unwrap().0.dialing
 }
 
 fn certificate(authorities: &Authorities, pod: &PodIdentity, usage: ExtendedKeyUsagePurpose, at: u64) -> Leaf {
@@ -152,8 +152,8 @@ async fn greeting(server: ServerConfig, greeting: ToOperator) -> SocketAddr {
     address
 }
 
-/// Calls the address as the agent of `shop/web`, and returns the result.
-async fn called(address: SocketAddr, credentials: Arc<Calling>, limit: Duration) -> Result<Dialed, ContactError> {
+/// Dials the address as the agent of `shop/web`, and returns the result.
+async fn dial(address: SocketAddr, credentials: Arc<Dialing>, limit: Duration) -> Result<Dialed, ContactError> {
     let (_, held) = watch::channel(Some(credentials));
     Dial::new(&format!("https://{address}"), pod("web"), Some(held)).connect(limit).await
 }
@@ -166,7 +166,7 @@ fn good(authorities: &Authorities) -> Leaf {
 async fn the_pod_itself_is_heard() {
     let ours = authorities();
     let address = greeting(tls(good(&ours), &ours, ALPN), status(None)).await;
-    let dialed = called(address, credentials(&ours), LIMIT).await.unwrap();
+    let dialed = dial(address, credentials(&ours), LIMIT).await.unwrap();
     assert_eq!(dialed.greeting, status(None));
 }
 
@@ -207,7 +207,7 @@ async fn a_peer_that_shows_no_certificate_of_the_pod_counts_for_nothing() {
             "it reports that the operator's certificate is of an authority",
         ),
     ] {
-        let error = called(greeting(server, status(None)).await, credentials(&ours), LIMIT).await.unwrap_err();
+        let error = dial(greeting(server, status(None)).await, credentials(&ours), LIMIT).await.unwrap_err();
         let text = error.to_string();
         assert!(matches!(error, ContactError::Untrusted(_)) && text.contains(said), "{what}: {error:?}");
         // The text must fit into the message of a drifted pod.
@@ -221,7 +221,7 @@ async fn where_a_clock_is_wrong_it_is_the_clock_that_is_told_and_no_pod_to_delet
     let ours = authorities();
     for at in [now() - 30 * DAY, now() + 30 * DAY] {
         let server = tls(good(&ours), &ours, ALPN);
-        let error = called(greeting(server, status(None)).await, credentials_made(&ours, at), LIMIT).await.unwrap_err();
+        let error = dial(greeting(server, status(None)).await, credentials_made(&ours, at), LIMIT).await.unwrap_err();
         let text = error.to_string();
         assert!(
             matches!(error, ContactError::Untrusted(_)) && text.contains("the clock of its node is wrong"),
@@ -253,7 +253,7 @@ async fn a_peer_that_speaks_no_tls_counts_for_nothing() {
         (garbage, "it does not speak TLS"),
         (hangs_up, "it closes the connection during the TLS handshake"),
     ] {
-        let error = called(address, credentials(&ours), LIMIT).await.unwrap_err();
+        let error = dial(address, credentials(&ours), LIMIT).await.unwrap_err();
         assert!(matches!(error, ContactError::Untrusted(_)) && error.to_string().contains(said), "{error:?}");
         assert!(error.to_string().len() <= 256, "{error}");
     }
@@ -278,13 +278,13 @@ async fn a_peer_that_takes_for_ever_is_given_up_in_time() {
     })
     .await;
     for address in [never, slow] {
-        let error = called(address, credentials(&ours), Duration::from_millis(300)).await.unwrap_err();
+        let error = dial(address, credentials(&ours), Duration::from_millis(300)).await.unwrap_err();
         assert!(matches!(error, ContactError::Timeout(_)), "{error:?}");
     }
     // No program listens at this port, and no other program gets it.
     let gone = TcpSocket::new_v4().unwrap();
     gone.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-    let error = called(gone.local_addr().unwrap(), credentials(&ours), LIMIT).await.unwrap_err();
+    let error = dial(gone.local_addr().unwrap(), credentials(&ours), LIMIT).await.unwrap_err();
     assert!(matches!(&error, ContactError::Connection(text) if text.contains("refused")), "{error:?}");
 }
 
@@ -310,7 +310,7 @@ async fn a_connection_ends_with_the_first_of_its_certificates() {
         let usage = ExtendedKeyUsagePurpose::ServerAuth;
         let order = Order { names: &names, usage, lives, signer: Signer::Newest };
         let server = tls(ours.leaf(&order, now()).unwrap().unwrap(), &ours, ALPN);
-        let dialed = called(greeting(server, status(None)).await, credentials(&ours), LIMIT).await.unwrap();
+        let dialed = dial(greeting(server, status(None)).await, credentials(&ours), LIMIT).await.unwrap();
         // The operator's own certificate is valid for a day.
         assert!(dialed.not_after.abs_diff(now() + lives.min(DAY)) < 60, "{lives}: {}", dialed.not_after);
     }
@@ -319,10 +319,10 @@ async fn a_connection_ends_with_the_first_of_its_certificates() {
 #[tokio::test]
 async fn a_channel_carries_messages_both_ways_and_what_ends_it_is_told() {
     let (address, mut served, held) = agent().await;
-    let calling = tokio::spawn(Dial::new(&format!("https://{address}"), pod("web"), Some(held)).connect(LIMIT));
+    let dialing = tokio::spawn(Dial::new(&format!("https://{address}"), pod("web"), Some(held)).connect(LIMIT));
     let mut served = served.recv().await.unwrap();
     served.say(status(None)).await;
-    let mut connection = calling.await.unwrap().unwrap().connection;
+    let mut connection = dialing.await.unwrap().unwrap().connection;
     let content =
         crate::plan::content_for_new_pod(&Default::default(), &Default::default(), "shop", Default::default());
     let request = ToAgent::StatusRequest(StatusRequest { every_millis: 2000 });
@@ -345,7 +345,7 @@ async fn a_goodbye_is_a_greeting_and_nonsense_is_none() {
     let ours = authorities();
     let goodbye = ToOperator::Goodbye(Goodbye { reason: "not for you".to_owned(), retry_after_millis: 1 });
     let server = || tls(good(&ours), &ours, ALPN);
-    let dialed = called(greeting(server(), goodbye.clone()).await, credentials(&ours), LIMIT).await.unwrap();
+    let dialed = dial(greeting(server(), goodbye.clone()).await, credentials(&ours), LIMIT).await.unwrap();
     assert_eq!(dialed.greeting, goodbye);
 
     let (address, mut served) = serve(server()).await;
@@ -354,7 +354,7 @@ async fn a_goodbye_is_a_greeting_and_nonsense_is_none() {
         served.0.send(Outgoing::new(weir_channel::tag::STATUS, b"hello").unwrap(), LIMIT).await.unwrap();
         served.received().await
     });
-    let error = called(address, credentials(&ours), LIMIT).await.unwrap_err();
+    let error = dial(address, credentials(&ours), LIMIT).await.unwrap_err();
     assert!(matches!(&error, ContactError::Garbage(_)), "{error:?}");
 }
 
@@ -367,7 +367,7 @@ fn what_thousands_of_links_keep_is_small() {
     assert!(task <= READY, "{task} bytes");
 }
 
-async fn called_plain(address: SocketAddr) -> Result<Dialed, ContactError> {
+async fn dial_plain(address: SocketAddr) -> Result<Dialed, ContactError> {
     Dial::new(&format!("http://{address}"), pod("web"), None).connect(LIMIT).await
 }
 
@@ -386,7 +386,7 @@ async fn without_tls_the_operator_speaks_first_and_the_channel_is_the_same() {
         channel.send(ToOperator::Unchanged.frame().unwrap(), LIMIT).await.unwrap();
     })
     .await;
-    let Dialed { mut connection, greeting, not_after } = called_plain(address).await.unwrap();
+    let Dialed { mut connection, greeting, not_after } = dial_plain(address).await.unwrap();
     assert_eq!((greeting, not_after), (status(None), u64::MAX));
     connection.send(ToAgent::Answers(Vec::new()), LIMIT).await.unwrap();
     assert_eq!(connection.next().await.unwrap(), ToOperator::Unchanged);
@@ -415,7 +415,7 @@ async fn what_is_no_agent_in_plain_text_is_named() {
         ),
         (answers(&[]).await, "no answer: the connection was closed"),
     ] {
-        let error = called_plain(address).await.unwrap_err().to_string();
+        let error = dial_plain(address).await.unwrap_err().to_string();
         assert!(error.contains(expected) && error.len() <= 256, "{error}");
     }
 }

@@ -52,7 +52,7 @@ pub(super) enum LinkAction {
     /// Release the permit.
     ReleasePermit,
     /// Open a connection, then report [`LinkEvent::Connected`] or [`LinkEvent::Ended`].
-    Call,
+    Dial,
     /// Close the connection.
     HangUp,
     /// Request the agent's status at this interval.

@@ -26,11 +26,11 @@ use crate::plan::Content;
 /// The number of misses in a row after which an agent is reported as failed. A single miss can be caused by a stale
 /// connection.
 const MISSES_UNTIL_FAILED: u32 = 2;
-/// The longest pause before the next call after a first miss, or after the agent closed the connection.
+/// The longest pause before the next dial after a first miss, or after the agent closed the connection.
 const SOON: Duration = Duration::from_millis(100);
-/// The shortest time between two calls if the agent closes the connection. Otherwise an agent that closes after each
-/// greeting would be called in a tight loop.
-const BETWEEN_CALLS: Duration = Duration::from_secs(1);
+/// The shortest time between two dials if the agent closes the connection. Otherwise an agent that closes after each
+/// greeting would be dialed in a tight loop.
+const BETWEEN_DIALS: Duration = Duration::from_secs(1);
 /// The longest pause that an agent's goodbye can request.
 const LONGEST_AWAY: Duration = Duration::from_secs(10);
 /// If the machine handles a deadline this late, the operator had no processor time, and messages from agents may still
@@ -50,9 +50,9 @@ pub(super) struct LinkMachine {
     connection: Connection,
     permit: Permit,
     push: Push,
-    /// The time of the next call, while there is no connection.
-    call_at: Instant,
-    called_at: Instant,
+    /// The time of the next dial, while there is no connection.
+    dial_at: Instant,
+    dialed_at: Instant,
     /// The end of the pause that the agent requested with a goodbye.
     away_until: Option<Instant>,
     /// The last content that the agent has acknowledged on this link. A new leader pushes to every agent once, even if
@@ -61,7 +61,7 @@ pub(super) struct LinkMachine {
     /// The number of failed pushes in a row.
     attempts: u32,
     proof: Proof,
-    /// The number of failed calls and silent connections in a row.
+    /// The number of failed dials and silent connections in a row.
     misses: u32,
     /// A hash of the last reported status; `None` if another result was reported since.
     reported: Option<u64>,
@@ -75,12 +75,12 @@ pub(super) struct LinkMachine {
 #[derive(Debug)]
 enum Connection {
     None,
-    Calling,
+    Dialing,
     Open(Open),
 }
 
 impl LinkMachine {
-    /// Returns a machine that calls immediately. `seed` determines the random pauses.
+    /// Returns a machine that dials immediately. `seed` determines the random pauses.
     pub(super) fn new(timing: Timing, wanted: Arc<Content>, now: Instant, seed: u64) -> Self {
         Self {
             timing,
@@ -88,8 +88,8 @@ impl LinkMachine {
             connection: Connection::None,
             permit: Permit::None,
             push: Push::At(now),
-            call_at: now,
-            called_at: now,
+            dial_at: now,
+            dialed_at: now,
             away_until: None,
             acknowledged: None,
             attempts: 0,
@@ -106,8 +106,8 @@ impl LinkMachine {
     /// Returns the time at which to report [`LinkEvent::Due`], unless another event comes first.
     pub(super) fn due(&self) -> Option<Instant> {
         let link = match (&self.connection, &self.push) {
-            (Connection::None, _) => (self.permit == Permit::None).then_some(self.call_at),
-            (Connection::Calling, _) => None,
+            (Connection::None, _) => (self.permit == Permit::None).then_some(self.dial_at),
+            (Connection::Dialing, _) => None,
             (Connection::Open(open), Push::At(at)) if self.permit == Permit::None => Some(open.deadline.min(*at)),
             (Connection::Open(open), Push::Sent { at, .. }) => Some(open.deadline.min(*at + self.timing.timeout)),
             (Connection::Open(open), _) => Some(open.deadline),
@@ -143,7 +143,7 @@ impl LinkMachine {
         if !matches!(self.push, Push::Sent { .. }) {
             self.push = Push::At(at.now);
         }
-        self.call_at = self.not_away(at.now);
+        self.dial_at = self.not_away(at.now);
     }
 
     /// Checks the deadlines.
@@ -343,7 +343,7 @@ impl LinkMachine {
         let before = std::mem::replace(&mut self.connection, Connection::None);
         let pushed_at = match (&before, &self.push) {
             (Connection::Open(_), Push::Sent { at, .. }) => Some(*at),
-            (Connection::Calling, Push::At(_)) => Some(self.called_at),
+            (Connection::Dialing, Push::At(_)) => Some(self.dialed_at),
             _ => None,
         };
         if let Some(pushed_at) = pushed_at {
@@ -351,12 +351,12 @@ impl LinkMachine {
             self.push_later(at);
         }
         match (&before, error) {
-            // An agent that closes the connection has ended or moved, so the next call follows soon.
+            // An agent that closes the connection has ended or moved, so the next dial follows soon.
             (Connection::Open(_), ContactError::Closed { is_silent }) if pushed_at.is_none() => {
                 // The kernel's probes were unanswered for longer than the timeout of an answer, so this counts as a
                 // miss.
                 self.misses = self.misses.saturating_add(u32::from(is_silent));
-                self.call_at = at.now + self.within(SOON);
+                self.dial_at = at.now + self.within(SOON);
             }
             (Connection::Open(_), error @ ContactError::Garbage(_)) => {
                 // Such an agent would greet correctly on a new connection and then send garbage again, so one miss
@@ -367,14 +367,14 @@ impl LinkMachine {
             (_, error) => self.missed(&error, at, actions),
         }
         if matches!(before, Connection::Open(_)) {
-            self.call_at = self.call_at.max(self.called_at + BETWEEN_CALLS);
+            self.dial_at = self.dial_at.max(self.dialed_at + BETWEEN_DIALS);
         }
-        self.call_at = self.not_away(self.call_at);
+        self.dial_at = self.not_away(self.dial_at);
     }
 
     fn missed(&mut self, error: &ContactError, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
         self.misses = self.misses.saturating_add(1);
-        self.call_at = at.now
+        self.dial_at = at.now
             + match &self.push {
                 _ if self.misses < MISSES_UNTIL_FAILED => self.within(SOON),
                 Push::At(push_at) => push_at.duration_since(at.now),
@@ -394,7 +394,7 @@ impl LinkMachine {
             if at.unix >= open.not_after {
                 actions.push(LinkAction::HangUp);
                 self.connection = Connection::None;
-                self.call_at = at.now.max(self.called_at + SOON);
+                self.dial_at = at.now.max(self.dialed_at + SOON);
             } else if !is_as_often(open.every, at.every) {
                 open.every = at.every;
                 open.deadline = at.now + at.every + self.timing.timeout;
@@ -402,9 +402,9 @@ impl LinkMachine {
             }
         }
         let is_due = match (&self.connection, &self.push) {
-            (Connection::None, _) => self.call_at <= at.now,
+            (Connection::None, _) => self.dial_at <= at.now,
             (Connection::Open(_), Push::At(push_at)) => *push_at <= at.now,
-            (Connection::Calling | Connection::Open(_), _) => false,
+            (Connection::Dialing | Connection::Open(_), _) => false,
         };
         match (is_due, self.permit) {
             (true, Permit::None) => {
@@ -412,15 +412,15 @@ impl LinkMachine {
                 actions.push(LinkAction::AcquirePermit { is_silent: self.misses > 0 });
             }
             (true, Permit::Held) if matches!(self.connection, Connection::None) => {
-                self.connection = Connection::Calling;
-                self.called_at = at.now;
+                self.connection = Connection::Dialing;
+                self.dialed_at = at.now;
                 self.away_until = None;
-                actions.push(LinkAction::Call);
+                actions.push(LinkAction::Dial);
             }
             (true, Permit::Held) => self.push(at, actions),
             (false, _) | (true, Permit::Waiting) => {}
         }
-        let is_at_work = matches!(self.connection, Connection::Calling) || matches!(self.push, Push::Sent { .. });
+        let is_at_work = matches!(self.connection, Connection::Dialing) || matches!(self.push, Push::Sent { .. });
         if self.permit == Permit::Held && !is_at_work {
             self.permit = Permit::None;
             actions.push(LinkAction::ReleasePermit);

@@ -19,8 +19,8 @@ const EVERY: f64 = 1.0;
 enum Happening {
     /// An input for the machine.
     Machine(Input),
-    /// The machine calls the agent.
-    Called { connection: u64 },
+    /// The machine dials the agent.
+    Dialed { connection: u64 },
     /// A message reaches the agent.
     Reach { connection: u64, message: Sent },
     /// The agent sends its status.
@@ -90,7 +90,7 @@ struct World {
     /// The revision and the sequence of the last push.
     pushed: Option<(String, u64)>,
     is_unanswered: bool,
-    calls: Vec<f64>,
+    dials: Vec<f64>,
     last_seen: Option<Seen>,
     is_contested: bool,
 
@@ -125,7 +125,7 @@ impl World {
             connections: 0,
             pushed: None,
             is_unanswered: false,
-            calls: Vec::new(),
+            dials: Vec::new(),
             last_seen: None,
             is_contested: false,
             manner: Manner::Good,
@@ -208,7 +208,7 @@ impl World {
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Machine(input) => self.machine(input),
-            Happening::Called { connection } => self.called(connection),
+            Happening::Dialed { connection } => self.dialed(connection),
             Happening::Reach { connection, message } if self.served == Some(connection) => self.reached(message),
             Happening::Tell { connection, asked } if self.served == Some(connection) && self.asked == asked => {
                 if !matches!(self.manner, Manner::Silent | Manner::Gone) {
@@ -262,7 +262,7 @@ impl World {
         }
     }
 
-    fn called(&mut self, connection: u64) {
+    fn dialed(&mut self, connection: u64) {
         let refused = || Err(ContactError::Connection("refused".to_owned()));
         let answer = match self.manner {
             Manner::Silent => return,
@@ -372,17 +372,17 @@ impl World {
                 assert_eq!(self.permit, Permit::Held);
                 self.permit = Permit::None;
             }
-            LinkAction::Call => {
+            LinkAction::Dial => {
                 assert!(
                     self.connection.is_none() && self.permit == Permit::Held,
-                    "the link made a second call, or a call without a permit"
+                    "the link made a second dial, or a dial without a permit"
                 );
                 self.connections += 1;
                 let connection = self.connections;
                 self.connection = Some(connection);
-                self.calls.push(self.now);
+                self.dials.push(self.now);
                 let at = self.now + self.rng.random_range(0.0..0.02);
-                self.plan(at, Happening::Called { connection });
+                self.plan(at, Happening::Dialed { connection });
                 let limit = Timing::default().timeout;
                 let answer = Err(ContactError::Timeout(limit));
                 self.plan(self.now + limit.as_secs_f64(), Happening::Machine(Input::Answered { connection, answer }));
@@ -439,7 +439,7 @@ impl World {
         }
     }
 
-    /// Runs to the end, where the agent behaves as `last`. Returns the number of calls.
+    /// Runs to the end, where the agent behaves as `last`. Returns the number of dials.
     fn run(mut self, seed: u64, last: Manner) -> usize {
         self.plan(TROUBLE, Happening::Trouble(Trouble::Be(last)));
         while let Some(((micros, _), happening)) = self.agenda.pop_first() {
@@ -467,10 +467,10 @@ impl World {
                 assert!(is_known, "seed {seed}: {last:?} {seen:?}");
             }
         }
-        for calls in self.calls.windows(16) {
-            assert!(calls[15] - calls[0] > 0.5, "seed {seed}: called without end at {} s", calls[0]);
+        for dials in self.dials.windows(16) {
+            assert!(dials[15] - dials[0] > 0.5, "seed {seed}: dialed without end at {} s", dials[0]);
         }
-        self.calls.len()
+        self.dials.len()
     }
 }
 
@@ -484,10 +484,10 @@ fn goodbye(retry_after_millis: u64) -> ToOperator {
 
 #[test]
 fn after_any_trouble_the_agent_enforces_what_it_should_or_its_silence_is_known() {
-    let mut calls = 0;
+    let mut dials = 0;
     let lasts = [Manner::Good, Manner::Good, Manner::Silent, Manner::Gone, Manner::Garbage];
     for (seed, last) in (0..400).zip(lasts.into_iter().cycle()) {
-        calls += World::new(seed).run(seed, last);
+        dials += World::new(seed).run(seed, last);
     }
-    assert!(calls > 4000, "only {calls} calls: the simulation has too few");
+    assert!(dials > 4000, "only {dials} dials: the simulation has too few");
 }

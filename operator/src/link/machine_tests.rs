@@ -47,11 +47,11 @@ impl Bench {
         Self { machine, at: LinkMoment { now, unix: UNIX, sequence: Some(100), every: EVERY } }
     }
 
-    /// Returns a machine that called an agent, got its greeting, and pushed.
+    /// Returns a machine that dialed an agent, got its greeting, and pushed.
     fn greeted(greeting: ToOperator) -> (Self, Vec<String>) {
         let mut bench = Self::new();
         assert_eq!(bench.does(LinkEvent::Due), ["acquire permit"]);
-        assert_eq!(bench.does(LinkEvent::PermitGranted), ["call"]);
+        assert_eq!(bench.does(LinkEvent::PermitGranted), ["dial"]);
         let does = bench.does(LinkEvent::Connected { not_after: NOT_AFTER, greeting });
         (bench, does)
     }
@@ -91,7 +91,7 @@ fn name(action: &LinkAction) -> String {
         LinkAction::AcquirePermit { is_silent: false } => "acquire permit".to_owned(),
         LinkAction::AcquirePermit { is_silent: true } => "acquire permit of silent".to_owned(),
         LinkAction::ReleasePermit => "release permit".to_owned(),
-        LinkAction::Call => "call".to_owned(),
+        LinkAction::Dial => "dial".to_owned(),
         LinkAction::HangUp => "hang up".to_owned(),
         LinkAction::RequestStatus(every) => format!("ask {every:?}"),
         LinkAction::Push { content, sequence } => format!("push {} {sequence}", content.revision),
@@ -276,8 +276,8 @@ fn silence_ends_a_connection_and_is_reported_from_the_second_miss_on() {
     assert!(bench.due() <= SOON);
     bench.after(SOON);
     assert_eq!(bench.does(LinkEvent::Due), ["acquire permit of silent"]);
-    assert_eq!(bench.does(LinkEvent::PermitGranted), ["call"]);
-    assert_eq!(bench.machine.due(), None, "the task bounds the time of a call");
+    assert_eq!(bench.does(LinkEvent::PermitGranted), ["dial"]);
+    assert_eq!(bench.machine.due(), None, "the task bounds the time of a dial");
     let does = bench.does(LinkEvent::Ended(ContactError::Timeout(Duration::from_secs(1))));
     assert_eq!(does, ["Unreachable: no answer within 1s", "release permit"]);
     let pause = bench.due();
@@ -305,7 +305,7 @@ fn a_connection_is_used_no_longer_than_its_certificates() {
     assert_eq!(bench.after(EVERY).does(LinkEvent::Received(ToOperator::Unchanged)), [""; 0]);
     bench.at.unix = NOT_AFTER;
     assert_eq!(bench.after(EVERY).does(LinkEvent::Received(ToOperator::Unchanged)), ["hang up", "acquire permit"]);
-    assert_eq!(bench.does(LinkEvent::PermitGranted), ["call"]);
+    assert_eq!(bench.does(LinkEvent::PermitGranted), ["dial"]);
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn an_agent_is_asked_again_when_the_interval_differs_by_a_quarter() {
 
 #[test]
 fn a_goodbye_keeps_the_operator_away_and_no_longer_than_ten_seconds() {
-    for (asked, expected) in [(0, BETWEEN_CALLS), (3000, Duration::from_secs(3)), (u64::MAX, LONGEST_AWAY)] {
+    for (asked, expected) in [(0, BETWEEN_DIALS), (3000, Duration::from_secs(3)), (u64::MAX, LONGEST_AWAY)] {
         let mut bench = Bench::converged();
         let goodbye = Goodbye { reason: "full".to_owned(), retry_after_millis: asked };
         assert_eq!(bench.does(LinkEvent::Received(ToOperator::Goodbye(goodbye))), ["hang up"]);
@@ -339,7 +339,7 @@ fn an_agent_that_closes_is_called_at_once_but_not_all_the_time() {
     bench.does(LinkEvent::PermitGranted);
     bench.does(LinkEvent::Connected { not_after: NOT_AFTER, greeting: status(Some((100, "one"))) });
     assert_eq!(bench.does(closed()), [""; 0]);
-    assert!(bench.due() >= BETWEEN_CALLS, "{:?}", bench.due());
+    assert!(bench.due() >= BETWEEN_DIALS, "{:?}", bench.due());
 }
 
 #[test]
@@ -389,7 +389,7 @@ fn a_push_that_nobody_answers_is_a_miss() {
     let does = bench.after(Timing::default().timeout).does(LinkEvent::Due);
     assert_eq!(does, ["hang up", "count timeout", "release permit"]);
     bench.after(SOON).does(LinkEvent::Due);
-    assert_eq!(bench.does(LinkEvent::PermitGranted), ["call"]);
+    assert_eq!(bench.does(LinkEvent::PermitGranted), ["dial"]);
     let refused = LinkEvent::Ended(ContactError::Connection("refused".to_owned()));
     assert_eq!(bench.does(refused), ["count unreachable", "Unreachable: refused", "release permit"]);
 }

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::plan::Content;
 
-/// The permit of a lane, which each call and each push needs.
+/// The permit of a lane, which each dial and each push needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Permit {
     None,

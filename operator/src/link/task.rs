@@ -31,7 +31,7 @@ pub(super) struct Task {
     connection: Option<Connection>,
     /// The agent's presence at the counter of scope Fleet, while there is a connection.
     presence: Option<Presence>,
-    calling: InProgress<Result<Dialed, ContactError>>,
+    dialing: InProgress<Result<Dialed, ContactError>>,
     acquiring: InProgress<OwnedSemaphorePermit>,
     permit: Option<OwnedSemaphorePermit>,
     /// Counts this agent in the metrics while another operator writes to it.
@@ -53,7 +53,7 @@ impl Task {
     ) -> Self {
         let content = wanted.borrow_and_update().clone();
         let machine = LinkMachine::new(shared.timing, content, clock::now(), rand::random());
-        let (connection, presence, calling, acquiring, permit, contest) = (None, None, None, None, None, None);
+        let (connection, presence, dialing, acquiring, permit, contest) = (None, None, None, None, None, None);
         let is_retired = false;
         Self {
             shared,
@@ -64,7 +64,7 @@ impl Task {
             machine,
             connection,
             presence,
-            calling,
+            dialing,
             acquiring,
             permit,
             contest,
@@ -94,9 +94,9 @@ impl Task {
                     LinkEvent::Ended(error)
                 }
             },
-            called = progress(&mut self.calling) => {
-                self.calling = None;
-                match called {
+            dialed = progress(&mut self.dialing) => {
+                self.dialing = None;
+                match dialed {
                     Ok(Dialed { connection, not_after, greeting }) => {
                         self.presence = Some(self.shared.fleet.connected(&self.pod_uid));
                         self.connection = Some(connection);
@@ -168,7 +168,7 @@ impl Task {
                     Some(Box::pin(async move { lane.acquire_owned().await.expect("the lanes are never closed") }));
             }
             LinkAction::ReleasePermit => self.permit = None,
-            LinkAction::Call => self.calling = Some(Box::pin(self.dial.clone().connect(limit))),
+            LinkAction::Dial => self.dialing = Some(Box::pin(self.dial.clone().connect(limit))),
             LinkAction::HangUp => self.close(),
             LinkAction::RequestStatus(every) => {
                 if let Some(connection) = &mut self.connection {

@@ -53,7 +53,7 @@ async fn acknowledge(served: &mut Served) {
 
 #[tokio::test]
 async fn an_agent_is_pushed_to_heard_and_missed() {
-    let (address, mut calls, held) = agent().await;
+    let (address, mut dials, held) = agent().await;
     let timing =
         Timing { status_interval: Duration::from_secs(1), timeout: Duration::from_millis(700), ..Timing::default() };
     let (observations, mut observed) = mpsc::channel(16);
@@ -62,9 +62,9 @@ async fn an_agent_is_pushed_to_heard_and_missed() {
     let url = format!("https://{address}");
     let _link = Link::start(Arc::new(shared), pod.key, pod.uid, &url, content.clone());
     let mut next = async || timeout(LONG, observed.recv()).await.expect("the link must report a result").unwrap().seen;
-    let mut call = async || timeout(LONG, calls.recv()).await.expect("the link must call the agent").unwrap();
+    let mut dial = async || timeout(LONG, dials.recv()).await.expect("the link must dial the agent").unwrap();
 
-    let mut served = call().await;
+    let mut served = dial().await;
     served.say(status(None)).await;
     assert!(matches!(next().await, Seen::Status(status) if status.in_force.is_none()));
     acknowledge(&mut served).await;
@@ -80,16 +80,16 @@ async fn an_agent_is_pushed_to_heard_and_missed() {
     assert!(matches!(next().await, Seen::Applied(_)), "the link must push its content again");
 
     // The agent stops sending, and does not greet on the next connection.
-    let _silent = call().await;
+    let _silent = dial().await;
     assert!(served.received().await.is_none(), "the operator must close the connection");
     let seen = next().await;
     assert!(matches!(seen, Seen::Failed(Failure { kind: FailureKind::Unreachable, .. })), "{seen:?}");
-    let mut back = call().await;
+    let mut back = dial().await;
     back.say(status(Some(&content.revision))).await;
     assert!(matches!(next().await, Seen::Status(_)), "the new greeting must be reported");
 
     back.say(ToOperator::Goodbye(Goodbye { reason: "full".to_owned(), retry_after_millis: 0 })).await;
-    let mut served = call().await;
+    let mut served = dial().await;
     served.say(ToOperator::Goodbye(Goodbye { reason: "still full".to_owned(), retry_after_millis: 0 })).await;
     let Seen::Failed(failure) = next().await else { panic!("the goodbye must be reported") };
     assert_eq!(failure.message, "still full");
@@ -98,23 +98,23 @@ async fn an_agent_is_pushed_to_heard_and_missed() {
 /// With thousands of agents, the next status can be far in the future. Here it is a minute.
 #[tokio::test]
 async fn an_agent_that_ends_is_noticed_at_once() {
-    let (address, mut calls, held) = agent().await;
+    let (address, mut dials, held) = agent().await;
     let minute = Duration::from_secs(60);
     let timing = Timing { status_interval: minute, longest_status_interval: minute, ..Timing::default() };
     let (observations, mut observed) = mpsc::channel(16);
     let shared = LinkContext { credentials: Some(held), ..shared(timing, observations) };
     let pod = pod("web");
     let _link = Link::start(Arc::new(shared), pod.key, pod.uid, &format!("https://{address}"), content());
-    let mut served = calls.recv().await.unwrap();
+    let mut served = dials.recv().await.unwrap();
     served.say(status(None)).await;
     acknowledge(&mut served).await;
     drop(served);
     let gone = async {
         loop {
             // This agent accepts the connection and does not greet.
-            let called = async { drop(calls.recv().await) };
+            let dialed = async { drop(dials.recv().await) };
             tokio::select! {
-                () = called => {}
+                () = dialed => {}
                 seen = observed.recv() => {
                     if let Seen::Failed(failure) = seen.unwrap().seen {
                         return failure;
@@ -127,7 +127,7 @@ async fn an_agent_that_ends_is_noticed_at_once() {
     assert_eq!(failure.kind, FailureKind::Unreachable);
 }
 
-/// If thousands of agents fall silent together, only a bounded number is called at the same time.
+/// If thousands of agents fall silent together, only a bounded number is dialed at the same time.
 #[tokio::test]
 async fn a_call_waits_for_a_permit() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -136,9 +136,9 @@ async fn a_call_waits_for_a_permit() {
     let pod = PodIdentity { key: ObjectKey::new("shop", "a"), uid: "uid".to_owned() };
     let url = format!("http://{}", listener.local_addr().unwrap());
     let _link = Link::start(shared, pod.key, pod.uid, &url, content());
-    timeout(Duration::from_millis(500), listener.accept()).await.expect_err("the link called without a permit");
+    timeout(Duration::from_millis(500), listener.accept()).await.expect_err("the link dialed without a permit");
     drop(permits);
-    timeout(LONG, listener.accept()).await.expect("the link must call with the free permit").unwrap();
+    timeout(LONG, listener.accept()).await.expect("the link must dial with the free permit").unwrap();
 }
 
 fn question(id: u64, owed: u64) -> Question {
@@ -164,7 +164,7 @@ fn question(id: u64, owed: u64) -> Question {
 
 #[tokio::test]
 async fn questions_are_answered_once_the_share_of_the_agent_is_over() {
-    let (address, mut calls, held) = agent().await;
+    let (address, mut dials, held) = agent().await;
     let (observations, _observed) = mpsc::channel(64);
     let shared = LinkContext { credentials: Some(held), ..shared(Timing::default(), observations) };
     let (content, pod, fleet) = (Content::counted("one"), pod("web"), shared.fleet.clone());
@@ -172,7 +172,7 @@ async fn questions_are_answered_once_the_share_of_the_agent_is_over() {
     fleet.planned();
     let (uid, url) = (pod.uid.clone(), format!("https://{address}"));
     let link = Link::start(Arc::new(shared), pod.key, pod.uid, &url, content.clone());
-    let mut served = timeout(LONG, calls.recv()).await.expect("the link must call the agent").unwrap();
+    let mut served = timeout(LONG, dials.recv()).await.expect("the link must dial the agent").unwrap();
     let answers = async |served: &mut Served| loop {
         if let ToAgent::Answers(answers) = timeout(LONG, served.received()).await.unwrap().expect("a message") {
             return answers;
@@ -219,5 +219,5 @@ async fn questions_are_answered_once_the_share_of_the_agent_is_over() {
         }
     };
     timeout(LONG, ended).await.expect("the task ends with the channel");
-    assert!(calls.try_recv().is_err(), "the operator must not call the agent of a deleted pod");
+    assert!(dials.try_recv().is_err(), "the operator must not dial the agent of a deleted pod");
 }

@@ -10,7 +10,7 @@ use weir_channel::ChannelError;
 
 use super::dial_error::DialError;
 use crate::{
-    calling::TlsFiles,
+    dialing::TlsFiles,
     identity::{Peer, PodIdentity},
 };
 

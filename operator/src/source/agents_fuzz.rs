@@ -69,12 +69,12 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         let port = plain.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok()).unwrap_or_default();
         let host = plain.rsplit_once(':').map_or("", |(host, _)| host);
         if agent.url != format!("{host}:{port}") || port == 0 || url.contains(['#', '?', '@', ' ', '\t']) {
-            return Err(format!("{line:?} is called at {:?}", agent.url));
+            return Err(format!("{line:?} is dialed at {:?}", agent.url));
         }
         if !(agent.url.starts_with("http://") || agent.url.starts_with("https://"))
             || agent.url.matches('/').count() != 2
         {
-            return Err(format!("{line:?} is called at {:?}", agent.url));
+            return Err(format!("{line:?} is dialed at {:?}", agent.url));
         }
         if agent.labels.len() != written.split(',').count() - 1 {
             return Err(format!("{line:?} has the labels {:?}", agent.labels));

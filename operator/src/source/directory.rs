@@ -26,8 +26,8 @@ use super::{
     status_file,
 };
 use crate::{
-    calling::{CallingFiles, Held, InvalidTls, TlsFiles},
     clock,
+    dialing::{DialingFiles, Held, InvalidTls, TlsFiles},
     log_once::LogOnce,
     metrics::{FileCounts, Metrics},
     world::{ObjectKey, Update},
@@ -121,7 +121,7 @@ pub struct Directory {
     path: PathBuf,
     files: Option<Files>,
     agents: Agents,
-    calling: Option<CallingFiles>,
+    dialing: Option<DialingFiles>,
     moved: mpsc::Receiver<()>,
     _watcher: RecommendedWatcher,
 }
@@ -144,8 +144,8 @@ impl Directory {
         let path = &inputs.policies;
         let (tell, moved) = mpsc::channel(1);
         let unwatchable = |source| DirectoryError::Unwatchable { path: path.clone(), source };
-        let calling = inputs.tls.clone().map(CallingFiles::open).transpose()?;
-        let agents = Agents::open(inputs.agents.clone(), inputs.agents_file.clone(), calling.is_some())?;
+        let dialing = inputs.tls.clone().map(DialingFiles::open).transpose()?;
+        let agents = Agents::open(inputs.agents.clone(), inputs.agents_file.clone(), dialing.is_some())?;
         let unreadable = |source| DirectoryError::Unreadable { path: path.clone(), source };
         let is_empty = names(path, inputs.recursive).map_err(unreadable)?.is_empty();
         let state = |source| DirectoryError::State { path: inputs.state().to_owned(), source };
@@ -167,7 +167,7 @@ impl Directory {
         .map_err(unwatchable)?;
         let mode = if inputs.recursive { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive };
         watcher.watch(path, mode).map_err(unwatchable)?;
-        let files = agents.file().into_iter().chain(calling.iter().flat_map(|calling| calling.files().paths()));
+        let files = agents.file().into_iter().chain(dialing.iter().flat_map(|dialing| dialing.files().paths()));
         // Watches the parent directories, because a replaced file is a new file.
         let parents = files.filter_map(Path::parent);
         let parents = parents.map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
@@ -181,15 +181,15 @@ impl Directory {
             path: path.clone(),
             files: Some(Files { reader, folder: Folder::new(kept) }),
             agents,
-            calling,
+            dialing,
             moved,
             _watcher: watcher,
         })
     }
 
-    /// Returns the TLS configuration for calls to agents, and its files.
-    pub(crate) fn calling(&self) -> Option<(Held, Arc<TlsFiles>)> {
-        self.calling.as_ref().map(|calling| (calling.held(), calling.files().clone()))
+    /// Returns the TLS configuration for connections to agents, and its files.
+    pub(crate) fn dialing(&self) -> Option<(Held, Arc<TlsFiles>)> {
+        self.dialing.as_ref().map(|dialing| (dialing.held(), dialing.files().clone()))
     }
 
     /// Sends the content of the directory, and every change, until `updates` is closed. Calls `remark` with further
@@ -209,7 +209,7 @@ impl Directory {
         loop {
             let mut look_again = clock::now() + RESCAN;
             let mut has_converged = true;
-            let refreshed = self.calling.as_mut().map_or(Ok(()), CallingFiles::refresh);
+            let refreshed = self.dialing.as_mut().map_or(Ok(()), DialingFiles::refresh);
             if let Some(problem) = certificates.changed(refreshed) {
                 tracing::warn!(problem, "the previous certificates for agents stay in use");
             }

@@ -148,9 +148,9 @@ pub(super) const CRATES: &[Crate] = &[
             &[
                 "apiserver",
                 "authority",
-                "calling",
                 "changes",
                 "clock",
+                "dialing",
                 "host",
                 "labels",
                 "log_filter",
