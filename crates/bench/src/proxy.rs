@@ -29,8 +29,10 @@ use rustix::{
 use self::scenarios::SCENARIOS;
 use crate::report::Report;
 
+#[cfg(feature = "fleet")]
+pub(crate) use self::exchange::parse_head;
 pub(crate) use self::{
-    exchange::{Connection, parse_head},
+    exchange::Connection,
     lean::{LARGEST_ANSWER, PolledConnection},
     load::{Load, Wrk, output},
     process::{CLIENT_CORE, Cores, Cpu, PROXY_CORE, Process, free_address},

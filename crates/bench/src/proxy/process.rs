@@ -191,6 +191,7 @@ impl Process {
     }
 
     /// Sends SIGTERM to the program. Fails if the program does not end successfully.
+    #[cfg(feature = "fleet")]
     pub(crate) fn end_well(mut self) -> anyhow::Result<()> {
         match self.ends_within(PATIENCE)? {
             Some(status) if status.success() => Ok(()),
