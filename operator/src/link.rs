@@ -12,6 +12,7 @@
 //! kernel probes the host each second. If an agent hangs while its kernel answers, no status arrives, and the agent
 //! sends nothing on a new connection. The link detects this after the interval between two statuses and 3 s.
 
+mod bound;
 mod dial;
 mod dial_error;
 mod digest;
@@ -41,6 +42,7 @@ use crate::{
     leader::Term,
     metrics::Metrics,
     plan::Content,
+    wording::shorten,
     world::ObjectKey,
 };
 
@@ -120,12 +122,19 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// The maximum length of a message, in bytes. Agents write some of them.
+    const LONGEST_MESSAGE: usize = 1024;
+
+    fn new(kind: FailureKind, message: String) -> Self {
+        Self { kind, message: shorten(message, Self::LONGEST_MESSAGE) }
+    }
+
     fn of_rejection(rejection: &Rejection) -> Self {
         let mut message = rejection.message.clone();
         for fault in rejection.faults.iter().take(3) {
             message.push_str(&format!("; {}: {}", fault.path, fault.message));
         }
-        Self { kind: FailureKind::Rejected, message }
+        Self::new(FailureKind::Rejected, message)
     }
 }
 

@@ -5,6 +5,7 @@
 //! targets or conditions.
 
 use std::{
+    cell::OnceCell,
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
     ops::AddAssign,
     sync::Arc,
@@ -84,13 +85,30 @@ struct Totals {
     counts: Box<[Counts]>,
 }
 
-impl Totals {
+/// The last totals of a pod, by rule.
+struct LastTotals<'a> {
+    totals: &'a Totals,
+    /// The place of each rule in the list. Usually the list has not changed since the last status, and this map is not
+    /// needed.
+    places: OnceCell<HashMap<(&'a str, &'a str), usize>>,
+}
+
+impl<'a> LastTotals<'a> {
+    fn new(totals: &'a Totals) -> Self {
+        Self { totals, places: OnceCell::new() }
+    }
+
     fn of(&self, place: usize, uid: &str, rule: &str) -> Counts {
-        let is_it = |(of, name): &(String, String)| of == uid && name == rule;
-        // Usually the list has not changed since the last status.
-        let here = self.rules.get(place).is_some_and(is_it);
-        let place = if here { Some(place) } else { self.rules.iter().position(is_it) };
-        place.map_or_else(Counts::default, |place| self.counts[place])
+        let here = self.totals.rules.get(place).is_some_and(|(of, name)| of == uid && name == rule);
+        let place = if here { Some(place) } else { self.places().get(&(uid, rule)).copied() };
+        place.map_or_else(Counts::default, |place| self.totals.counts[place])
+    }
+
+    fn places(&self) -> &HashMap<(&'a str, &'a str), usize> {
+        self.places.get_or_init(|| {
+            let names = self.totals.rules.iter().map(|(uid, rule)| (uid.as_str(), rule.as_str()));
+            names.enumerate().map(|(place, name)| (name, place)).collect()
+        })
     }
 }
 
@@ -132,7 +150,7 @@ impl Traffic {
         let known = self.pods.remove(pod);
         let young = Duration::from_millis(status.uptime_millis) <= WINDOW;
         let baseline = match &known {
-            Some(totals) if totals.instance == status.instance => Baseline::Last(totals),
+            Some(totals) if totals.instance == status.instance => Baseline::Last(LastTotals::new(totals)),
             Some(_) => Baseline::Zero,
             None if young => Baseline::Zero,
             None => Baseline::Now,
@@ -142,7 +160,7 @@ impl Traffic {
         let mut counts = Vec::with_capacity(known.as_ref().map_or(0, |totals| totals.counts.len()));
         for (place, (uid, rule)) in rules().enumerate() {
             let total = Counts::of(rule);
-            let added = match baseline {
+            let added = match &baseline {
                 Baseline::Last(last) => total.since(last.of(place, uid, &rule.name)),
                 Baseline::Zero => total,
                 Baseline::Now => Counts::default(),
@@ -212,9 +230,8 @@ impl Traffic {
     }
 }
 
-#[derive(Clone, Copy)]
 enum Baseline<'a> {
-    Last(&'a Totals),
+    Last(LastTotals<'a>),
     Zero,
     Now,
 }

@@ -118,3 +118,22 @@ async fn a_pods_traffic_outlives_it() {
     traffic.observe(start + seconds(2), &ObjectKey::new("shop", "b"), &says("k", 5, &[("p", "r", 1, 1)]));
     assert_sum(&traffic, start + seconds(2), "p", 11, 2);
 }
+
+/// The order changes when an older policy is added. With a search of the list for each rule, this test takes minutes.
+#[tokio::test(start_paused = true)]
+async fn rules_in_another_order_keep_their_totals() {
+    let start = Instant::now();
+    let rules: Vec<String> = (0..100_000).map(|number| number.to_string()).collect();
+    let mut before = says("i", 1000, &[("p", "", 0, 0)]);
+    let rule = |name: &String| RuleStatus { name: name.clone(), allowed: 500, ..RuleStatus::default() };
+    before.policies[0].rules = rules.iter().map(rule).collect();
+    let mut now = before.clone();
+    now.policies[0].rules.reverse();
+    now.policies[0].rules[7].allowed += 3;
+    let mut traffic = Traffic::default();
+    for status in [before, now] {
+        traffic.observe(start, &pod(), &status);
+    }
+    assert_sum(&traffic, start, "p", 3, 0);
+    assert_eq!(traffic.rule(start, "p", "99992").allowed, 3);
+}

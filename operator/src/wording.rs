@@ -7,6 +7,7 @@ pub(crate) fn shorten(mut text: String, most: usize) -> String {
     if text.len() > most {
         text.truncate(text.floor_char_boundary(most.saturating_sub('…'.len_utf8())));
         text.push('…');
+        text.shrink_to_fit();
     }
     text
 }

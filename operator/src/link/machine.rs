@@ -14,6 +14,7 @@ use weir_wire::{ApplyReply, Goodbye, MOST_QUESTIONS, Rejection, RejectionKind, S
 
 use super::{
     ContactError, Failure, FailureKind, Seen, Timing,
+    bound::bound,
     digest::digest,
     event::{LinkAction, LinkEvent, LinkMoment},
     open::{Open, Proof, Received},
@@ -203,7 +204,9 @@ impl LinkMachine {
         self.ended(ContactError::Garbage(what.to_owned()), at, actions);
     }
 
-    fn status(&mut self, status: Box<Status>, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
+    fn status(&mut self, mut status: Box<Status>, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
+        let earlier = self.acknowledged.as_deref().filter(|earlier| earlier.revision != self.wanted.revision);
+        bound(&mut status, [&*self.wanted].into_iter().chain(earlier));
         let was_silent = std::mem::take(&mut self.misses) > 0;
         if let Connection::Open(open) = &mut self.connection {
             open.in_force.clone_from(&status.in_force);
@@ -303,7 +306,7 @@ impl LinkMachine {
         } else {
             self.push_later(at);
             let message = format!("it acknowledged revision {told:?} instead of {:?}", content.revision);
-            self.report(Seen::Failed(Failure { kind: FailureKind::Rejected, message }), actions);
+            self.report(Seen::Failed(Failure::new(FailureKind::Rejected, message)), actions);
         }
     }
 
@@ -381,8 +384,7 @@ impl LinkMachine {
                 Push::Idle | Push::Sent { .. } => at.every.mul_f64(self.rng.random_range(0.9..=1.1)),
             };
         if self.misses >= MISSES_UNTIL_FAILED {
-            let failure = Failure { kind: FailureKind::Unreachable, message: error.to_string() };
-            self.report(Seen::Failed(failure), actions);
+            self.report(Seen::Failed(Failure::new(FailureKind::Unreachable, error.to_string())), actions);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use weir_wire::{Fault, StoreStatus, WIRE_VERSION};
 
-use super::*;
+use super::{super::bound::tests::content, *};
 use crate::clock;
 
 const EVERY: Duration = Duration::from_secs(10);
@@ -124,16 +124,20 @@ fn the_first_push_goes_to_an_agent_that_has_the_content_already() {
 #[test]
 fn a_store_that_is_lost_or_reached_is_reported() {
     let mut bench = Bench::converged();
-    let mut with_store = |reached: bool, since_unix_millis: u64| {
+    bench.machine.wanted = content("one", &["all"], &["shop/limits"]);
+    let mut with_store = |name: &str, reached: bool, since_unix_millis: u64| {
         let ToOperator::Status(mut status) = status(Some((100, "one"))) else { panic!("not a status") };
         let error = (!reached).then(|| "refused".to_owned());
-        status.stores = vec![StoreStatus { name: "shop/limits".to_owned(), reached, since_unix_millis, error }];
+        status.stores = vec![StoreStatus { name: name.to_owned(), reached, since_unix_millis, error }];
         bench.does(LinkEvent::Received(ToOperator::Status(status)))
     };
     for (reached, since) in [(true, 1), (false, 2), (true, 3)] {
-        assert_eq!(with_store(reached, since), ["status"]);
-        assert_eq!(with_store(reached, since), [""; 0]);
+        assert_eq!(with_store("shop/limits", reached, since), ["status"]);
+        assert_eq!(with_store("shop/limits", reached, since), [""; 0]);
     }
+    // A pod can name a store of another namespace, which its rules cannot use.
+    assert_eq!(with_store("bank/limits", false, 1), ["status"], "the store of its own is gone");
+    assert_eq!(with_store("bank/limits", false, 2), [""; 0]);
 }
 
 #[test]

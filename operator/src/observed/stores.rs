@@ -1,7 +1,11 @@
 //! The pods that reach the stores of their rules, by the last reports of their agents.
+//!
+//! A link passes on only the stores of its pod's contents (`link/bound.rs`). So a pod cannot be listed at a store of
+//! another namespace.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
+    hash::Hash,
     sync::Arc,
 };
 
@@ -26,11 +30,7 @@ impl ReachedStores {
         if before == told {
             return Vec::new();
         }
-        let news = |ours: &[StoreStatus], others: &[StoreStatus]| -> Vec<String> {
-            ours.iter().filter(|it| !others.contains(it)).map(|it| it.name.clone()).collect()
-        };
-        let mut names = news(before, told);
-        names.extend(news(told, before));
+        let mut names: Vec<String> = difference(before, told).into_iter().map(|it| it.name.clone()).collect();
         names.sort_unstable();
         names.dedup();
         self.forget(pod);
@@ -52,12 +52,16 @@ impl ReachedStores {
         for store in &before {
             if let Some(using) = self.using.get_mut(&store.name) {
                 *using -= 1;
+                if *using == 0 {
+                    self.using.remove(&store.name);
+                }
             }
-            self.using.retain(|_, using| *using > 0);
             if let Some(lost) = self.lost.get_mut(&store.name) {
                 lost.remove(pod);
+                if lost.is_empty() {
+                    self.lost.remove(&store.name);
+                }
             }
-            self.lost.retain(|_, lost| !lost.is_empty());
         }
         before.into_iter().map(|store| store.name).collect()
     }
@@ -81,8 +85,16 @@ impl ReachedStores {
     }
 }
 
+/// Returns the items that only one of the lists has.
+fn difference<'a, T: Eq + Hash>(before: &'a [T], now: &'a [T]) -> Vec<&'a T> {
+    let (before, now): (HashSet<&T>, HashSet<&T>) = (before.iter().collect(), now.iter().collect());
+    before.symmetric_difference(&now).copied().collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::{cell::Cell, hash::Hasher};
+
     use super::*;
 
     #[test]
@@ -113,5 +125,52 @@ mod tests {
             stores.forget(&pod);
         }
         assert!(stores.using.is_empty() && stores.lost.is_empty() && stores.by_pod.is_empty(), "{stores:?}");
+    }
+
+    thread_local! {
+        static COMPARISONS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    #[derive(Debug)]
+    struct Counted(usize);
+
+    impl PartialEq for Counted {
+        fn eq(&self, other: &Self) -> bool {
+            COMPARISONS.set(COMPARISONS.get() + 1);
+            self.0 == other.0
+        }
+    }
+
+    impl Eq for Counted {}
+
+    impl Hash for Counted {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            self.0.hash(state);
+        }
+    }
+
+    /// A comparison of each store with each other one would stop the engine for seconds.
+    #[test]
+    fn the_work_for_a_report_grows_with_its_stores_only() {
+        const STORES: usize = 20_000;
+        let list = |from: usize| (from..from + STORES).map(Counted).collect::<Vec<_>>();
+        let (before, now) = (list(0), list(1));
+        let mut changed = difference(&before, &now);
+        changed.sort_by_key(|counted| counted.0);
+        assert_eq!(changed, [&Counted(0), &Counted(STORES)]);
+        let comparisons = COMPARISONS.get();
+        assert!(comparisons < 10 * STORES, "{comparisons} comparisons");
+
+        let says = |reached: bool| {
+            let name = |number: usize| format!("shop/{number}");
+            let store = |number| StoreStatus { name: name(number), reached, since_unix_millis: 5, error: None };
+            (0..STORES).map(store).collect::<Vec<_>>()
+        };
+        let (mut stores, pod) = (ReachedStores::default(), ObjectKey::new("shop", "a"));
+        for reached in [false, true] {
+            assert_eq!(stores.set(&pod, &says(reached)).len(), STORES);
+        }
+        assert_eq!((stores.using.len(), stores.lost.len(), stores.forget(&pod).len()), (STORES, 0, STORES));
+        assert!(stores.using.is_empty(), "{stores:?}");
     }
 }

@@ -98,6 +98,11 @@ impl Content {
 
 #[cfg(test)]
 impl Content {
+    /// Returns a content of one policy that claims this revision.
+    pub(crate) fn of_policy(revision: &str, policy: CompiledPolicy) -> Arc<Self> {
+        Arc::new(Self::named(revision.to_owned(), vec![Arc::new(policy)]))
+    }
+
     /// Returns a content without policies that claims this revision.
     pub(crate) fn claiming(revision: &str) -> Arc<Self> {
         Arc::new(Self::named(revision.to_owned(), Vec::new()))
