@@ -26,7 +26,7 @@ use kube::core::Selector;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use weir_api::{self as api, LastKnownGood, RateLimitPolicySpec};
-use weir_wire::{self as wire, PolicyRules};
+use weir_wire::{self as wire, PolicyRules, log_bytes};
 
 use self::{
     faults::Faults,
@@ -50,6 +50,38 @@ pub struct CompiledPolicy {
     pub stores: Vec<wire::Store>,
     /// The Secrets of these stores.
     pub secrets: Vec<StoreSecrets>,
+    /// The room that the policy takes.
+    pub size: PolicySize,
+}
+
+/// The room that a policy takes in a snapshot and in an agent. A plan compares it for each set of labels, so it is
+/// computed once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicySize {
+    /// The bytes of the rules as JSON, with the comma before the next policy.
+    pub rules: usize,
+    /// The same for each store.
+    pub stores: Vec<usize>,
+    /// The bytes of the logs in an agent.
+    pub logs: u64,
+}
+
+impl CompiledPolicy {
+    /// Sets the revision, and measures the size.
+    fn new(mut wire: PolicyRules, stores: Vec<wire::Store>, secrets: Vec<StoreSecrets>) -> Self {
+        wire.revision = revision(&wire, &stores);
+        let size = PolicySize {
+            rules: json_length(&wire),
+            stores: stores.iter().map(json_length).collect(),
+            logs: log_bytes(&wire),
+        };
+        Self { wire, stores, secrets, size }
+    }
+}
+
+/// Returns the number of bytes of a value as JSON, and of the comma before the next one.
+fn json_length(value: &impl Serialize) -> usize {
+    serde_json::to_string(value).map_or(usize::MAX, |json| json.len().saturating_add(1))
 }
 
 impl Deref for CompiledPolicy {
@@ -296,8 +328,7 @@ fn detached(policy: Arc<CompiledPolicy>, world: &World) -> Arc<CompiledPolicy> {
     let shared = policy.wire.rules.iter_mut().filter_map(|rule| Some(&mut rule.shared.as_mut()?.store));
     let names = policy.stores.iter_mut().map(|store| &mut store.name).chain(shared);
     names.filter(|name| replaced.contains(name)).for_each(|name| name.push_str(REPLACED));
-    policy.wire.revision = revision(&policy.wire, &policy.stores);
-    Arc::new(policy)
+    Arc::new(CompiledPolicy::new(policy.wire, policy.stores, policy.secrets))
 }
 
 /// Returns the revision of a policy. Fields that later versions added are hashed only if they are set, so an upgrade of
@@ -351,7 +382,7 @@ fn compile_with(
     let on_deadline = spec.on_deadline.as_ref().map(|form| on_deadline(spec, form, &mut faults));
     let compiled = target.map(|target| {
         let UsedStores { stores, secrets } = used;
-        let mut wire = PolicyRules {
+        let wire = PolicyRules {
             uid: uid.to_owned(),
             namespace: key.namespace.to_string(),
             name: key.name.to_string(),
@@ -362,8 +393,7 @@ fn compile_with(
             on_deadline,
             rules,
         };
-        wire.revision = revision(&wire, &stores);
-        (CompiledPolicy { wire, stores, secrets }, target)
+        (CompiledPolicy::new(wire, stores, secrets), target)
     });
     faults.or(compiled)
 }

@@ -141,7 +141,7 @@ impl Plan {
             let Some(cohort) = self.cohorts.get_mut(&id) else { continue };
             bypasses_to_check.extend(cohort.policies.iter().cloned());
             let on_pod = cohort.policies.iter().filter_map(|key| compiled.get_key_value(key));
-            let content = self.contents.of(in_order(on_pod), &cohort.content.policies);
+            let content = self.contents.of(&in_order(on_pod), &cohort.content.policies);
             let left_out = left_out(&cohort.policies, compiled, &content);
             for policy in cohort.left_out.symmetric_difference(&left_out) {
                 if let Some(targets) = self.targets.get_mut(policy) {
@@ -257,7 +257,7 @@ impl Plan {
             pods: BTreeSet::new(),
             policies: BTreeSet::new(),
             left_out: BTreeSet::new(),
-            content: self.contents.of(Vec::new(), &[]),
+            content: self.contents.of(&[], &[]),
         };
         self.cohorts.insert(id, cohort);
         self.by_namespace.entry(key.0.clone()).or_default().insert(id);

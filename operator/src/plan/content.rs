@@ -1,13 +1,12 @@
 //! The content of snapshots: the policies of a pod, serialized to JSON once for all pods that have the same ones.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{Arc, Weak},
 };
 
 use bytes::Bytes;
-use serde::Serialize;
-use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, OPERATOR_STORE, PolicyRules, Store, log_bytes};
+use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, OPERATOR_STORE, PolicyRules, Store};
 
 use crate::compile::{CompiledPolicy, StoreSecrets, revision_of};
 
@@ -44,14 +43,9 @@ pub struct FleetRule {
 
 impl Content {
     /// Returns a content of these policies, as far as they fit, in this order.
-    pub(super) fn new(policies: Vec<Arc<CompiledPolicy>>) -> Self {
-        let content = Self::of(policies);
-        if content.fits() { content } else { Self::of(fitting(content.policies, &[])) }
-    }
-
-    fn of(policies: Vec<Arc<CompiledPolicy>>) -> Self {
-        let revision = snapshot_revision(&policies);
-        Self::named(revision, policies)
+    pub(super) fn new(policies: &[Arc<CompiledPolicy>]) -> Self {
+        let policies = fitting(policies, &[]);
+        Self::named(snapshot_revision(&policies), policies)
     }
 
     fn named(revision: String, policies: Vec<Arc<CompiledPolicy>>) -> Self {
@@ -65,11 +59,6 @@ impl Content {
         json.push(b'}');
         let fleet = fleet(&policies);
         Self { revision, policies, fleet, json: json.into() }
-    }
-
-    fn fits(&self) -> bool {
-        let logs = self.policies.iter().fold(0_u64, |total, policy| total.saturating_add(log_bytes(policy)));
-        self.json.len() <= MOST && logs <= MAX_LOG_BYTES
     }
 
     /// Returns the Secrets that the agent needs for its stores, in order.
@@ -121,17 +110,16 @@ impl Content {
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     known: HashMap<String, Weak<Content>>,
+    /// The number of contents that were serialized.
+    #[cfg(test)]
+    pub(super) serialized: usize,
 }
 
 impl Contents {
     /// Returns the content of these policies, as far as they fit. It is an existing content or a new one, and replaces
     /// `before`.
-    pub(super) fn of(&mut self, policies: Vec<Arc<CompiledPolicy>>, before: &[Arc<CompiledPolicy>]) -> Arc<Content> {
-        let content = self.whole(policies);
-        if content.fits() { content } else { self.whole(fitting(content.policies.clone(), before)) }
-    }
-
-    fn whole(&mut self, policies: Vec<Arc<CompiledPolicy>>) -> Arc<Content> {
+    pub(super) fn of(&mut self, policies: &[Arc<CompiledPolicy>], before: &[Arc<CompiledPolicy>]) -> Arc<Content> {
+        let policies = fitting(policies, before);
         let revision = snapshot_revision(&policies);
         if let Some(content) = self.known.get(&revision).and_then(Weak::upgrade) {
             return content;
@@ -139,6 +127,10 @@ impl Contents {
         // Removes unused contents when the table would have to grow.
         if self.known.len() == self.known.capacity() {
             self.known.retain(|_, content| content.strong_count() > 0);
+        }
+        #[cfg(test)]
+        {
+            self.serialized += 1;
         }
         let content = Arc::new(Content::named(revision.clone(), policies));
         self.known.insert(revision, Arc::downgrade(&content));
@@ -148,22 +140,36 @@ impl Contents {
 
 /// Returns the policies that fit into a snapshot, in order. A policy that has grown too large keeps its rules from
 /// `before`.
-fn fitting(policies: Vec<Arc<CompiledPolicy>>, before: &[Arc<CompiledPolicy>]) -> Vec<Arc<CompiledPolicy>> {
-    let (mut left, mut logs_left) = (MOST, MAX_LOG_BYTES);
-    let mut fits = |policy: &Arc<CompiledPolicy>| {
-        let length = json_length(&policy.wire).saturating_add(policy.stores.iter().map(json_length).sum());
-        let rest = left.checked_sub(length);
-        let rest = rest.zip(logs_left.checked_sub(log_bytes(policy)));
-        (left, logs_left) = rest.unwrap_or((left, logs_left));
-        rest.is_some()
-    };
-    let mut fitting = Vec::with_capacity(policies.len());
-    for policy in policies {
-        let earlier = || before.iter().find(|earlier| earlier.uid == policy.uid).cloned();
-        let fit = if fits(&policy) { Some(policy) } else { earlier().filter(&mut fits) };
-        fitting.extend(fit);
+fn fitting(policies: &[Arc<CompiledPolicy>], before: &[Arc<CompiledPolicy>]) -> Vec<Arc<CompiledPolicy>> {
+    let mut room = Room { bytes: MOST, logs: MAX_LOG_BYTES, stores: HashSet::new() };
+    let fit = policies.iter().filter_map(|policy| {
+        let earlier = || before.iter().find(|earlier| earlier.uid == policy.uid);
+        if room.take(policy) { Some(policy) } else { earlier().filter(|earlier| room.take(earlier)) }
+    });
+    fit.cloned().collect()
+}
+
+/// The room that is left in a snapshot.
+struct Room<'a> {
+    bytes: usize,
+    logs: u64,
+    /// The stores of the policies in the snapshot, which contains each store once.
+    stores: HashSet<&'a str>,
+}
+
+impl<'a> Room<'a> {
+    /// Takes the room for a policy. Returns false if there is too little.
+    fn take(&mut self, policy: &'a CompiledPolicy) -> bool {
+        let stores = policy.stores.iter().zip(&policy.size.stores);
+        let stores = stores.filter(|(store, _)| !self.stores.contains(store.name.as_str()));
+        let length = stores.fold(policy.size.rules, |sum, (_, length)| sum.saturating_add(*length));
+        let left = self.bytes.checked_sub(length).zip(self.logs.checked_sub(policy.size.logs));
+        if let Some(left) = left {
+            (self.bytes, self.logs) = left;
+            self.stores.extend(policy.stores.iter().map(|store| store.name.as_str()));
+        }
+        left.is_some()
     }
-    fitting
 }
 
 /// Returns each store of these policies once. Policies of one namespace share their stores.
@@ -193,11 +199,6 @@ fn fleet(policies: &[Arc<CompiledPolicy>]) -> Vec<FleetRule> {
     }
     rules.sort_unstable();
     rules
-}
-
-/// Returns the number of bytes of a value as JSON, and of the comma before the next one.
-fn json_length(value: &impl Serialize) -> usize {
-    serde_json::to_string(value).map_or(usize::MAX, |json| json.len().saturating_add(1))
 }
 
 /// Returns the revision of a list of policies, independent of their order.

@@ -62,7 +62,7 @@ pub fn content_for_new_pod(
     let of_namespace =
         compiled.range(ObjectKey::new(namespace, "")..).take_while(|(policy, _)| &*policy.namespace == namespace);
     let on_pod = of_namespace.filter(|(_, compiled)| selects(workloads, namespace, compiled, namespace, &membership));
-    Content::new(in_order(on_pod))
+    Content::new(&in_order(on_pod))
 }
 
 /// Returns the rules of these policies, the oldest policy first, then by name.

@@ -456,6 +456,25 @@ fn policies_whose_logs_do_not_fit_into_a_pod_are_left_out() {
     assert_eq!(content(&plan, "shop", "web").revision, before);
 }
 
+/// Adds or changes a policy with rules of this length.
+fn add_large_policy(
+    world: &mut World,
+    dirty: &mut DirtySet,
+    name: &str,
+    created: i64,
+    generation: i64,
+    kilobytes: usize,
+) {
+    let path = format!("/{}", "x".repeat(kilobytes * 1000));
+    let limit = json!({"name": "a", "requests": 50, "per": "1s"});
+    let spec = json!({"selector": {"matchLabels": {"app": "web"}},
+        "rules": [{"name": "all", "match": [{"paths": [path]}], "limits": [limit]}]});
+    let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
+    let created = Some(Timestamp::from_second(created).unwrap());
+    let policy = Policy { uid: name.to_owned(), generation, created, changed: None, spec, file: None };
+    world.apply(Change::Policy(ObjectKey::new("shop", name), Some((policy, StoredStatus::default()))), dirty);
+}
+
 #[test]
 fn policies_that_do_not_fit_are_left_out_and_grown_ones_keep_their_old_rules() {
     let web = labels(&[("app", "web")]);
@@ -477,16 +496,6 @@ fn policies_that_do_not_fit_are_left_out_and_grown_ones_keep_their_old_rules() {
         assert!(foreseen.body(u64::MAX).len() <= weir_wire::MAX_SNAPSHOT_BYTES);
         (format!("{fits:?}"), format!("{out:?}"), planned.policies)
     };
-    let add = |world: &mut World, dirty: &mut DirtySet, name: &str, created: i64, generation: i64, kilobytes: usize| {
-        let path = format!("/{}", "x".repeat(kilobytes * 1000));
-        let limit = json!({"name": "a", "requests": 50, "per": "1s"});
-        let spec = json!({"selector": {"matchLabels": {"app": "web"}},
-            "rules": [{"name": "all", "match": [{"paths": [path]}], "limits": [limit]}]});
-        let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
-        let created = Some(Timestamp::from_second(created).unwrap());
-        let policy = Policy { uid: name.to_owned(), generation, created, changed: None, spec, file: None };
-        world.apply(Change::Policy(key(name), Some((policy, StoredStatus::default()))), dirty);
-    };
     let names = ["a", "b", "c", "d", "small"];
     let mut dirty = DirtySet::default();
     let pod =
@@ -494,14 +503,14 @@ fn policies_that_do_not_fit_are_left_out_and_grown_ones_keep_their_old_rules() {
     world.apply(Change::Pod(key("web"), Some(pod)), &mut dirty);
     for (age, name) in names.iter().enumerate() {
         let kilobytes = if *name == "small" { 1 } else { 300 };
-        add(&mut world, &mut dirty, name, i64::try_from(age).unwrap(), 1, kilobytes);
+        add_large_policy(&mut world, &mut dirty, name, i64::try_from(age).unwrap(), 1, kilobytes);
     }
     let (fits, out, _) = update(&world, std::mem::take(&mut dirty), &mut compiler, &names);
     assert_eq!(fits, r#"[("a", 300), ("b", 300), ("c", 300), ("small", 1)]"#);
     assert_eq!(out, r#"["d"]"#);
 
     let mut dirty = DirtySet::default();
-    add(&mut world, &mut dirty, "c", 2, 2, 500);
+    add_large_policy(&mut world, &mut dirty, "c", 2, 2, 500);
     let (fits, out, told) = update(&world, std::mem::take(&mut dirty), &mut compiler, &names);
     assert_eq!(fits, r#"[("a", 300), ("b", 300), ("c", 300), ("small", 1)]"#, "the last good rules must stay");
     assert_eq!(out, r#"["c", "d"]"#);
@@ -514,4 +523,27 @@ fn policies_that_do_not_fit_are_left_out_and_grown_ones_keep_their_old_rules() {
     assert_eq!(fits, r#"[("b", 300), ("c", 500), ("small", 1)]"#);
     assert_eq!(out, r#"["d"]"#);
     assert!(told.contains(&key("c")) && !told.contains(&key("small")), "{told:?}");
+}
+
+/// The pods of a StatefulSet have a label with their name, so each of them is a cohort.
+#[test]
+fn cohorts_with_the_same_policies_share_a_content_that_is_too_large_for_all() {
+    let (mut world, mut compiler, mut plan) = (World::default(), Compiler::default(), Plan::default());
+    for number in 0..200 {
+        let labels = labels(&[("app", "web"), ("pod", &number.to_string())]);
+        add_pod(&mut world, "shop", &number.to_string(), member(labels), at("http://1:1"));
+    }
+    for number in 0..10 {
+        add_large_policy(&mut world, &mut DirtySet::default(), &format!("p{number}"), number, 1, 300);
+    }
+    compiler.update(&world, &mut everything(&world), |_| None);
+    plan.update(&world, compiler.compiled(), &everything(&world));
+    let before = plan.contents.serialized;
+
+    let mut dirty = DirtySet::default();
+    add_large_policy(&mut world, &mut dirty, "p1", 1, 2, 301);
+    compiler.update(&world, &mut dirty, |_| None);
+    assert_eq!(plan.update(&world, compiler.compiled(), &dirty).pods.len(), 200);
+    assert_eq!((plan.contents.serialized - before, plan.cohorts.len()), (1, 200));
+    assert_eq!(content(&plan, "shop", "7").policies.len(), 3);
 }
