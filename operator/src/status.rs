@@ -304,8 +304,8 @@ pub fn bypassable(bypasses: &[Bypass]) -> Option<Said> {
 fn too_large(facts: &Facts<'_>) -> String {
     format!(
         "does not fit into {} of {} pods: a pod has room for {} KiB of policies and for {} MiB of SlidingWindowLog limits and bans, \
-         and older policies come first; rules that were in force stay in force; let fewer policies target these pods, or \
-         write fewer rules, overrides and logs",
+         and older policies come first; rules that were in force stay in force until the operator restarts; let fewer \
+         policies target these pods, or write fewer rules, overrides and logs",
         facts.left_out,
         facts.targeted,
         MAX_SNAPSHOT_BYTES / 1024,
