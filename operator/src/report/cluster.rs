@@ -23,14 +23,17 @@ use crate::{clock, source::objects::take_status, wording::shorten};
 const FIELD_MANAGER: &str = "weir-operator";
 const CONTROLLER: &str = "weir.dev/operator";
 
+/// The fields of a policy's status that CRDs of earlier versions do not have. The rest of the status is still useful.
+const NEWER_FIELDS: [&str; 2] = ["fleet", "lastKnownGood"];
+
 /// Writes to the apiserver.
 #[derive(Clone)]
 pub struct ClusterSink {
     client: Client,
     /// The name of this operator in Events.
     instance: String,
-    /// True once a write has shown that the cluster's CRD is older than this program.
-    is_behind: Arc<AtomicBool>,
+    /// For each of [`NEWER_FIELDS`], true once a write has shown that the cluster's CRD does not have it.
+    are_missing: Arc<[AtomicBool; NEWER_FIELDS.len()]>,
 }
 
 impl std::fmt::Debug for ClusterSink {
@@ -42,7 +45,7 @@ impl std::fmt::Debug for ClusterSink {
 impl ClusterSink {
     /// Returns a sink. `instance` is the name of this operator among several: its pod.
     pub fn new(client: Client, instance: String) -> Self {
-        Self { client, instance, is_behind: Arc::default() }
+        Self { client, instance, are_missing: Arc::default() }
     }
 
     pub(super) async fn write(&self, pending: &Pending) -> Result<Stored, SinkError> {
@@ -69,10 +72,12 @@ impl ClusterSink {
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         let apply = async |patch: &Value| objects.patch_status(&key.name, &parameters, &Patch::Apply(patch)).await;
         let mut answer = apply(&patch).await;
-        if answer.as_ref().is_err_and(is_of_an_unknown_field) && without_newest(&mut patch["status"]) {
-            if !self.is_behind.swap(true, Relaxed) {
+        while let Some((field, is_missing)) = answer.as_ref().err().and_then(|error| self.unknown_field(error))
+            && patch["status"].as_object_mut().is_some_and(|status| status.remove(field).is_some())
+        {
+            if !is_missing.swap(true, Relaxed) {
                 tracing::warn!(
-                    "the cluster's definition of RateLimitPolicy is older than this operator: no status.lastKnownGood is stored; \
+                    "the cluster's definition of RateLimitPolicy is older than this operator: no status.{field} is stored; \
                      upgrade the chart weir-crds"
                 );
             }
@@ -99,6 +104,14 @@ impl ClusterSink {
             }
             Err(error) => Err(SinkError::Api(Box::new(error))),
         }
+    }
+
+    /// Returns the field that the CRD does not have, if that is the error of a server-side apply.
+    fn unknown_field(&self, error: &kube::Error) -> Option<(&'static str, &AtomicBool)> {
+        let kube::Error::Api(status) = error else { return None };
+        let is_unknown =
+            |field: &str| status.message.contains(&format!(".status.{field}: field not declared in schema"));
+        NEWER_FIELDS.into_iter().zip(&*self.are_missing).find(|(field, _)| is_unknown(field))
     }
 
     /// Returns the Event for an announcement. The name is fixed here, so a repeated write does not create a second
@@ -144,17 +157,6 @@ impl ClusterSink {
             answer => answer.map(drop),
         }
     }
-}
-
-/// Returns true for the server error of server-side apply that a status causes if the CRD does not have one of its
-/// fields.
-fn is_of_an_unknown_field(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.message.contains("field not declared in schema"))
-}
-
-/// Removes the fields that older CRDs do not have. The rest of the status is still useful.
-fn without_newest(status: &mut Value) -> bool {
-    status.as_object_mut().is_some_and(|fields| fields.remove("lastKnownGood").is_some())
 }
 
 /// Returns the part of a policy's name that fits in the name of an Event, which has 253 bytes at most.

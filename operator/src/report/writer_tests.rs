@@ -16,7 +16,7 @@ use axum::{
 use kube::{Client, Config};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinHandle};
-use weir_api::{RateLimitPolicyStatus, RateLimitStoreStatus, Summary};
+use weir_api::{Fleet, LastKnownGood, RateLimitPolicyStatus, RateLimitStoreStatus, Summary};
 
 use super::{
     super::{ClusterSink, StoreReport},
@@ -48,6 +48,8 @@ struct Script {
     events: Vec<Value>,
     /// The names of the stores whose status was written or refused.
     stores: Vec<String>,
+    /// The fields of a policy's status that the CRD does not have.
+    undeclared: Vec<&'static str>,
 }
 
 type Shared = Arc<Mutex<Script>>;
@@ -81,6 +83,13 @@ async fn answer(State(script): State<Shared>, method: Method, uri: Uri, body: By
     let body: Value = serde_json::from_slice(&body).unwrap();
     script.writes.push(body["status"].clone());
     script.versions.push(body["metadata"]["resourceVersion"].clone());
+    let undeclared = script.undeclared.iter().filter(|field| !body["status"][**field].is_null());
+    let faults: Vec<_> = undeclared.map(|field| format!(".status.{field}: field not declared in schema")).collect();
+    if !faults.is_empty() {
+        let mut failure = failure(500);
+        failure["message"] = json!(format!("failed to create typed patch object: {}", faults.join("\n")));
+        return (StatusCode::INTERNAL_SERVER_ERROR, axum::Json(failure)).into_response();
+    }
     match script.answers.pop_front() {
         None => axum::Json(body).into_response(),
         Some(Answer::Plain404) => (StatusCode::NOT_FOUND, "404 page not found\n").into_response(),
@@ -144,18 +153,13 @@ impl Stage {
     }
 
     fn write_in(&self, number: u64, term: Term) {
+        self.write_status(number, status(number), term);
+    }
+
+    fn write_status(&self, number: u64, status: RateLimitPolicyStatus, term: Term) {
         let key = ObjectKey::new("shop", "checkout");
         let version = Some(number.to_string());
-        let report = Report {
-            key,
-            uid: UID.to_owned(),
-            file: None,
-            changed: None,
-            number,
-            status: status(number),
-            version,
-            term,
-        };
+        let report = Report { key, uid: UID.to_owned(), file: None, changed: None, number, status, version, term };
         self.messages.send(Message::Status(Box::new(report))).unwrap();
     }
 
@@ -204,6 +208,25 @@ async fn a_conflict_is_retried_with_the_new_version() {
     stage.write(1);
     stage.lands(1).await;
     assert_eq!(stage.script.lock().unwrap().versions, ["1", "42"]);
+}
+
+#[tokio::test]
+async fn a_status_is_written_without_the_fields_that_the_crd_does_not_have() {
+    for undeclared in [vec![], vec!["fleet"], vec!["lastKnownGood"], vec!["lastKnownGood", "fleet"]] {
+        let mut stage = Stage::set(&[]).await;
+        stage.script.lock().unwrap().undeclared.clone_from(&undeclared);
+        let whole = RateLimitPolicyStatus {
+            fleet: Some(Fleet { pods_with_share: 0, by_rule: Vec::new() }),
+            last_known_good: Some(LastKnownGood { generation: 1, spec: "{}".to_owned() }),
+            ..status(1)
+        };
+        stage.write_status(1, whole.clone(), Term::unbounded());
+        let landed = timeout(PATIENCE, stage.landed.recv()).await.expect("the status must be written in time");
+        let mut expected = serde_json::to_value(whole).unwrap();
+        undeclared.iter().for_each(|field| drop(expected.as_object_mut().unwrap().remove(*field)));
+        assert_eq!(json!(landed.unwrap().stored.status), expected);
+        assert_eq!(stage.ends().await, 1 + undeclared.len());
+    }
 }
 
 #[tokio::test]
