@@ -83,10 +83,15 @@ impl Store {
         let stored = match &claim.version {
             None => self.leases.create(&PostParams::default(), &self.first(claim, owner)).await,
             Some(version) => {
-                let patch = Patch::Merge(patch(claim, version, owner));
-                let parameters =
-                    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-                self.leases.patch(&self.name, &parameters, &patch).await
+                let has_owner = owner.is_some();
+                match self.patch(claim, version, owner).await {
+                    // The admission plugin OwnerReferencesPermissionEnforcement requires the right to delete Leases.
+                    Err(kube::Error::Api(status)) if status.code == 403 && has_owner => {
+                        tracing::warn!(error = %status.message, "the owner of the lease cannot be set: the lease will not be deleted with the Deployment");
+                        self.patch(claim, version, None).await
+                    }
+                    answer => answer,
+                }
             }
         };
         match stored {
@@ -97,6 +102,12 @@ impl Store {
             }
             Err(error) => Err(error),
         }
+    }
+
+    async fn patch(&self, claim: &Claim, version: &str, owner: Option<Owner>) -> Result<Lease, kube::Error> {
+        let patch = Patch::Merge(patch(claim, version, owner));
+        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        self.leases.patch(&self.name, &parameters, &patch).await
     }
 
     /// Returns a stream of the Lease's changes, which never ends. `None` means that the Lease was deleted.
@@ -207,7 +218,52 @@ fn seconds(lease: Duration) -> i32 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use http::{Method, Request, Response};
+    use http_body_util::BodyExt as _;
+    use kube::client::Body;
+    use tower::service_fn;
+
+    use super::{
+        super::{
+            election::{Election, Step},
+            timing::LeaseTiming,
+        },
+        *,
+    };
+
+    /// The Lease exists without an owner. An admission plugin refuses to set one.
+    #[tokio::test]
+    async fn a_lease_whose_owner_cannot_be_set_is_claimed() {
+        let apiserver = service_fn(async |request: Request<Body>| {
+            let is_patch = request.method() == Method::PATCH;
+            let body = request.into_body().collect().await?.to_bytes();
+            let patch: Value = if is_patch { serde_json::from_slice(&body)? } else { Value::Null };
+            let (status, answer) = if patch["metadata"]["ownerReferences"].is_null() {
+                (200, json!({"metadata": {"name": "weir", "resourceVersion": "8"}, "spec": patch["spec"]}))
+            } else {
+                let message = "cannot set an ownerRef on a resource you can't delete";
+                (403, json!({"status": "Failure", "message": message, "reason": "Forbidden", "code": 403}))
+            };
+            let body = Body::from(answer.to_string().into_bytes());
+            Ok::<_, tower::BoxError>(Response::builder().status(status).body(body)?)
+        });
+        let name =
+            LeaseName { namespace: "weir-system".to_owned(), name: "weir".to_owned(), owner: Some("weir".to_owned()) };
+        let store = Store::new(Client::new(apiserver, "weir-system"), &name);
+        assert!(store.owner().await.is_some(), "the Deployment must be readable");
+        let claim = claim(read(json!({"metadata": {"name": "weir", "resourceVersion": "7"}})));
+        let Ok(Outcome::Stored(stored)) = store.claim(&claim).await else { panic!("the claim must succeed") };
+        assert_eq!(stored.holder.as_deref(), Some("a"));
+    }
+
+    /// Returns the claim of the candidate `a` that finds this Lease.
+    fn claim(record: Record) -> Claim {
+        let timing = LeaseTiming::new(Duration::from_secs(8), Duration::from_secs(2)).expect("a valid timing");
+        let mut election = Election::new("a".to_owned(), timing, 1);
+        election.read(Duration::ZERO, Ok(Some(record)));
+        let Step::Claim(claim) = election.next(Duration::ZERO, 1) else { panic!("a Lease without a holder is free") };
+        claim
+    }
 
     fn read(lease: Value) -> Record {
         record(serde_json::from_value(lease).unwrap())
