@@ -100,3 +100,20 @@ fn a_string_that_looks_like_another_type_stays_a_string() -> Result<()> {
     }
     Ok(())
 }
+
+/// The kubelet expands `$(NAME)` in the operator's arguments, with the variables of the operator's pod.
+#[test]
+fn variables_of_agents_are_not_expanded_in_the_operators_pod() -> Result<()> {
+    const VALUE: &str = "$(POD_NAME) costs $5 or $$5";
+    let env = format!("--set-json=injection.agent.env={}", json!([{"name": "A", "value": VALUE}]));
+    let rendered = values::template(&chart("weir")?, &[env])?.map_err(anyhow::Error::msg)?;
+    let objects = known(&rendered)?;
+    let pods = objects.iter().filter(|it| it["kind"] == "Deployment").map(|it| &it["spec"]["template"]["spec"]);
+    let args = pods.filter_map(|pod| pod["containers"][0]["args"].as_array()).flatten().filter_map(Value::as_str);
+    let settings: Vec<_> = args.filter_map(|arg| arg.strip_prefix("--inject-settings=")).collect();
+    let [settings] = settings[..] else { anyhow::bail!("{settings:?}") };
+    ensure!(!settings.replace("$$", "").contains('$'), "the kubelet would expand {settings}");
+    let read: Value = serde_json::from_str(&settings.replace("$$", "$"))?;
+    ensure!(read["env"][0]["value"] == VALUE, "{read}");
+    Ok(())
+}
