@@ -454,7 +454,8 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
         (&["identity.lifetime=0h0s"], "identity.lifetime 0h0s is too short: set at least 1s"),
         (&["injection.agent.drain=0s"], "injection.agent.drain 0s is too short: set at least 1s"),
         (&["injection.agent.jwks.refresh=0s"], "injection.agent.jwks.refresh 0s is too short: set at least 1s"),
-        (&["injection.agent.jwks.refresh=27h46m40s"], "injection.agent.jwks.refresh 27h46m40s is too long"),
+        (&["injection.agent.drain=277777h46m40s"], "injection.agent.drain 277777h46m40s is too long"),
+        (&["injection.agent.jwks.refresh=277777h46m40s"], "injection.agent.jwks.refresh 277777h46m40s is too long"),
         (
             &["identity.lifetime=1h0m1s", "identity.authorityLifetime=12h"],
             "identity.authorityLifetime 12h is less than twelve times identity.lifetime 1h0m1s",

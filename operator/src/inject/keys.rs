@@ -23,7 +23,7 @@ const AUTHORITIES_FILE: &str = "ca.crt";
 
 const CONFIG_MAP: &str = "the name of a ConfigMap, or NAME/KEY";
 const URL: &str = "an https URL without a user, such as https://issuer.example/.well-known/jwks.json";
-const REFRESH: &str = "whole seconds or minutes such as 5m";
+const REFRESH: &str = "whole seconds or minutes such as 5m, from 1s to 999999999s";
 
 /// A file in a ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq)]

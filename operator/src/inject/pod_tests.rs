@@ -255,7 +255,15 @@ fn before_1_32_it_is_an_ordinary_container() {
 
 #[test]
 fn the_drain_fits_the_grace_period() {
-    for (grace, drain) in [(json!(null), "28s"), (json!(300), "298s"), (json!(2), "1s"), (json!(0), "1s")] {
+    for (grace, drain) in [
+        (json!(null), "28s"),
+        (json!(300), "298s"),
+        (json!(2), "1s"),
+        (json!(0), "1s"),
+        // The apiserver accepts any number.
+        (json!(10_000_000_000_i64), "999999999s"),
+        (json!(i64::MIN), "1s"),
+    ] {
         let mut pod = http();
         pod["spec"]["terminationGracePeriodSeconds"] = grace;
         pod["spec"]["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 15}}});

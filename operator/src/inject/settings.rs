@@ -238,7 +238,7 @@ pub(super) const ANNOTATIONS: [&str; 7] = [
 const LOG_FORMAT: &str = "text or json";
 const LOG_LEVEL: &str = "a level such as info, or levels by module such as info,weir_client::control=debug";
 const MAX_CONNECTIONS: &str = "a number of connections from 1 to 4294967295";
-const DRAIN: &str = "whole seconds or minutes such as 20s, and one second at least";
+const DRAIN: &str = "whole seconds or minutes such as 20s, from 1s to 999999999s";
 const ENV: &str =
     "a list of variables in JSON, as in a container's env: [{\"name\": \"WEIR_IDLE_TIMEOUT\", \"value\": \"30s\"}]";
 const SECURITY_CONTEXT: &str = "a container's securityContext in JSON, such as {\"runAsUser\": 1000}";

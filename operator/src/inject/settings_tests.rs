@@ -27,7 +27,12 @@ fn an_invalid_chart_value_is_named_with_the_fix() {
         (r#"{"logLevel": "info,=="}"#, "it must be a level such as info"),
         (r#"{"maxConnections": 0}"#, "it must be a number of connections from 1"),
         (r#"{"drain": "500ms"}"#, r#"drain is "500ms": it must be whole seconds"#),
-        (r#"{"drain": "0s"}"#, "one second at least"),
+        (r#"{"drain": "0s"}"#, "from 1s to 999999999s"),
+        (r#"{"drain": "300000h"}"#, "from 1s to 999999999s"),
+        (
+            r#"{"jwks": {"url": "https://a/keys", "caConfigMap": "a", "refresh": "1000000000s"}}"#,
+            r#"jwks.refresh is "1000000000s": it must be whole seconds"#,
+        ),
         (
             r#"{"jwks": {"configMap": "a/b/c"}}"#,
             "jwks.configMap is \"a/b/c\": it must be the name of a ConfigMap, or NAME/KEY",
@@ -57,6 +62,7 @@ fn each_invalid_annotation_is_named_with_the_fix() {
         ("weir.dev/agent-log-level", "", "it must be a level such as info"),
         ("weir.dev/agent-max-connections", "many", "it must be a number of connections from 1 to 4294967295"),
         ("weir.dev/agent-drain", "1 hour", "it must be whole seconds or minutes such as 20s"),
+        ("weir.dev/agent-drain", "1000000000s", "from 1s to 999999999s"),
         ("weir.dev/agent-cache", "true", "it must be enabled or disabled"),
         ("weir.dev/agent-env", "A=b", "it must be a list of variables in JSON"),
         (

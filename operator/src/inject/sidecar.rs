@@ -14,6 +14,7 @@ use super::{
     annotations::{Bounds, PodSettings, Resources},
     guard::Guarded,
     ports::{CONTROL_PORT, PROXY_PORT, TELEMETRY_PORT},
+    values::LONGEST,
 };
 use crate::compile::StoreSecrets;
 
@@ -156,7 +157,7 @@ pub(super) fn agent(
 /// The pod sets a longer drain than its grace period allows.
 pub(super) fn drain(spec: &PodSpec, wishes: &PodSettings) -> Result<i64, String> {
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
-    let most = (grace - MARGIN).max(1);
+    let most = grace.saturating_sub(MARGIN).clamp(1, LONGEST);
     match wishes.settings.drain {
         Some(wished) if wished > most && wishes.settings.drain_is_own => Err(format!(
             "annotation weir.dev/agent-drain is {wished} s: its terminationGracePeriodSeconds leaves {most} s; raise it, or \

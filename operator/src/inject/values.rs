@@ -13,6 +13,9 @@ pub(super) fn read<T>(
     parse(&text).map(Some).ok_or_else(|| format!("{name} is {text:?}: it must be {expected}"))
 }
 
+/// The longest duration in a flag of the agent, in seconds. The agent does not start with more digits.
+pub(super) const LONGEST: i64 = 999_999_999;
+
 /// The annotations of a pod, and a list that collects their faults.
 pub(super) struct Of<'a, 'b> {
     pub(super) annotations: &'a BTreeMap<String, String>,
@@ -49,5 +52,5 @@ pub(super) fn shortened(text: &str, most: usize) -> String {
 pub(super) fn seconds(text: &str) -> Option<i64> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || b"hms".contains(&byte));
     let duration: jiff::SignedDuration = text.parse().ok().filter(|_| is_plain)?;
-    (duration.subsec_nanos() == 0 && duration.as_secs() > 0).then(|| duration.as_secs())
+    (duration.subsec_nanos() == 0 && (1..=LONGEST).contains(&duration.as_secs())).then(|| duration.as_secs())
 }
