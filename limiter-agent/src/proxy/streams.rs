@@ -1,7 +1,8 @@
 //! A worker's HTTP/2 connections to the app: one connection, and more if it has as many open streams as the app allows.
 //!
 //! The windows are so large that no client waits for another: even if clients that do not read block all open streams
-//! of a connection, the next stream still makes progress.
+//! of a connection, the next stream still makes progress. One case remains: h2 bounds the memory of unread frames, and
+//! ends a connection beyond [`CONNECTION_WINDOW`].
 
 use std::{
     error::Error,
@@ -23,10 +24,15 @@ use super::{address::AppAddress, connect::ConnectError, executor::OnThisThread, 
 /// The maximum number of streams on one connection, if the app allows as many.
 const MAX_STREAMS: usize = 100;
 
-/// The maximum number of bytes to accept while clients do not read them: of one response, and of all responses on a
-/// connection together.
-const STREAM_WINDOW: u32 = 64 * 1024;
-const CONNECTION_WINDOW: u32 = STREAM_WINDOW * 100;
+/// The maximum number of bytes of one response to accept while its client does not read them. More would be faster only
+/// over a network, and the app is on loopback.
+const STREAM_WINDOW: u32 = 16 * 1024;
+
+/// The window of a connection. The stream windows already bound its unread bytes. h2 also counts 256 bytes for each
+/// unread frame of less data, without its data. If this is more than half of the window of the connection, h2 ends the
+/// connection. So 100 streams of frames of 12 bytes or more can be unread, and the memory of these frames is at most
+/// 32 MiB.
+const CONNECTION_WINDOW: u32 = 64 * 1024 * 1024;
 
 /// The maximum size of a response's head.
 const MAX_HEADER_BYTES: u32 = 64 * 1024;
@@ -176,7 +182,11 @@ pub(super) fn is_unprocessed(error: &hyper::Error) -> bool {
 /// Whether the connection ended before a response. A reset of the stream and an invalid response do not count, because
 /// the app answered.
 pub(super) fn is_cut_off(error: &hyper::Error) -> bool {
-    http2_error(error).is_none_or(|error| error.is_go_away() && error.is_remote())
+    http2_error(error).is_none_or(|error| {
+        // The unread frames of other streams took too much memory.
+        let flooded = error.is_library() && error.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM);
+        error.is_go_away() && (error.is_remote() || flooded)
+    })
 }
 
 /// The error of HTTP/2 behind `error`; `None` for an error of the socket.

@@ -185,6 +185,99 @@ async fn unread_streams_do_not_block_other_clients() {
     drop(stuck);
 }
 
+/// An app of HTTP/2 whose bodies are endless, with frames of this number of bytes. Also returns the number of frames of
+/// bodies that the client does not read.
+async fn small_frames(length: usize) -> (App, Arc<AtomicU64>) {
+    let (unread, asked) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+    let count = Arc::clone(&unread);
+    let app = App::serve_http2(move |request: Request<Incoming>| {
+        let (count, asked) = (Arc::clone(&count), Arc::clone(&asked));
+        async move {
+            let is_unread = match request.uri().path() {
+                "/once" => return Response::new(body("once")),
+                "/second" if asked.fetch_add(1, Relaxed) == 0 => return std::future::pending().await,
+                "/second" => return Response::new(body("again")),
+                path => path == "/unread",
+            };
+            let frames = futures::stream::repeat_with(move || {
+                count.fetch_add(is_unread.into(), Relaxed);
+                Ok(Frame::data(Bytes::from(vec![b'x'; length])))
+            });
+            Response::new(BodyExt::boxed(StreamBody::new(frames)))
+        }
+    });
+    (app.await, unread)
+}
+
+/// A client that accepts this number of bytes of a body without reading them.
+async fn with_window(agent: &Agent, window: u32) -> http2::SendRequest<crate::support::Body> {
+    let io = TokioIo::new(agent.connect().await);
+    let client = http2::Builder::new(TokioExecutor::new()).initial_stream_window_size(window).handshake(io);
+    let (sender, connection) = client.await.expect("HTTP/2");
+    tokio::spawn(connection);
+    sender
+}
+
+fn request_for(path: &str) -> Request<crate::support::Body> {
+    Request::get(format!("http://shop.example.com{path}")).body(empty()).expect("valid")
+}
+
+/// h2 ends a connection if its unread frames take too much memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_small_frames_do_not_end_the_streams_of_other_clients() {
+    const STREAMS: u64 = 20;
+    let (app, unread) = small_frames(16).await;
+    let agent = Agent::start(app.address, &["--workers", "1"]);
+    let mut reader = with_window(&agent, 16 * 1024).await;
+    let mut read = reader.send_request(request_for("/read")).await.expect("a response").into_body();
+    let mut client = with_window(&agent, 0).await;
+    let mut stuck = Vec::new();
+    for _ in 0..STREAMS {
+        stuck.push(client.send_request(request_for("/unread")).await.expect("a response"));
+    }
+    let progress = async {
+        // The app sends frames of all streams in turn. So after 20,000 more frames than are on their way to this client,
+        // the agent has received the unread ones.
+        let mut more = 40_000;
+        while more > 0 {
+            read.frame().await.expect("the body continues").expect("the connection continues");
+            more -= u32::from(unread.load(Relaxed) >= STREAMS * 1_000);
+        }
+    };
+    tokio::time::timeout(PATIENCE, progress).await.expect("no stream is blocked");
+    // The reader itself would end its connection, because it reads the body no further.
+    let once = agent.http2().await.send_request(request_for("/once")).await.expect("a response");
+    assert_eq!(once.into_body().collect().await.expect("a complete body").to_bytes(), "once");
+    drop(stuck);
+}
+
+/// The frames have one byte, so the agent ends the connection to the app.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_repeated_if_unread_frames_of_others_end_its_connection() {
+    let (app, _) = small_frames(1).await;
+    let agent = Agent::start(app.address, &["--workers", "1"]);
+    let mut waits = agent.http2().await;
+    // A request for which a connection was opened is not repeated.
+    assert_eq!(waits.send_request(request_for("/once")).await.expect("a response").status(), 200);
+    let answer = waits.send_request(request_for("/second"));
+    let asked = async {
+        while app.requests() < 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, asked).await.expect("the app is asked");
+    let mut client = with_window(&agent, 0).await;
+    let mut stuck = Vec::new();
+    for _ in 0..10 {
+        // The last request can fail, because the others end its connection.
+        stuck.push(client.send_request(request_for("/unread")).await);
+    }
+    let answer = tokio::time::timeout(PATIENCE, answer).await.expect("in time").expect("a response");
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.into_body().collect().await.expect("a complete body").to_bytes(), "again");
+    drop(stuck);
+}
+
 #[tokio::test]
 async fn a_client_that_never_reads_is_finally_disconnected() {
     let app = App::serve(gibibyte).await;
