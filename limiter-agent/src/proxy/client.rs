@@ -57,10 +57,13 @@ const TICK: Duration = Duration::from_secs(1);
 /// The maximum number of requests that hyper serves before the short path gets the connection again.
 const MOST_THROUGH_HYPER: u64 = 64;
 
-/// The maximum number of bytes to accept while the app does not read them: of one HTTP/2 request body, and of all
-/// bodies on a connection together.
-const STREAM_WINDOW: u32 = 256 * 1024;
-const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+/// The maximum number of bytes of one HTTP/2 request body to accept while nobody reads them: the app does not, or a limit
+/// delays the request or its body. This is the default of HTTP/2.
+const STREAM_WINDOW: u32 = 64 * 1024;
+
+/// The least window of an HTTP/2 connection. If unread frames take more than half of the window, h2 ends the connection:
+/// it counts 256 bytes for each frame of less data, without its data.
+const LEAST_CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 
 /// The maximum number of bytes of one HTTP/2 response to buffer while the client does not read it.
 const SEND_BUFFER: usize = 64 * 1024;
@@ -242,6 +245,12 @@ fn handed_over<S>(parts: Option<http1::Parts<TokioIo<Socket>, S>>, used: bool) -
     }
 }
 
+/// The window of an HTTP/2 connection. It has room for the windows of all streams, so unread bodies never delay the body
+/// of another request.
+fn connection_window(max_streams: u32) -> u32 {
+    max_streams.saturating_mul(STREAM_WINDOW).clamp(LEAST_CONNECTION_WINDOW, i32::MAX.unsigned_abs())
+}
+
 /// Serves an HTTP/2 connection to its end.
 async fn http2<S, F>(stream: TcpStream, service: S, open: &Arc<Open>)
 where
@@ -258,7 +267,7 @@ where
         .max_pending_accept_reset_streams(max_pending_resets(settings.max_streams.get()))
         .max_header_list_size(settings.max_header_bytes)
         .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_connection_window_size(connection_window(settings.max_streams.get()))
         .max_send_buf_size(SEND_BUFFER)
         .serve_connection(io, tracked(&service, &activity, open, Protocol::Http2, false));
     let mut connection = Box::pin(connection);
@@ -437,6 +446,13 @@ async fn leave(mut stream: TcpStream, open: &Open) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The largest window is that of RFC 9113 section 6.9.1.
+    #[test]
+    fn the_window_of_a_connection_has_room_for_all_streams() {
+        let windows = [1, 200, 1_000, u32::MAX].map(connection_window);
+        assert_eq!(windows, [16 << 20, 16 << 20, 1_000 * STREAM_WINDOW, (1 << 31) - 1]);
+    }
 
     #[test]
     fn requests_that_need_hyper_seldom_change_the_path() {

@@ -18,7 +18,10 @@ use tokio::{
 };
 use tokio_tungstenite::client_async;
 
-use crate::support::{Agent, App, PATIENCE, body, echo, json_of, policy, rule, snapshot, with};
+use crate::{
+    hostile::{Answer, frames},
+    support::{Agent, App, PATIENCE, body, echo, json_of, policy, rule, snapshot, with},
+};
 
 /// A burst that no test uses up. A day refills ten units.
 const PLENTY: u64 = 10_000_000;
@@ -285,4 +288,63 @@ async fn uploads_are_shaped() {
         tokio::time::timeout(PATIENCE, agent.client.send(upload(100_000))).await.expect("in time").status(),
         504
     );
+}
+
+/// A policy that stops the body of each upload to `/slow` after a few bytes. Each `x-key` has its own limit.
+fn stopping() -> Value {
+    let more = json!({"match": [{"paths": ["/slow"]}], "key": [{"header": "x-key"}]});
+    counted(bytes_per_day(10, 10, 0), more)
+}
+
+/// A proxy sends the requests of many clients over one connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn throttled_uploads_leave_room_for_the_other_uploads_of_their_connection() {
+    const UPLOADS: usize = 199;
+    let counter = Counter::start().await;
+    let agent = Agent::start(counter.app.address, &["--workers", "1"]);
+    agent.apply(&snapshot(1, &[stopping()])).await;
+    let mut sender = agent.http2().await;
+    let mut post = |path: &str, key: usize, length: usize| {
+        let request = Request::post(agent.url(path)).header("x-key", key.to_string());
+        sender.send_request(request.body(body(vec![b'x'; length])).expect("valid"))
+    };
+    // The client learns the windows of the agent.
+    assert_eq!(post("/", 0, 1).await.expect("a response").status(), 200);
+    let slow: Vec<_> = (0..UPLOADS).map(|key| post("/slow", key, 256 * 1024)).collect();
+    let other = tokio::time::timeout(PATIENCE, post("/", 0, 10)).await.expect("in time");
+    assert_eq!(other.expect("a response").status(), 200);
+    drop(slow);
+}
+
+/// The frames of a gRPC stream can be as small.
+#[tokio::test]
+async fn throttled_uploads_of_small_frames_do_not_end_their_connection() {
+    const UPLOADS: usize = 4;
+    const FRAME: [u8; 20] = [b'x'; 20];
+    // As many frames as the window of a stream has room for.
+    const FRAMES: usize = 64 * 1024 / FRAME.len();
+    let counter = Counter::start().await;
+    let agent = Agent::start(counter.app.address, &[]);
+    agent.apply(&snapshot(1, &[stopping()])).await;
+    let head = |stream: u32, path: &str| {
+        let key = stream.to_string();
+        let fields =
+            [(":method", "POST"), (":scheme", "http"), (":authority", "a"), (":path", path), ("x-key", key.as_str())];
+        frames::headers(stream, &frames::block(fields), false)
+    };
+    let mut client = agent.connect().await;
+    client.write_all(&frames::greeting()).await.expect("sent");
+    // The agent enlarges the window of the connection.
+    let mut heard = [0; 9];
+    while heard[3] != frames::kind::WINDOW_UPDATE {
+        client.read_exact(&mut heard).await.expect("a frame");
+        let mut payload = vec![0; usize::from(u16::from_be_bytes([heard[1], heard[2]]))];
+        client.read_exact(&mut payload).await.expect("a frame");
+    }
+    client.write_all(&head(1, "/")).await.expect("sent");
+    for stream in (3..).step_by(2).take(UPLOADS) {
+        client.write_all(&head(stream, "/slow")).await.expect("sent");
+        client.write_all(&frames::data(stream, &FRAME, false).repeat(FRAMES)).await.expect("sent");
+    }
+    assert_eq!(frames::ask(client, &frames::data(1, b"x", true)).await, Answer::Status(200));
 }
