@@ -39,8 +39,13 @@ const LEAST_OF_OPERATOR: Duration = Duration::from_millis(250);
 /// The number of answers after which [`Deadline`] decides.
 const ENOUGH: u32 = 16;
 
-/// The deadline of a probe, which includes the time to connect.
+/// The deadline of a probe.
 const PROBE: Duration = Duration::from_secs(1);
+
+/// The deadline of a probe that opens a new connection. It is longer than all steps of opening one, which have their own
+/// time limits, because the next probe drops a connection that is not open yet. Each silent Sentinel or node of a cluster
+/// takes 1 or 2 s.
+const RECONNECT: Duration = Duration::from_secs(10);
 
 /// The time without a question after which the store is probed.
 const IDLE: Duration = Duration::from_secs(5);
@@ -499,7 +504,8 @@ impl StoreClient {
         let terms = quota.ok().and_then(|quota| StoreTerms::new(0, &[(0, quota)]).ok());
         let (hash, owed) = if self.asks_operator() { (0, 0) } else { (self.random().into(), 1) };
         let (Some(terms), Ok(key)) = (terms, Key::new("weir.probe", hash)) else { return };
-        let _ = self.ask_repeatedly(&key, &Take { requests: 0, owed, ..Take::new(&terms) }, PROBE).await;
+        let most = if reconnects { RECONNECT } else { PROBE };
+        let _ = self.ask_repeatedly(&key, &Take { requests: 0, owed, ..Take::new(&terms) }, most).await;
     }
 
     /// Returns whether to probe now, and whether that needs a new connection.

@@ -388,6 +388,36 @@ async fn sentinel_names_the_server_that_leads() {
     assert_eq!(third.granted, 1);
 }
 
+/// A node can fail that has both the first Sentinel and the leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_store_is_found_again_while_its_first_sentinel_is_silent() {
+    let mut leader = Server::redis(&[]);
+    let sentinel = Server::sentinel(leader.port);
+    // The kernel accepts connections to this socket, and nobody answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let endpoints = vec![silent.local_addr().expect("an address").to_string(), sentinel.endpoint()];
+    let open = move || {
+        let topology = Topology::Sentinel { service: "limits".to_owned(), credentials: None };
+        let config = RedisConfig { topology, endpoints: endpoints.clone(), tls: None, credentials: None };
+        RedisStore::new(config).map(Backend::Redis).map_err(|invalid| invalid.to_string())
+    };
+    let start = Instant::now();
+    let client = StoreClient::start(StoreParts {
+        name: "shop/limits".to_owned(),
+        open: Box::new(open),
+        clock: Box::new(move || start.elapsed()),
+        took: Box::new(|_| {}),
+        runtime: Handle::current(),
+        seed: 1,
+    });
+    let terms = five();
+    while client.ask(&key(1), &Take::new(&terms)).await.is_err() {}
+    leader.kill();
+    wait_until("the store is lost", || !client.condition().reached);
+    leader.restart();
+    wait_until("the store is reached", || client.condition().reached);
+}
+
 /// Starts a cluster of three nodes.
 fn cluster() -> Vec<Server> {
     // The bus has a separate port, because the default one, which is 10,000 higher, is possibly in use.
