@@ -107,6 +107,11 @@ impl DeferredCost {
         }
     }
 
+    /// Whether the limit has room after everything that it was charged, also ahead.
+    pub(super) fn has_room(&self, now: Time) -> bool {
+        self.rule.limits.as_ref().is_none_or(|limits| limits.limiter.peek(now, &self.key, 1).is_ok())
+    }
+
     /// Returns the number of bodies that wait for this key of the rule.
     pub(super) fn queue_len(&self) -> usize {
         self.rule.limits.as_ref().map_or(0, |limits| limits.limiter.queue_len(&self.key))

@@ -1,8 +1,8 @@
 //! Bodies of requests and responses whose bytes are counted by limits.
 //!
-//! A frame passes at the time for which every limit has reserved capacity for it. So the bytes that a limit has
-//! admitted are never more than its burst, its debt, and the refill since. A frame that is larger than the burst passes
-//! in pieces, and the body is not read faster than it passes.
+//! A frame passes at the time for which every limit has reserved capacity for it, or earlier if the limits are raised.
+//! So the bytes that a limit has admitted are never more than its burst, its debt, and the refill since. A frame that is
+//! larger than the burst passes in pieces, and the body is not read faster than it passes.
 //!
 //! The bodies of one key wait in a queue, and only the first body is charged, a few milliseconds ahead. So each body
 //! gets its share. If a client disconnects, its charge is the latest charge, and is given back completely.
@@ -31,8 +31,8 @@ use crate::{
 /// costs a timer.
 const AHEAD: Duration = Duration::from_millis(10);
 
-/// The longest wait before the next attempt if no reservation is possible.
-const RETRY: Duration = Duration::from_secs(60);
+/// The longest sleep before a body looks at its limits again: no event wakes it when a limit is raised.
+const MAX_SLEEP: Duration = Duration::from_secs(1);
 
 /// The body of a request or of a response behind the limits.
 #[derive(Debug)]
@@ -67,11 +67,36 @@ struct Counted<B> {
 /// The wait for the next piece.
 #[derive(Debug)]
 struct Turn {
-    at: Pin<Box<Sleep>>,
+    /// The time for which the charges reserve capacity.
+    at: Time,
+    sleep: Pin<Box<Sleep>>,
     /// The number of bytes that pass after the wait; 0 if the wait is only for the next attempt.
     length: usize,
     /// The charges for these bytes, with the index of the cost.
     charges: Vec<(usize, RuleCharge)>,
+}
+
+impl Turn {
+    fn new(now: Time, at: Time, length: usize, charges: Vec<(usize, RuleCharge)>) -> Self {
+        Self { at, sleep: sleep(now, at), length, charges }
+    }
+
+    /// Ready at the time of the reservation, or when the limits have room after all charges, of which these are the
+    /// last. A raised limit has room earlier.
+    fn poll_over(&mut self, costs: &[DeferredCost], clock: MonotonicClock, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            ready!(self.sleep.as_mut().poll(cx));
+            let now = clock.now();
+            if now >= self.at || costs.iter().filter(|cost| cost.enforced).all(|cost| cost.has_room(now)) {
+                return Poll::Ready(());
+            }
+            self.sleep = sleep(now, self.at);
+        }
+    }
+}
+
+fn sleep(now: Time, until: Time) -> Pin<Box<Sleep>> {
+    Box::pin(tokio::time::sleep(until.duration_since(now).min(MAX_SLEEP)))
 }
 
 /// A reservation for some bytes.
@@ -101,11 +126,11 @@ impl<B: Body<Data = Bytes> + Unpin> Counted<B> {
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         loop {
             if let Some(turn) = &mut self.turn {
-                ready!(turn.at.as_mut().poll(cx));
+                ready!(turn.poll_over(&self.costs, self.clock, cx));
                 let length = turn.length;
                 self.turn = None;
-                self.position = None;
                 if length > 0 {
+                    self.position = None;
                     return Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))));
                 }
             }
@@ -170,7 +195,7 @@ impl<B> Counted<B> {
                     charges.extend(granted.charges);
                 }
                 Err(wait) if length == 0 => {
-                    at = now.saturating_add(wait.min(RETRY));
+                    at = now.saturating_add(wait.min(MAX_SLEEP));
                     break;
                 }
                 Err(_) => break,
@@ -183,8 +208,7 @@ impl<B> Counted<B> {
         let position = self.position.take().unwrap_or_else(|| self.enqueue());
         position.stay_until(at);
         self.position = Some(position);
-        let at = Box::pin(tokio::time::sleep(at.duration_since(now)));
-        self.turn = Some(Turn { at, length, charges });
+        self.turn = Some(Turn::new(now, at, length, charges));
         None
     }
 

@@ -1,6 +1,10 @@
 //! Costs that the response supplies.
 
-use std::{pin::Pin, task::Context, time::Duration};
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use http_body::Body;
 use http_body_util::BodyExt;
@@ -63,6 +67,38 @@ async fn two_bodies_share_the_rate() {
         assert!(passed <= 2500 + at, "{passed} bytes within {at} ms");
     }
     assert_eq!(passed, 10_000);
+}
+
+/// The first body has reserved capacity in 4.8 hours. With 1 unit per day it cannot, because a reservation reaches at most
+/// twelve hours ahead.
+#[tokio::test(start_paused = true)]
+async fn a_higher_limit_lets_bodies_pass_that_wait() {
+    let of = |requests| {
+        let limit = limit("TokenBucketWithDebt", requests, 86_400_000, json!({"burst": 1000}));
+        [policy("p", &[rule("r", &[limit], json!({"cost": "responseBytes"}))])]
+    };
+    for before in [10, 1] {
+        let limits = Limits::new(&of(before));
+        let (mut one, mut other) = (limits.send(get("/2000"), body).await, limits.send(get("/2000"), body).await);
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let mut passed = 0;
+        for body in [one.body_mut(), other.body_mut()] {
+            while let Poll::Ready(frame) = Pin::new(&mut *body).poll_frame(&mut context) {
+                passed += frame.expect("a frame").expect("no error").into_data().expect("data").len() as u64;
+            }
+        }
+        // 1000 bytes per second.
+        limits.apply(&of(86_400_000));
+        let (one, other) = tokio::join!(read(&limits, one.into_body()), read(&limits, other.into_body()));
+        let mut all = [one, other].concat();
+        all.sort_unstable();
+        for (at, length) in all {
+            passed += length as u64;
+            assert!(passed <= 1000 + at, "{before} per day: {passed} bytes within {at} ms");
+            assert!(at <= passed.saturating_sub(1000) + 2000, "{before} per day: {passed} bytes at {at} ms");
+        }
+        assert_eq!(passed, 4000);
+    }
 }
 
 #[tokio::test(start_paused = true)]
