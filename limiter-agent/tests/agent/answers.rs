@@ -6,13 +6,16 @@ use http::{Request, Response, Version};
 use http_body_util::BodyExt;
 use hyper::{body::Incoming, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
     sync::Semaphore,
 };
 
-use crate::support::{Agent, App, Body, PATIENCE, body, empty, read_head, request};
+use crate::support::{
+    Agent, App, Body, PATIENCE, body, daily, empty, policy, read_head, request, rule, snapshot, with,
+};
 
 /// The path of a request: in place, through hyper, or over HTTP/2.
 #[derive(Clone, Copy, Debug)]
@@ -252,6 +255,24 @@ async fn interim_responses_reach_http1_clients() {
     let endless = raw(&agent, "GET /endless HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
     let (interim, last) = endless.rsplit_once("HTTP/1.1 ").expect("a response");
     assert!(last.starts_with("504 ") && interim.ends_with("103 Early Hints\r\nx: y\r\n\r\n"), "{last}");
+}
+
+/// hyper's path sends no interim responses.
+#[tokio::test]
+async fn a_cost_in_an_interim_response_does_not_reach_the_client() {
+    let app = raw_app(|_| {
+        let interim = "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\nX-Units: 40\r\n\r\n";
+        vec![format!("{interim}HTTP/1.1 200 OK\r\nx-units: 40\r\ncontent-length: 0\r\n\r\n")]
+    })
+    .await;
+    let agent = Agent::start(app, &[]);
+    let cost = json!({"cost": {"responseHeader": {"name": "x-units", "most": 1000}}});
+    let limits = [daily("d", "TokenBucketWithDebt", 1000)];
+    agent.apply(&snapshot(1, &[policy("p", &[with(rule("all", &limits), cost)])])).await;
+    let heard = raw(&agent, "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    assert!(!heard.to_ascii_lowercase().contains("x-units"), "{heard:?}");
+    let interim = "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n";
+    assert!(std::env::var_os("WEIR_TEST_IN_PLACE").is_some() || heard.starts_with(interim), "{heard:?}");
 }
 
 #[tokio::test]

@@ -273,7 +273,7 @@ async fn receive_head(
                 }
                 Answer::Interim(head) => {
                     let length = head.length;
-                    write::interim(&head, &mut out.bytes);
+                    write::interim(&head, context.costs(), &mut out.bytes);
                     app.consume(length);
                     looked_at = 0;
                     // Boxed, because interim responses are rare.

@@ -79,9 +79,12 @@ pub(super) fn to_app(request: &Request<'_, '_>, peer: &Peer, to: &mut Vec<u8>) {
 }
 
 /// Writes an interim response of the app for the client. It has no body, and its connection stays open.
-pub(super) fn interim(response: &Response<'_, '_>, to: &mut Vec<u8>) {
+pub(super) fn interim(response: &Response<'_, '_>, costs: &[DeferredCost], to: &mut Vec<u8>) {
     status_line(response.status, response.reason, to);
     for (field, kind) in response.fields.iter().zip(response.kinds) {
+        if is_cost(costs, field.name) {
+            continue;
+        }
         let passes = match kind {
             Field::Connection
             | Field::ContentLength
@@ -114,7 +117,7 @@ pub(super) fn to_client(
     let has_length = !coded && response.status != 204 && response.has(Field::ContentLength);
     let mut dated = false;
     for (field, kind) in response.fields.iter().zip(response.kinds) {
-        if costs.iter().any(|cost| cost.header().is_some_and(|name| is(field.name, name))) {
+        if is_cost(costs, field.name) {
             continue;
         }
         let passes = match kind {
@@ -239,6 +242,11 @@ fn end_line(to: &mut Vec<u8>) {
 
 fn is(name: &str, known: &header::HeaderName) -> bool {
     name.eq_ignore_ascii_case(known.as_str())
+}
+
+/// Whether the field contains a cost. Clients must not see it.
+fn is_cost(costs: &[DeferredCost], name: &str) -> bool {
+    costs.iter().any(|cost| cost.header().is_some_and(|header| is(name, header)))
 }
 
 /// Writes the joined values of all fields of a kind. Returns false if there is none.
