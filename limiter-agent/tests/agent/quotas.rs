@@ -358,6 +358,19 @@ async fn an_invalid_report_names_the_field() {
 }
 
 #[tokio::test]
+async fn a_wrong_report_does_not_make_counters_go_backwards() {
+    let agent = Agent::service(&[]);
+    let channel = channel(&agent).await;
+    let plane = DataPlane::open(&channel).await;
+    plane.report("shop", &[("user", "ann")], 7, 9);
+    plane.report("shop", &[("user", "ann")], u64::MAX, u64::MAX);
+    for (decision, before) in [("allowed", 7.0), ("denied", 9.0)] {
+        let series = format!("weir_quota_requests_total{{decision=\"{decision}\"}}");
+        agent.until_metric(&series, before + f64::from(u32::MAX)).await;
+    }
+}
+
+#[tokio::test]
 async fn a_drain_ends_the_streams() {
     let mut agent = Agent::service(&["--drain", "30s"]);
     agent.apply(&snapshot(1, &[per_user(100)])).await;

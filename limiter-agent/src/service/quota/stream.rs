@@ -121,8 +121,9 @@ impl QuotaStream {
             if entries.contains_key("") {
                 return Err(format!("{}: a key must not be empty", path()));
             }
-            quotas.allowed.fetch_add(allowed, Relaxed);
-            quotas.denied.fetch_add(denied, Relaxed);
+            // A larger number is wrong, and would make the counter overflow.
+            quotas.allowed.fetch_add(allowed.min(u32::MAX.into()), Relaxed);
+            quotas.denied.fetch_add(denied.min(u32::MAX.into()), Relaxed);
             let bucket = Bucket { domain: Arc::clone(&domain), entries };
             let reported = quotas.allocator().report(self.id, bucket, Usage { allowed, denied }, now);
             if reported == Err(TooManyBuckets) && quotas.refused_buckets.fetch_add(1, Relaxed) == 0 {
