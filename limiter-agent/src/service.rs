@@ -7,12 +7,14 @@
 //! translates.
 
 mod answer;
+mod codec;
 #[cfg(test)]
 mod fuzz;
 mod health;
 mod messages;
 mod quota;
 mod tls;
+mod wire;
 mod worker;
 
 use std::{
@@ -42,16 +44,16 @@ use tonic_health::{
     pb::health_server::HealthServer,
     server::{HealthReporter, HealthService},
 };
-use tonic_prost::ProstCodec;
 use weir_client::agent::ConnectionSlots;
 use weir_enforce::LiveRules;
 use weir_tower::MonotonicClock;
 
 use self::{
     answer::{InvalidQuestion, answer},
+    codec::{Asked, QuestionCodec, ReportCodec},
     health::DrainedHealth,
     messages::{Code, RateLimitRequest, RateLimitResponse},
-    quota::{QuotaResponse, StreamRateLimitQuotas, UsageReports},
+    quota::StreamRateLimitQuotas,
 };
 
 pub(crate) use self::{
@@ -68,6 +70,9 @@ const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit
 /// The maximum size of a question, in bytes. Questions of Envoy have some hundred bytes, but a client's header can be in
 /// several descriptors. Envoy lets a request pass if the service refuses its question.
 const MAX_QUESTION: usize = 4 * 1024 * 1024;
+
+/// The maximum size of a question in JSON, in bytes. While it is read, it takes up to 20 times this memory.
+const MAX_JSON: usize = 256 * 1024;
 
 /// The results of questions, as in `weir_service_questions_total`.
 pub(crate) const RESULTS: [&str; 3] = ["ok", "over_limit", "invalid"];
@@ -130,8 +135,11 @@ impl RateLimitService {
         self.questions.each_ref().map(|count| count.load(Relaxed))
     }
 
-    async fn answer(&self, question: &RateLimitRequest) -> Result<RateLimitResponse, InvalidQuestion> {
-        let answer = answer(&self.rules, question).await;
+    async fn answer(&self, question: Asked) -> Result<RateLimitResponse, InvalidQuestion> {
+        let answer = match question {
+            Ok(question) => answer(&self.rules, &question).await,
+            Err(invalid) => Err(invalid),
+        };
         let result = match &answer {
             Ok(response) if response.overall_code == i32::from(Code::Ok) => 0,
             Ok(_) => 1,
@@ -150,7 +158,7 @@ fn router(service: Arc<RateLimitService>) -> Router {
         .route(PATH, post(grpc))
         .route(quota::PATH, post(quotas))
         .route_service("/grpc.health.v1.Health/{method}", health)
-        .route("/json", post(json).layer(DefaultBodyLimit::max(MAX_QUESTION)))
+        .route("/json", post(json).layer(DefaultBodyLimit::max(MAX_JSON)))
         .fallback(not_found)
         .with_state(service)
 }
@@ -158,14 +166,14 @@ fn router(service: Arc<RateLimitService>) -> Router {
 /// The only method of the gRPC service.
 struct ShouldRateLimit(Arc<RateLimitService>);
 
-impl UnaryService<RateLimitRequest> for ShouldRateLimit {
+impl UnaryService<Asked> for ShouldRateLimit {
     type Response = RateLimitResponse;
     type Future = Pin<Box<dyn Future<Output = Result<tonic::Response<RateLimitResponse>, Status>> + Send>>;
 
-    fn call(&mut self, request: tonic::Request<RateLimitRequest>) -> Self::Future {
+    fn call(&mut self, request: tonic::Request<Asked>) -> Self::Future {
         let service = Arc::clone(&self.0);
         Box::pin(async move {
-            match service.answer(request.get_ref()).await {
+            match service.answer(request.into_inner()).await {
                 Ok(response) => Ok(tonic::Response::new(response)),
                 Err(invalid) => Err(Status::invalid_argument(invalid.to_string())),
             }
@@ -174,14 +182,12 @@ impl UnaryService<RateLimitRequest> for ShouldRateLimit {
 }
 
 async fn grpc(State(service): State<Arc<RateLimitService>>, request: Request<Body>) -> Response {
-    let codec = ProstCodec::<RateLimitResponse, RateLimitRequest>::default();
-    let mut grpc = Grpc::new(codec).max_decoding_message_size(MAX_QUESTION);
+    let mut grpc = Grpc::new(QuestionCodec).max_decoding_message_size(MAX_QUESTION);
     grpc.unary(ShouldRateLimit(service), request).await.map(Body::new)
 }
 
 async fn quotas(State(service): State<Arc<RateLimitService>>, request: Request<Body>) -> Response {
-    let codec = ProstCodec::<QuotaResponse, UsageReports>::default();
-    let mut grpc = Grpc::new(codec).max_decoding_message_size(quota::MAX_REPORT);
+    let mut grpc = Grpc::new(ReportCodec).max_decoding_message_size(quota::MAX_REPORT);
     grpc.streaming(StreamRateLimitQuotas(service), request).await.map(Body::new)
 }
 
@@ -196,7 +202,7 @@ async fn json(State(service): State<Arc<RateLimitService>>, body: Bytes) -> Resp
     if json.end().is_err() {
         return invalid("the body must have one question, and nothing after it".to_owned());
     }
-    match service.answer(&question).await {
+    match service.answer(Ok(question)).await {
         Ok(response) => {
             let is_ok = response.overall_code == i32::from(Code::Ok);
             let status = if is_ok { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };

@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
+use prost::DecodeError;
 use weir_enforce::{
     Descriptor, DescriptorAnswer, DescriptorLimit, DescriptorState, DescriptorVerdict, LimitState, LiveRules,
 };
 
-use super::messages::{
-    Code, DescriptorStatus, HeaderValue, LimitOverride, RateLimit, RateLimitDescriptor, RateLimitRequest,
-    RateLimitResponse, Unit,
+use super::{
+    messages::{
+        Code, DescriptorStatus, HeaderValue, LimitOverride, RateLimit, RateLimitDescriptor, RateLimitRequest,
+        RateLimitResponse, Unit,
+    },
+    wire::Values,
 };
 
 /// The maximum number of descriptors of one question. Envoy sends a few.
@@ -53,6 +57,25 @@ pub(crate) async fn answer(
         DescriptorVerdict::Waits(wait) => wait.answer().await,
     };
     Ok(response(answer))
+}
+
+/// Counts the elements of the lists of a question that is not decoded yet.
+pub(super) fn check_counts(question: &[u8]) -> Result<Result<(), InvalidQuestion>, DecodeError> {
+    const DESCRIPTORS: u32 = 2;
+    const ENTRIES: u32 = 1;
+    let mut too_many = None;
+    let mut descriptors = 0;
+    for descriptor in Values::of(question, DESCRIPTORS) {
+        let entries = Values::of(descriptor?, ENTRIES).count();
+        if entries > MAX_ENTRIES && too_many.is_none() {
+            too_many = Some(InvalidQuestion::TooManyEntries(descriptors, entries));
+        }
+        descriptors += 1;
+    }
+    if descriptors > MAX_DESCRIPTORS {
+        too_many = Some(InvalidQuestion::TooMany(descriptors));
+    }
+    Ok(too_many.map_or(Ok(()), Err))
 }
 
 fn check(question: &RateLimitRequest) -> Result<(), InvalidQuestion> {

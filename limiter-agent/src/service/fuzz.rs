@@ -12,8 +12,9 @@ use weir_tower::MonotonicClock;
 
 use super::{
     answer::answer,
+    codec::decode_question,
     messages::{Code, RateLimitRequest},
-    quota::UsageReports,
+    quota::{BucketUsage, usages},
 };
 
 /// The limits of the rules `user`, which accepts limits up to `LARGEST`, and `tenant`.
@@ -31,7 +32,8 @@ fn any_question_is_refused_or_answered_as_the_model_does() {
             let question = Question::any(&mut choices);
             let expected = model.is_admitted(&question);
             let bytes = question.binary();
-            let asked = RateLimitRequest::decode(&*bytes).map_err(|error| error.to_string())?;
+            let asked =
+                decode_question(&bytes).map_err(|error| error.to_string())?.map_err(|invalid| invalid.to_string())?;
             let of_binary = decided(&binary, &asked)?;
             let asked = serde_json::from_value(question.json()).map_err(|error| error.to_string())?;
             let of_json = decided(&json, &asked)?;
@@ -53,16 +55,25 @@ fn garbled(rules: &LiveRules, mut bytes: Vec<u8>, choices: &mut Choices<'_>) -> 
         }
     }
     bytes.truncate(bytes.len() - choices.below(4).min(bytes.len()));
-    if let Ok(asked) = RateLimitRequest::decode(&*bytes) {
+    let (decoded, checked) = (RateLimitRequest::decode(&*bytes), decode_question(&bytes));
+    let is_same = match (&checked, &decoded) {
+        (Ok(Ok(checked)), Ok(decoded)) => checked == decoded,
+        (Ok(Err(_)), _) | (Err(_), Err(_)) => true,
+        (Ok(Ok(_)), Err(_)) | (Err(_), Ok(_)) => false,
+    };
+    if !is_same {
+        return Err(format!("{bytes:?} is {checked:?}, and {decoded:?} for prost"));
+    }
+    if let Ok(asked) = decoded {
         decided(rules, &asked)?;
     }
     if let Ok(asked) = serde_json::from_slice::<RateLimitRequest>(&bytes) {
         decided(rules, &asked)?;
     }
-    if let Ok(reports) = UsageReports::decode(&*bytes) {
-        let again = UsageReports::decode(&*reports.encode_to_vec()).map_err(|error| error.to_string())?;
-        if again != reports {
-            return Err(format!("{reports:?} was written as {again:?}"));
+    for (usage, count) in usages(&bytes).map_while(Result::ok) {
+        // An entry with the key of another one replaces it.
+        if BucketUsage::decode(usage).is_ok_and(|usage| usage.bucket_id.unwrap_or_default().bucket.len() > count) {
+            return Err(format!("{usage:?} has more than {count} entries"));
         }
     }
     Ok(())

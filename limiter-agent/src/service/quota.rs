@@ -21,10 +21,9 @@ use weir_enforce::{Descriptor, DescriptorStanding, DescriptorVerdict, LimitState
 
 use self::allocator::{Allocator, Assignment, Bucket, Limit, Standing};
 
-pub(super) use self::{
-    messages::{QuotaResponse, UsageReports},
-    stream::StreamRateLimitQuotas,
-};
+#[cfg(test)]
+pub(super) use self::messages::{BucketUsage, usages};
+pub(super) use self::{messages::QuotaResponse, stream::StreamRateLimitQuotas};
 
 /// The name of the gRPC service.
 pub(super) const NAME: &str = "envoy.service.rate_limit_quota.v3.RateLimitQuotaService";

@@ -32,6 +32,7 @@ mod resets;
 mod restarts;
 mod rollouts;
 mod service;
+mod service_memory;
 mod shared;
 mod shared_bans;
 mod slow;

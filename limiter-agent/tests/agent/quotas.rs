@@ -23,7 +23,7 @@ use crate::{
     tls::{files, flags},
 };
 
-const METHOD: &str = "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
+pub(crate) const METHOD: &str = "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
 
 #[derive(Clone, PartialEq, Message)]
 struct Reports {

@@ -4,18 +4,29 @@
 
 use std::collections::BTreeMap;
 
-use prost::{Enumeration, Message, Oneof};
+use prost::{DecodeError, Enumeration, Message, Oneof};
 
-use crate::service::messages::Duration;
+use crate::service::{messages::Duration, wire::Values};
 
-/// What a data plane reports.
-#[derive(Clone, PartialEq, Message)]
+/// What a data plane reports, without its [`usages`].
+#[derive(Clone, PartialEq, Eq, Message)]
 pub(crate) struct UsageReports {
     /// The domain, which names the rules. Later messages of a stream may omit it.
     #[prost(string, tag = "1")]
     pub(crate) domain: String,
-    #[prost(message, repeated, tag = "2")]
-    pub(crate) bucket_quota_usages: Vec<BucketUsage>,
+}
+
+/// Returns the messages [`BucketUsage`] of a report, and the number of entries of each of them.
+pub(crate) fn usages(reports: &[u8]) -> impl Iterator<Item = Result<(&[u8], usize), DecodeError>> {
+    const USAGES: u32 = 2;
+    const BUCKET_ID: u32 = 1;
+    const BUCKET: u32 = 1;
+    Values::of(reports, USAGES).map(|usage| {
+        let usage = usage?;
+        // A decoder merges the values of a field that is not a list.
+        let entries = Values::of(usage, BUCKET_ID).map(|id| id.map(|id| Values::of(id, BUCKET).count()));
+        Ok((usage, entries.sum::<Result<usize, _>>()?))
+    })
 }
 
 /// The requests of one bucket since the last report.

@@ -7,7 +7,9 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use futures::{Stream, future::join_all, stream::unfold};
+use prost::Message;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tonic::{Status, Streaming, server::StreamingService};
 use weir_enforce::{MAX_DOMAIN_BYTES, RulesInForce};
@@ -17,7 +19,7 @@ use super::{
     charge,
     messages::{
         Abandon, Action, BlanketRule, BucketAction, BucketId, BucketUsage, QuotaAssignment, QuotaResponse,
-        RateLimitStrategy, Strategy, TokenBucket, UsageReports,
+        RateLimitStrategy, Strategy, TokenBucket, UsageReports, usages,
     },
     standing,
 };
@@ -36,12 +38,12 @@ const MAX_ENTRIES: usize = 50;
 /// The only method of the gRPC service.
 pub(crate) struct StreamRateLimitQuotas(pub(crate) Arc<RateLimitService>);
 
-impl StreamingService<UsageReports> for StreamRateLimitQuotas {
+impl StreamingService<Bytes> for StreamRateLimitQuotas {
     type Response = QuotaResponse;
     type ResponseStream = Pin<Box<dyn Stream<Item = Result<QuotaResponse, Status>> + Send>>;
     type Future = Ready<Result<tonic::Response<Self::ResponseStream>, Status>>;
 
-    fn call(&mut self, request: tonic::Request<Streaming<UsageReports>>) -> Self::Future {
+    fn call(&mut self, request: tonic::Request<Streaming<Bytes>>) -> Self::Future {
         let stream = QuotaStream::open(Arc::clone(&self.0), request.into_inner());
         let answers = unfold(Some(stream), async |stream| {
             let mut stream = stream?;
@@ -57,7 +59,7 @@ impl StreamingService<UsageReports> for StreamRateLimitQuotas {
 /// A data plane with its connection. It leaves the allocator when this value is dropped.
 struct QuotaStream {
     service: Arc<RateLimitService>,
-    reports: Streaming<UsageReports>,
+    reports: Streaming<Bytes>,
     id: StreamId,
     domain: Option<Arc<str>>,
     /// The rules for which the assignments were made.
@@ -66,7 +68,7 @@ struct QuotaStream {
 }
 
 impl QuotaStream {
-    fn open(service: Arc<RateLimitService>, reports: Streaming<UsageReports>) -> Self {
+    fn open(service: Arc<RateLimitService>, reports: Streaming<Bytes>) -> Self {
         let (id, rules) = (service.quotas.allocator().open(), service.rules.load());
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -79,7 +81,7 @@ impl QuotaStream {
             tokio::select! {
                 () = self.service.drain.cancelled() => return Ok(None),
                 reports = self.reports.message() => match reports? {
-                    Some(reports) => self.read(reports).map_err(Status::invalid_argument)?,
+                    Some(reports) => self.read(&reports).map_err(Status::invalid_argument)?,
                     None => return Ok(None),
                 },
                 _ = self.ticks.tick() => {}
@@ -92,7 +94,8 @@ impl QuotaStream {
     }
 
     /// Reads a report, or returns what is wrong with it.
-    fn read(&mut self, reports: UsageReports) -> Result<(), String> {
+    fn read(&mut self, message: &[u8]) -> Result<(), String> {
+        let reports = UsageReports::decode(message).map_err(|error| error.to_string())?;
         let domain = match &self.domain {
             Some(known) if reports.domain.is_empty() || *reports.domain == **known => Arc::clone(known),
             Some(known) => {
@@ -108,16 +111,18 @@ impl QuotaStream {
         };
         let now = self.service.clock.now();
         let quotas = &self.service.quotas;
-        for (index, usage) in reports.bucket_quota_usages.into_iter().enumerate() {
-            let BucketUsage { bucket_id, num_requests_allowed: allowed, num_requests_denied: denied } = usage;
-            let entries = bucket_id.unwrap_or_default().bucket;
+        for (index, usage) in usages(message).enumerate() {
+            let (usage, count) = usage.map_err(|error| error.to_string())?;
             let path = || format!("bucket_quota_usages[{index}].bucket_id.bucket");
-            if entries.is_empty() {
+            if count == 0 {
                 return Err(format!("{}: must not be empty: set bucket_id_builder in the proxy's filter", path()));
             }
-            if entries.len() > MAX_ENTRIES {
-                return Err(format!("{}: has {}, and at most {MAX_ENTRIES} are allowed", path(), entries.len()));
+            if count > MAX_ENTRIES {
+                return Err(format!("{}: has {count}, and at most {MAX_ENTRIES} are allowed", path()));
             }
+            let usage = BucketUsage::decode(usage).map_err(|error| error.to_string())?;
+            let BucketUsage { bucket_id, num_requests_allowed: allowed, num_requests_denied: denied } = usage;
+            let entries = bucket_id.unwrap_or_default().bucket;
             if entries.contains_key("") {
                 return Err(format!("{}: a key must not be empty", path()));
             }

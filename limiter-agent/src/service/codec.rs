@@ -1,0 +1,81 @@
+//! Decodes the messages of the port. No message takes much more memory than its bytes.
+
+use bytes::{Buf, Bytes};
+use prost::{DecodeError, Message};
+use tonic::{
+    Status,
+    codec::{BufferSettings, Codec, DecodeBuf, Decoder},
+};
+use tonic_prost::ProstEncoder;
+
+use super::{
+    answer::{InvalidQuestion, check_counts},
+    messages::{RateLimitRequest, RateLimitResponse},
+    quota::QuotaResponse,
+};
+
+/// A question, or the reason why it is not decoded.
+pub(super) type Asked = Result<RateLimitRequest, InvalidQuestion>;
+
+/// The codec of the rate limit service.
+pub(super) struct QuestionCodec;
+
+impl Codec for QuestionCodec {
+    type Encode = RateLimitResponse;
+    type Decode = Asked;
+    type Encoder = ProstEncoder<RateLimitResponse>;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        ProstEncoder::new(BufferSettings::default())
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        Self
+    }
+}
+
+impl Decoder for QuestionCodec {
+    type Item = Asked;
+    type Error = Status;
+
+    fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<Asked>, Status> {
+        let message = buf.copy_to_bytes(buf.remaining());
+        decode_question(&message).map(Some).map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+/// Decodes a question if its lists are not too long.
+pub(super) fn decode_question(message: &[u8]) -> Result<Asked, DecodeError> {
+    Ok(match check_counts(message)? {
+        Ok(()) => Ok(RateLimitRequest::decode(message)?),
+        Err(invalid) => Err(invalid),
+    })
+}
+
+/// The codec of the rate limit quota service, which decodes each usage of a report by itself.
+pub(super) struct ReportCodec;
+
+impl Codec for ReportCodec {
+    type Encode = QuotaResponse;
+    type Decode = Bytes;
+    type Encoder = ProstEncoder<QuotaResponse>;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        ProstEncoder::new(BufferSettings::default())
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        Self
+    }
+}
+
+impl Decoder for ReportCodec {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(buf.copy_to_bytes(buf.remaining())))
+    }
+}
