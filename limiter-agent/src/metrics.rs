@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | `weir_connections` | | client connections open now |
 //! | `weir_connections_accepted_total` | | client connections since the start |
-//! | `weir_connections_evicted_total` | | idle client connections closed to admit others within `--max-connections` |
+//! | `weir_connections_evicted_total` | | client connections closed to admit others within `--max-connections`, or to free memory |
 //! | `weir_connections_parked` | | open client connections that are idle and have no buffer |
 //! | `weir_service_questions_total` | `result` | with `weir-agent rls`: questions of proxies, by their answer |
 //! | `weir_quota_streams` | | with `weir-agent rls`: data planes with an open quota stream |

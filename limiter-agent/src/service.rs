@@ -7,6 +7,7 @@
 //! translates.
 
 mod answer;
+mod call;
 mod codec;
 #[cfg(test)]
 mod fuzz;
@@ -27,7 +28,7 @@ use std::{
 };
 
 use axum::{
-    Router,
+    Extension, Router,
     body::{Body, Bytes},
     extract::{DefaultBodyLimit, State},
     http::{Request, StatusCode, header::CONTENT_TYPE},
@@ -44,16 +45,18 @@ use tonic_health::{
     pb::health_server::HealthServer,
     server::{HealthReporter, HealthService},
 };
+use tonic_prost::ProstCodec;
 use weir_client::agent::ConnectionSlots;
 use weir_enforce::LiveRules;
 use weir_tower::MonotonicClock;
 
 use self::{
     answer::{InvalidQuestion, answer},
-    codec::{Asked, QuestionCodec, ReportCodec},
+    call::Call,
+    codec::{Asked, QuestionCodec},
     health::DrainedHealth,
     messages::{Code, RateLimitRequest, RateLimitResponse},
-    quota::StreamRateLimitQuotas,
+    quota::{QuotaResponse, Reports, StreamRateLimitQuotas},
 };
 
 pub(crate) use self::{
@@ -73,6 +76,9 @@ const MAX_QUESTION: usize = 4 * 1024 * 1024;
 
 /// The maximum size of a question in JSON, in bytes. While it is read, it takes up to 20 times this memory.
 const MAX_JSON: usize = 256 * 1024;
+
+/// The maximum size of a question to the health service, in bytes.
+const MAX_HEALTH: usize = 4096;
 
 /// The results of questions, as in `weir_service_questions_total`.
 pub(crate) const RESULTS: [&str; 3] = ["ok", "over_limit", "invalid"];
@@ -110,7 +116,8 @@ impl RateLimitService {
             rules,
             clock,
             tls,
-            slots: ConnectionSlots::new(max_connections, max_connections),
+            // One client cannot keep out all others, even if all its connections are busy.
+            slots: ConnectionSlots::new(max_connections, max_connections.div_ceil(2)),
             max_streams,
             connections: AtomicU64::default(),
             accepted: AtomicU64::default(),
@@ -154,6 +161,7 @@ impl RateLimitService {
 fn router(service: Arc<RateLimitService>) -> Router {
     let inner = HealthService::from_health_reporter(service.health.clone());
     let health = HealthServer::new(DrainedHealth { inner, drain: service.drain.clone() });
+    let health = health.max_decoding_message_size(MAX_HEALTH);
     Router::new()
         .route(PATH, post(grpc))
         .route(quota::PATH, post(quotas))
@@ -186,9 +194,15 @@ async fn grpc(State(service): State<Arc<RateLimitService>>, request: Request<Bod
     grpc.unary(ShouldRateLimit(service), request).await.map(Body::new)
 }
 
-async fn quotas(State(service): State<Arc<RateLimitService>>, request: Request<Body>) -> Response {
-    let mut grpc = Grpc::new(ReportCodec).max_decoding_message_size(quota::MAX_REPORT);
-    grpc.streaming(StreamRateLimitQuotas(service), request).await.map(Body::new)
+async fn quotas(
+    State(service): State<Arc<RateLimitService>>,
+    Extension(call): Extension<Arc<Call>>,
+    request: Request<Body>,
+) -> Response {
+    let (head, body) = request.into_parts();
+    let quotas = StreamRateLimitQuotas { service, reports: Some(Reports::new(body, call)) };
+    let mut grpc = Grpc::new(ProstCodec::<QuotaResponse, ()>::default());
+    grpc.streaming(quotas, Request::from_parts(head, Body::empty())).await.map(Body::new)
 }
 
 /// Answers a question in JSON: with status 200 if the request may pass, and 429 if not.
@@ -214,9 +228,7 @@ async fn json(State(service): State<Arc<RateLimitService>>, body: Bytes) -> Resp
 }
 
 async fn not_found(request: Request<Body>) -> Response {
-    let is_grpc =
-        request.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
-    if is_grpc {
+    if is_grpc(&request) {
         let message = format!(
             "there is no {}: this server has {NAME}, {} and grpc.health.v1.Health",
             request.uri().path(),
@@ -225,4 +237,17 @@ async fn not_found(request: Request<Body>) -> Response {
         return Status::new(GrpcCode::Unimplemented, message).into_http::<Body>();
     }
     (StatusCode::NOT_FOUND, "this server has POST /json, and gRPC over HTTP/2\n").into_response()
+}
+
+/// The response to a call that took too long.
+fn late(is_grpc: bool) -> Response {
+    let message = format!("the question did not arrive, or had no answer, within {:?}", call::TIMEOUT);
+    if is_grpc {
+        return Status::deadline_exceeded(message).into_http::<Body>();
+    }
+    (StatusCode::REQUEST_TIMEOUT, message + "\n").into_response()
+}
+
+fn is_grpc<B>(request: &Request<B>) -> bool {
+    request.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }

@@ -7,6 +7,9 @@
 //! While the process lacks file descriptors, the port has only as many slots as it has connections
 //! ([`ConnectionSlots::shrink`]). So new connections evict idle ones then, too.
 //!
+//! A port can count the bytes that its connections hold in memory. Above its bound, the connection with the most bytes is
+//! evicted, busy or not ([`ConnectionSlot::is_over`]).
+//!
 //! The cost for a connection is one word, which it writes when its rank changes. Only a new connection that finds no
 //! free slot reads all words. The candidates that it finds are stored for later connections.
 
@@ -75,6 +78,8 @@ pub struct ConnectionSlots {
     wanted: AtomicUsize,
     freed: Notify,
     evictions: AtomicU64,
+    /// The number of bytes that all connections hold, also those that were evicted and have not ended yet.
+    held: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -95,6 +100,8 @@ struct Entry {
     word: AtomicU64,
     peer: IpAddr,
     gone: Notify,
+    /// The number of bytes that the connection holds.
+    held: AtomicUsize,
 }
 
 /// A taken slot. Dropping it frees the slot.
@@ -112,9 +119,9 @@ fn word(rank: Rank, since: Time) -> u64 {
 impl ConnectionSlots {
     /// At most `most` connections in total, and `most_of_one` from one address.
     pub fn new(most: usize, most_of_one: usize) -> Arc<Self> {
-        let (table, wanted, evictions) = Default::default();
+        let (table, wanted, evictions, held) = Default::default();
         let most_now = most.into();
-        Arc::new(Self { most, most_now, most_of_one, table, wanted, freed: Notify::new(), evictions })
+        Arc::new(Self { most, most_now, most_of_one, table, wanted, freed: Notify::new(), evictions, held })
     }
 
     /// Keeps only the slots that are taken, because the system allows no more connections.
@@ -134,6 +141,27 @@ impl ConnectionSlots {
     /// none.
     pub fn make_room(&self, highest: Rank) -> bool {
         self.evict(&mut self.lock(), highest, false)
+    }
+
+    /// Evicts a connection if those with a slot hold more than `most` bytes together. It closes immediately. Of the address
+    /// with the most bytes, it is the connection with the most bytes.
+    fn evict_heaviest(&self, most: usize) {
+        let mut table = self.lock();
+        let held = |entry: &Entry| entry.held.load(Relaxed);
+        let mut peers = HashMap::<IpAddr, usize>::new();
+        for entry in table.taken.values() {
+            *peers.entry(entry.peer).or_default() += held(entry);
+        }
+        if peers.values().sum::<usize>() <= most {
+            // The other bytes are those of evicted connections.
+            return;
+        }
+        let heaviest = table.taken.iter().max_by_key(|(_, entry)| (peers[&entry.peer], held(entry)));
+        if let Some(entry) = heaviest.map(|(id, _)| *id).and_then(|id| table.taken.remove(&id)) {
+            entry.word.store(EVICTED_AT_ONCE, SeqCst);
+            self.evictions.fetch_add(1, Relaxed);
+            entry.gone.notify_one();
+        }
     }
 
     /// The number of evicted connections so far.
@@ -163,7 +191,7 @@ impl ConnectionSlots {
         let id = table.next;
         table.next += 1;
         let word = word(rank, now);
-        let seat = Arc::new(Entry { word: word.into(), peer, gone: Notify::new() });
+        let seat = Arc::new(Entry { word: word.into(), peer, gone: Notify::new(), held: AtomicUsize::default() });
         table.taken.insert(id, Arc::clone(&seat));
         // A new connection without a request comes before idle ones.
         table.offer(word, id, &seat);
@@ -292,6 +320,28 @@ impl ConnectionSlot {
         while self.eviction() == Eviction::No {
             self.seat.gone.notified().await;
         }
+    }
+
+    /// Counts bytes that the connection holds in memory.
+    pub fn hold(&self, bytes: usize) {
+        self.seat.held.fetch_add(bytes, Relaxed);
+        self.slots.held.fetch_add(bytes, Relaxed);
+    }
+
+    /// The connection holds these bytes no longer.
+    pub fn release(&self, bytes: usize) {
+        self.seat.held.fetch_sub(bytes, Relaxed);
+        self.slots.held.fetch_sub(bytes, Relaxed);
+    }
+
+    /// Whether all connections of the port hold more than `most` bytes. If those that were not evicted yet do, the
+    /// heaviest one is evicted.
+    pub fn is_over(&self, most: usize) -> bool {
+        let is_over = self.slots.held.load(Relaxed) > most;
+        if is_over {
+            self.slots.evict_heaviest(most);
+        }
+        is_over
     }
 
     fn is_idle(&self) -> bool {
@@ -429,6 +479,29 @@ mod tests {
         assert!(!is_evicted(&other));
         let left = crowd.iter().filter(|slot| !is_evicted(slot)).count();
         assert_eq!((left, slots.lock().taken.len()), (MOST / 2, MOST / 2 + 1));
+    }
+
+    #[test]
+    fn of_the_address_that_holds_most_the_heaviest_connection_is_evicted() {
+        const MOST_HELD: usize = 1_000;
+        let slots = ConnectionSlots::new(MOST, MOST);
+        let of = |number| slots.try_take(peer(number), Rank::Idle, at(number)).expect("a free slot");
+        let (single, first, second) = (of(1), of(2), of(2));
+        assert!([&single, &first, &second].iter().all(|slot| slot.work()), "all are busy");
+        single.hold(450);
+        first.hold(250);
+        second.hold(300);
+        assert!(!single.is_over(MOST_HELD), "exactly at the bound");
+        first.hold(1);
+        assert!(single.is_over(MOST_HELD));
+        assert_eq!([&single, &first, &second].map(|slot| slot.eviction() == Eviction::AtOnce), [false, false, true]);
+        assert!(!second.work());
+        assert!(single.is_over(MOST_HELD), "the evicted connection still holds its bytes");
+        assert_eq!(slots.evictions(), 1);
+        second.release(300);
+        assert!(!single.is_over(MOST_HELD));
+        drop((single, first, second));
+        assert_eq!((slots.lock().taken.len(), slots.lock().leaving), (0, 0));
     }
 
     #[test]

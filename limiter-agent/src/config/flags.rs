@@ -127,8 +127,8 @@ pub struct ServiceFlags {
     #[arg(long, env = "WEIR_TLS_CLIENT_CA", value_name = "FILE", requires = "tls_cert", help_heading = "TLS")]
     pub tls_client_ca: Option<PathBuf>,
 
-    /// How many connections to serve at the same time. At this number, the agent closes the connection that has been
-    /// idle for the longest time to accept a new one.
+    /// How many connections to serve at the same time, half of them from one address. At these numbers, the agent closes
+    /// the connection that has been idle for the longest time to accept a new one.
     #[arg(
         long,
         env = "WEIR_MAX_CONNECTIONS",

@@ -17,7 +17,7 @@ pub(super) fn families(service: &RateLimitService) -> [MetricFamily; 10] {
         counter("weir_connections_accepted_total", "Client connections so far.", service.accepted.load(Relaxed)),
         counter(
             "weir_connections_evicted_total",
-            "Idle client connections closed to admit new ones within --max-connections.",
+            "Client connections closed to admit new ones within --max-connections, or to free memory.",
             service.slots.evictions(),
         ),
         counters(

@@ -1,6 +1,6 @@
-//! Decodes the messages of the port. No message takes much more memory than its bytes.
+//! Decodes questions. None takes much more memory than its bytes.
 
-use bytes::{Buf, Bytes};
+use bytes::Buf;
 use prost::{DecodeError, Message};
 use tonic::{
     Status,
@@ -10,8 +10,8 @@ use tonic_prost::ProstEncoder;
 
 use super::{
     answer::{InvalidQuestion, check_counts},
+    call::buffers,
     messages::{RateLimitRequest, RateLimitResponse},
-    quota::QuotaResponse,
 };
 
 /// A question, or the reason why it is not decoded.
@@ -27,7 +27,7 @@ impl Codec for QuestionCodec {
     type Decoder = Self;
 
     fn encoder(&mut self) -> Self::Encoder {
-        ProstEncoder::new(BufferSettings::default())
+        ProstEncoder::new(buffers())
     }
 
     fn decoder(&mut self) -> Self::Decoder {
@@ -43,6 +43,10 @@ impl Decoder for QuestionCodec {
         let message = buf.copy_to_bytes(buf.remaining());
         decode_question(&message).map(Some).map_err(|error| Status::internal(error.to_string()))
     }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        buffers()
+    }
 }
 
 /// Decodes a question if its lists are not too long.
@@ -51,31 +55,4 @@ pub(super) fn decode_question(message: &[u8]) -> Result<Asked, DecodeError> {
         Ok(()) => Ok(RateLimitRequest::decode(message)?),
         Err(invalid) => Err(invalid),
     })
-}
-
-/// The codec of the rate limit quota service, which decodes each usage of a report by itself.
-pub(super) struct ReportCodec;
-
-impl Codec for ReportCodec {
-    type Encode = QuotaResponse;
-    type Decode = Bytes;
-    type Encoder = ProstEncoder<QuotaResponse>;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self::Encoder {
-        ProstEncoder::new(BufferSettings::default())
-    }
-
-    fn decoder(&mut self) -> Self::Decoder {
-        Self
-    }
-}
-
-impl Decoder for ReportCodec {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(buf.copy_to_bytes(buf.remaining())))
-    }
 }

@@ -7,6 +7,7 @@
 
 mod allocator;
 mod messages;
+mod reports;
 mod stream;
 
 use std::{
@@ -23,15 +24,12 @@ use self::allocator::{Allocator, Assignment, Bucket, Limit, Standing};
 
 #[cfg(test)]
 pub(super) use self::messages::{BucketUsage, usages};
-pub(super) use self::{messages::QuotaResponse, stream::StreamRateLimitQuotas};
+pub(super) use self::{messages::QuotaResponse, reports::Reports, stream::StreamRateLimitQuotas};
 
 /// The name of the gRPC service.
 pub(super) const NAME: &str = "envoy.service.rate_limit_quota.v3.RateLimitQuotaService";
 /// The path of its only method.
 pub(super) const PATH: &str = "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
-
-/// The maximum size of a report, in bytes. A report contains all buckets of a data plane.
-pub(super) const MAX_REPORT: usize = 16 * 1024 * 1024;
 
 /// The kinds of assignments, as in `weir_quota_assignments_total`.
 pub(crate) const ASSIGNMENTS: [&str; 4] = ["tokens", "allow_all", "deny_all", "abandon"];

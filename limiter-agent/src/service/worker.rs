@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use axum::Router;
+use axum::{Router, body::Body};
 use http_body_util::BodyExt;
 use hyper::{Request, body::Incoming};
 use hyper_util::{
@@ -26,7 +26,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 use weir_client::agent::{ConnectionSlot, Rank, Requests, close_listener};
 
-use super::{RateLimitService, router};
+use super::{
+    RateLimitService,
+    call::{Call, HeldBody, TIMEOUT},
+    is_grpc, late, quota, router,
+};
 use crate::{descriptors::Shortage, resets::max_pending_resets};
 
 /// The interval at which the service tests whether the process has descriptors for more connections again.
@@ -43,6 +47,10 @@ const PING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The maximum size of the headers of a question.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
+
+/// The maximum number of bytes that a client can send on a stream before the service reads them. A connection can have twice
+/// as many. The default of hyper is 1 MiB for each connection.
+const WINDOW: u32 = 256 * 1024;
 
 /// One of several threads that serve the port of the rate limit service.
 #[derive(Debug)]
@@ -143,26 +151,35 @@ async fn http(
             // Only an earlier question on this connection can have set it.
             let _ = asked.set(());
         }
-        let open = requests.begin(false);
-        let answer = router.clone().oneshot(request);
+        let (call, is_grpc) = (Call::new(&requests), is_grpc(&request));
+        let request = if request.uri().path() == quota::PATH {
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(Arc::clone(&call));
+            request
+        } else {
+            request.map(|body| Body::new(HeldBody::new(body, Arc::clone(&call))))
+        };
+        let answer = timeout(TIMEOUT, router.clone().oneshot(request));
         async move {
             // A quota stream is open until its response ends.
             let held = move |frame| {
-                let _ = &open;
+                let _ = &call;
                 frame
             };
-            let Ok(answer) = answer.await;
+            let Ok(answer) = answer.await.unwrap_or_else(|_elapsed| Ok(late(is_grpc)));
             Ok::<_, Infallible>(answer.map(|body| body.map_frame(held)))
         }
     });
     let mut server = auto::Builder::new(TokioExecutor::new());
-    server.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    server.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEADER_BYTES as usize);
     server
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(service.max_streams)
         .max_pending_accept_reset_streams(max_pending_resets(service.max_streams))
         .max_header_list_size(MAX_HEADER_BYTES)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(2 * WINDOW)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(HEAD_TIMEOUT);
     let connection = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(answering));
@@ -197,15 +214,54 @@ where
 
 #[cfg(test)]
 mod tests {
-    use axum::{body::Body, http::Response};
-    use hyper::service::service_fn;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use std::net::Ipv4Addr;
+
+    use axum::{
+        body::Bytes,
+        http::{Response, header::CONTENT_TYPE},
+    };
+    use hyper::{client::conn::http2::handshake, service::service_fn};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use weir_enforce::{AmbiguousPaths, GateOptions, LiveRules};
+    use weir_tower::MonotonicClock;
 
     use super::*;
+    use crate::{clock, service::PATH};
+
+    /// Serves one connection without rules, and returns the client's side.
+    fn connect() -> DuplexStream {
+        let clock = MonotonicClock::start();
+        let rules = LiveRules::new(GateOptions { clock, paths: AmbiguousPaths::Keep, log_keys: false });
+        let service = Arc::new(RateLimitService::new(rules, clock, None, (4, 16)));
+        let slot = service.slots.try_take(Ipv4Addr::LOCALHOST.into(), Rank::Idle, clock.now());
+        let requests = Requests::new(slot.expect("a free slot"), clock);
+        let (client, stream) = duplex(64 * 1024);
+        tokio::spawn(async move { http(stream, &service, router(Arc::clone(&service)), &requests).await });
+        client
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_whose_body_does_not_arrive_ends() {
+        let begun = clock::now();
+        let mut client = connect();
+        let head = b"POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{";
+        client.write_all(head).await.unwrap();
+        let mut answer = [0; 12];
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!((&answer[..], begun.elapsed().as_secs()), (&b"HTTP/1.1 408"[..], TIMEOUT.as_secs()));
+
+        let (mut sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(connect())).await.unwrap();
+        tokio::spawn(connection);
+        let body = Body::from_stream(futures::stream::pending::<Result<Bytes, Infallible>>());
+        let question = Request::post(format!("http://x{PATH}")).header(CONTENT_TYPE, "application/grpc").body(body);
+        let answer = sender.send_request(question.unwrap()).await.unwrap();
+        assert_eq!(answer.headers()["grpc-status"], "4");
+        assert_eq!(begun.elapsed().as_secs(), 2 * TIMEOUT.as_secs());
+    }
 
     #[tokio::test]
     async fn a_client_that_has_connected_before_the_drain_gets_its_first_answer() {
-        let (mut client, server) = tokio::io::duplex(1024);
+        let (mut client, server) = duplex(1024);
         let (drain, is_asked) = (CancellationToken::new(), SetOnce::new());
         drain.cancel();
         let server_of = auto::Builder::new(TokioExecutor::new());

@@ -211,7 +211,7 @@ async fn tokens_are_charged_to_the_limit_that_questions_use() {
 /// Idle connections are closed first, even if the stream is older and silent.
 #[tokio::test]
 async fn new_connections_do_not_close_quota_streams() {
-    let agent = Agent::service(&["--max-connections", "4"]);
+    let agent = Agent::service(&["--max-connections", "8"]);
     agent.apply(&snapshot(1, &[per_user(100)])).await;
     let mut plane = DataPlane::open(&channel(&agent).await).await;
     plane.report("shop", &[("user", "ann")], 0, 1);

@@ -2,14 +2,28 @@
 //! the types of a library would take the memory here.
 
 use bytes::Bytes;
+use futures::{
+    StreamExt,
+    stream::{iter, pending},
+};
 use http::{HeaderMap, Request};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    time::timeout,
+};
 
 use crate::{
     quotas,
-    service::METHOD,
-    support::{Agent, Body, body, request},
+    service::{METHOD, OK, ask, channel, per_user, question},
+    support::{Agent, Body, PATIENCE, body, request, snapshot},
 };
+
+const EVICTED: &str = "weir_connections_evicted_total";
+
+/// The size of the largest report.
+const LARGEST: usize = 16 * 1024 * 1024;
 
 /// A memory that the service does not exceed in these tests, although a pod has 256 MiB.
 const LITTLE_KIB: u64 = 32 * 1024;
@@ -78,4 +92,95 @@ async fn lists_of_empty_elements_take_little_memory() {
     let grown = agent.peak_kib() - before;
     assert!(grown < LITTLE_KIB, "{grown} KiB");
     assert_eq!(json(87_400).await.status(), 413);
+}
+
+/// A body that begins with these pieces and does not end.
+fn endless(pieces: impl IntoIterator<Item = Bytes, IntoIter: Send + Sync + 'static>) -> Body {
+    let pieces = iter(pieces).map(|piece| Ok(Frame::data(piece)));
+    BodyExt::boxed(StreamBody::new(pieces.chain(pending())))
+}
+
+/// A message of the largest size, without its last byte.
+fn incomplete() -> Body {
+    const PIECE: usize = 16 * 1024;
+    let first = [&[0], &u32::try_from(LARGEST).expect("short").to_be_bytes()[..], &[0; PIECE - 1]].concat();
+    let others = std::iter::repeat_n(Bytes::from_static(&[0; PIECE]), LARGEST / PIECE - 1);
+    endless([first.into()].into_iter().chain(others))
+}
+
+async fn until_evicted(agent: &Agent, count: f64) {
+    let evicted = async {
+        while agent.metric(EVICTED).await < Some(count) {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, evicted).await.expect("connections are evicted");
+}
+
+#[tokio::test]
+async fn all_incomplete_messages_together_have_a_bound_and_others_are_answered() {
+    const CONNECTIONS: usize = 4;
+    const STREAMS: usize = 16;
+    let agent = Agent::service(&[]);
+    agent.apply(&snapshot(1, &[per_user(1_000_000)])).await;
+    let other = channel(&agent).await;
+    ask(&other, question(&[("user", "ann")])).await.expect("an answer");
+    let before = agent.peak_kib();
+    for _ in 0..CONNECTIONS {
+        let mut sender = agent.http2().await;
+        for _ in 0..STREAMS {
+            sender.ready().await.expect("connected");
+            tokio::spawn(sender.send_request(call(quotas::METHOD, incomplete())));
+        }
+    }
+    let questions = async {
+        loop {
+            let answer = ask(&other, question(&[("user", "ann")])).await.expect("an answer");
+            assert_eq!(answer.overall_code, OK);
+        }
+    };
+    tokio::select! {
+        () = until_evicted(&agent, CONNECTIONS as f64) => {}
+        () = questions => {}
+    }
+    let grown = agent.peak_kib() - before;
+    assert!(grown < 3 * LITTLE_KIB, "{grown} KiB");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_report_leaves_no_memory_while_its_stream_is_open() {
+    const STREAMS: usize = 12;
+    const USAGES: usize = 4;
+    let agent = Agent::service(&[]);
+    let before = agent.resident_kib();
+    // A bucket with such a value gets no assignment.
+    let value = vec![b'x'; LARGEST / USAGES - 100];
+    let usage = field(2, &field(1, &field(1, &[field(1, b"user"), field(2, &value)].concat())));
+    let report = Bytes::from(message(&usage.repeat(USAGES)));
+    let mut open: Vec<http::Response<Incoming>> = Vec::new();
+    for number in 1..=STREAMS {
+        let request = call(quotas::METHOD, endless([report.clone()]));
+        open.push(agent.http2().await.send_request(request).await.expect("a response"));
+        agent.until_metric("weir_quota_buckets_refused_total", (number * USAGES) as f64).await;
+    }
+    let grown = agent.resident_kib().saturating_sub(before);
+    assert!(grown < 2 * LITTLE_KIB, "{grown} KiB");
+    assert_eq!(agent.metric("weir_quota_streams").await, Some(STREAMS as f64));
+}
+
+#[tokio::test]
+async fn an_incomplete_question_does_not_protect_its_connection() {
+    let agent = Agent::service(&["--max-connections", "4"]);
+    let mut stuck = agent.connect().await;
+    stuck.write_all(b"POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{").await.expect("sent");
+    agent.until_metric("weir_connections", 1.0).await;
+    let idle = channel(&agent).await;
+    ask(&idle, question(&[("user", "ann")])).await.expect("an answer");
+    // One address can have half of the connections.
+    let new = channel(&agent).await;
+    ask(&new, question(&[("user", "ann")])).await.expect("an answer");
+    let read = timeout(PATIENCE, stuck.read_u8()).await.expect("the connection ends");
+    assert!(read.is_err());
+    ask(&idle, question(&[("user", "ann")])).await.expect("the connection is open");
+    assert_eq!(agent.metric(EVICTED).await, Some(1.0));
 }

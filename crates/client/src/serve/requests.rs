@@ -44,6 +44,21 @@ impl Requests {
         Answering { requests: Arc::clone(self), writes }
     }
 
+    /// Counts bytes that the requests hold in memory.
+    pub fn hold(&self, bytes: usize) {
+        self.slot.hold(bytes);
+    }
+
+    /// The requests hold these bytes no longer.
+    pub fn release(&self, bytes: usize) {
+        self.slot.release(bytes);
+    }
+
+    /// Whether all connections of the port hold more than `most` bytes. Then the heaviest one is evicted.
+    pub fn is_over(&self, most: usize) -> bool {
+        self.slot.is_over(most)
+    }
+
     fn change(&self, change: impl FnOnce(&mut Open)) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut open);

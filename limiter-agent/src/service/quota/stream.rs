@@ -7,7 +7,6 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use futures::{Stream, future::join_all, stream::unfold};
 use prost::Message;
 use tokio::time::{Interval, MissedTickBehavior, interval};
@@ -21,6 +20,7 @@ use super::{
         Abandon, Action, BlanketRule, BucketAction, BucketId, BucketUsage, QuotaAssignment, QuotaResponse,
         RateLimitStrategy, Strategy, TokenBucket, UsageReports, usages,
     },
+    reports::Reports,
     standing,
 };
 use crate::service::{RateLimitService, messages};
@@ -36,15 +36,21 @@ const REFILL_SECONDS: i64 = 100 * 366 * 86_400;
 const MAX_ENTRIES: usize = 50;
 
 /// The only method of the gRPC service.
-pub(crate) struct StreamRateLimitQuotas(pub(crate) Arc<RateLimitService>);
+pub(crate) struct StreamRateLimitQuotas {
+    pub(crate) service: Arc<RateLimitService>,
+    /// Taken by the call.
+    pub(crate) reports: Option<Reports>,
+}
 
-impl StreamingService<Bytes> for StreamRateLimitQuotas {
+impl StreamingService<()> for StreamRateLimitQuotas {
     type Response = QuotaResponse;
     type ResponseStream = Pin<Box<dyn Stream<Item = Result<QuotaResponse, Status>> + Send>>;
     type Future = Ready<Result<tonic::Response<Self::ResponseStream>, Status>>;
 
-    fn call(&mut self, request: tonic::Request<Streaming<Bytes>>) -> Self::Future {
-        let stream = QuotaStream::open(Arc::clone(&self.0), request.into_inner());
+    /// The request of tonic has no messages, because [`Reports`] reads them.
+    fn call(&mut self, _: tonic::Request<Streaming<()>>) -> Self::Future {
+        let reports = self.reports.take().expect("there is one call");
+        let stream = QuotaStream::open(Arc::clone(&self.service), reports);
         let answers = unfold(Some(stream), async |stream| {
             let mut stream = stream?;
             match stream.next().await {
@@ -59,7 +65,7 @@ impl StreamingService<Bytes> for StreamRateLimitQuotas {
 /// A data plane with its connection. It leaves the allocator when this value is dropped.
 struct QuotaStream {
     service: Arc<RateLimitService>,
-    reports: Streaming<Bytes>,
+    reports: Reports,
     id: StreamId,
     domain: Option<Arc<str>>,
     /// The rules for which the assignments were made.
@@ -68,7 +74,7 @@ struct QuotaStream {
 }
 
 impl QuotaStream {
-    fn open(service: Arc<RateLimitService>, reports: Streaming<Bytes>) -> Self {
+    fn open(service: Arc<RateLimitService>, reports: Reports) -> Self {
         let (id, rules) = (service.quotas.allocator().open(), service.rules.load());
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -80,7 +86,7 @@ impl QuotaStream {
         loop {
             tokio::select! {
                 () = self.service.drain.cancelled() => return Ok(None),
-                reports = self.reports.message() => match reports? {
+                reports = self.reports.next() => match reports? {
                     Some(reports) => self.read(&reports).map_err(Status::invalid_argument)?,
                     None => return Ok(None),
                 },

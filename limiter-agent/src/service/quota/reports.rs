@@ -1,0 +1,189 @@
+//! The reports of one data plane, as they arrive. A report takes memory only until it was read. The reader of tonic keeps a
+//! buffer of the size of the largest message until the stream ends.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use tokio::{
+    task::yield_now,
+    time::{Instant, timeout_at},
+};
+use tonic::Status;
+
+use crate::{
+    clock,
+    service::call::{Call, TIMEOUT},
+};
+
+/// The maximum size of a report, in bytes. A report contains all buckets of a data plane.
+const MAX_REPORT: usize = 16 * 1024 * 1024;
+
+/// The size of what comes before each message of gRPC: whether it is compressed, and its length.
+const PREFIX: usize = 5;
+
+/// The largest message whose memory the next ones may use.
+const SMALL: usize = 16 * 1024;
+
+/// The messages of a stream.
+pub(in crate::service) struct Reports {
+    body: Body,
+    call: Arc<Call>,
+    /// The message that arrives.
+    bytes: BytesMut,
+    /// The time limit for this message. `None` between messages.
+    deadline: Option<Instant>,
+}
+
+impl Reports {
+    pub(in crate::service) fn new(body: Body, call: Arc<Call>) -> Self {
+        Self { body, call, bytes: BytesMut::new(), deadline: None }
+    }
+
+    pub(super) fn call(&self) -> &Arc<Call> {
+        &self.call
+    }
+
+    /// Returns the next message. `None` at the end of the stream. If the caller drops the future, nothing is lost.
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Status> {
+        loop {
+            if let Some(message) = self.whole()? {
+                self.call.begin();
+                return Ok(Some(message));
+            }
+            if self.call.is_over_the_bound() {
+                yield_now().await;
+            }
+            let frame = self.body.frame();
+            let frame = match self.deadline {
+                None => frame.await,
+                Some(deadline) => timeout_at(deadline, frame).await.map_err(|_elapsed| {
+                    Status::deadline_exceeded(format!("the report was incomplete after {TIMEOUT:?}"))
+                })?,
+            };
+            match frame.transpose().map_err(|error| Status::from_error(error.into()))? {
+                Some(frame) => self.append(&frame.into_data().unwrap_or_default()),
+                None if self.bytes.is_empty() => return Ok(None),
+                None => return Err(Status::internal("the stream ended in the middle of a report")),
+            }
+        }
+    }
+
+    fn append(&mut self, data: &[u8]) {
+        self.call.hold(data.len());
+        self.bytes.extend_from_slice(data);
+        if !self.bytes.is_empty() && self.deadline.is_none() {
+            self.deadline = Some(clock::now() + TIMEOUT);
+        }
+    }
+
+    /// Takes the first message if it is complete.
+    fn whole(&mut self) -> Result<Option<Bytes>, Status> {
+        let Some(([compression, length @ ..], rest)) = self.bytes.split_first_chunk::<PREFIX>() else {
+            return Ok(None);
+        };
+        if *compression != 0 {
+            return Err(Status::unimplemented("the report is compressed: send reports without compression"));
+        }
+        let length = u32::from_be_bytes(*length) as usize;
+        if length > MAX_REPORT {
+            return Err(Status::out_of_range(format!(
+                "the report has {length} bytes, and at most {MAX_REPORT} are allowed: use fewer and shorter values in \
+                 bucket_id_builder"
+            )));
+        }
+        if rest.len() < length {
+            return Ok(None);
+        }
+        let message = self.bytes.split_to(PREFIX + length).freeze().slice(PREFIX..);
+        self.call.release(PREFIX + length);
+        if length > SMALL || self.bytes.is_empty() {
+            // Bytes of the next message would keep the memory of this one.
+            self.bytes = BytesMut::from(&self.bytes[..]);
+        }
+        self.deadline = (!self.bytes.is_empty()).then(|| clock::now() + TIMEOUT);
+        Ok(Some(message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, net::Ipv4Addr, time::Duration};
+
+    use futures::{FutureExt, StreamExt, stream};
+    use tokio::time::sleep;
+    use tonic::Code;
+    use weir_client::agent::{ConnectionSlots, Rank, Requests};
+    use weir_tower::MonotonicClock;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    /// The reports in these pieces of a stream, each of which arrives after a pause. The stream does not end.
+    fn reports(pieces: Vec<(Duration, Vec<u8>)>) -> Reports {
+        let clock = MonotonicClock::start();
+        let slot = ConnectionSlots::new(1, 1).try_take(Ipv4Addr::LOCALHOST.into(), Rank::Idle, clock.now());
+        let call = Call::new(&Requests::new(slot.expect("a free slot"), clock));
+        let arrives = async |(pause, piece): (Duration, Vec<u8>)| {
+            if !pause.is_zero() {
+                sleep(pause).await;
+            }
+            Ok::<_, Infallible>(piece)
+        };
+        let pieces = stream::iter(pieces).then(arrives).chain(stream::pending());
+        Reports::new(Body::from_stream(pieces), call)
+    }
+
+    fn message(length: usize) -> Vec<u8> {
+        let prefix = u32::try_from(length).expect("short").to_be_bytes();
+        [&[0], &prefix[..], &vec![7; length]].concat()
+    }
+
+    #[tokio::test]
+    async fn messages_arrive_whole_however_they_are_split_and_leave_no_memory() {
+        const LENGTHS: [usize; 6] = [0, 1, 100_000, 3, 40_000, 7];
+        let stream = LENGTHS.map(message).concat();
+        for size in [1, 2, 5, 7, 1_000, 16_384, stream.len()] {
+            let pieces = stream.chunks(size).map(|piece| (Duration::ZERO, piece.to_vec())).collect();
+            let mut reports = reports(pieces);
+            for length in LENGTHS {
+                let message = reports.next().await.expect("valid").expect("a message");
+                assert!(message.len() == length && message.iter().all(|byte| *byte == 7), "{length} of {size}");
+            }
+            assert!(reports.next().now_or_never().is_none());
+            assert!(reports.bytes.capacity() == 0 && reports.deadline.is_none(), "{size}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_report_that_has_begun_has_a_time_limit() {
+        let mut reports = reports(vec![
+            (LONG, message(10)),
+            (LONG, message(10)[..3].to_vec()),
+            (Duration::from_secs(9), message(10)[3..].to_vec()),
+            (LONG, message(10)[..14].to_vec()),
+        ]);
+        let begun = clock::now();
+        for _ in 0..2 {
+            assert_eq!(reports.next().await.expect("in time").expect("a message").len(), 10);
+        }
+        let late = reports.next().await.expect_err("the last byte does not arrive");
+        assert_eq!(late.code(), Code::DeadlineExceeded);
+        let seconds = (3 * LONG + Duration::from_secs(9) + TIMEOUT).as_secs();
+        assert_eq!(begun.elapsed().as_secs(), seconds);
+    }
+
+    #[tokio::test]
+    async fn a_report_that_is_too_large_or_compressed_is_refused() {
+        for (prefix, code) in [
+            ([0, 1, 0, 0, 1], Code::OutOfRange),
+            ([0, 255, 0, 0, 0], Code::OutOfRange),
+            ([1, 0, 0, 0, 1], Code::Unimplemented),
+        ] {
+            let mut reports = reports(vec![(Duration::ZERO, prefix.to_vec())]);
+            assert_eq!(reports.next().await.expect_err("refused").code(), code);
+        }
+    }
+}
