@@ -32,6 +32,10 @@ const MEMORY_OF_PIECE: usize = 64;
 /// The time limit for a question and its answer, and for a report from its first byte to its last.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The maximum number of bytes that a client can send on a stream before the service reads them. A connection can have twice
+/// as many. The default of hyper is 1 MiB for each connection.
+pub(super) const WINDOW: u32 = 256 * 1024;
+
 /// Returns the sizes of the buffers of a call. The default ones have 8 KiB, and a question some hundred bytes.
 pub(super) fn buffers() -> BufferSettings {
     BufferSettings::new(1024, 32 * 1024)

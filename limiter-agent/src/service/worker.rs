@@ -28,7 +28,7 @@ use weir_client::agent::{ConnectionSlot, Rank, Requests, close_listener};
 
 use super::{
     RateLimitService,
-    call::{Call, HeldBody, TIMEOUT},
+    call::{Call, HeldBody, TIMEOUT, WINDOW},
     is_grpc, late, quota, router,
 };
 use crate::{descriptors::Shortage, resets::max_pending_resets};
@@ -47,10 +47,6 @@ const PING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The maximum size of the headers of a question.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
-
-/// The maximum number of bytes that a client can send on a stream before the service reads them. A connection can have twice
-/// as many. The default of hyper is 1 MiB for each connection.
-const WINDOW: u32 = 256 * 1024;
 
 /// One of several threads that serve the port of the rate limit service.
 #[derive(Debug)]

@@ -8,7 +8,11 @@ use futures::{
 };
 use http::{HeaderMap, Request};
 use http_body_util::{BodyExt, StreamBody};
-use hyper::body::{Frame, Incoming};
+use hyper::{
+    body::{Frame, Incoming},
+    client::conn::http2::Builder,
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     time::timeout,
@@ -166,6 +170,32 @@ async fn a_report_leaves_no_memory_while_its_stream_is_open() {
     let grown = agent.resident_kib().saturating_sub(before);
     assert!(grown < 2 * LITTLE_KIB, "{grown} KiB");
     assert_eq!(agent.metric("weir_quota_streams").await, Some(STREAMS as f64));
+}
+
+/// Clients report many large buckets and do not read the assignments.
+#[tokio::test]
+async fn assignments_that_nobody_reads_take_little_memory() {
+    const STREAMS: usize = 20;
+    const BUCKETS: usize = 1_000;
+    let agent = Agent::service(&[]);
+    let before = agent.peak_kib();
+    let usage = |number: usize| {
+        let value = format!("{number:04000}");
+        field(2, &field(1, &field(1, &[field(1, b"user"), field(2, value.as_bytes())].concat())))
+    };
+    let report = Bytes::from(message(&(0..BUCKETS).flat_map(usage).collect::<Vec<_>>()));
+    let io = TokioIo::new(agent.connect().await);
+    let http = Builder::new(TokioExecutor::new()).initial_stream_window_size(1).handshake(io);
+    let (mut sender, connection) = http.await.expect("HTTP/2");
+    tokio::spawn(connection);
+    let mut open: Vec<http::Response<Incoming>> = Vec::new();
+    for number in 1..=STREAMS {
+        let request = call(quotas::METHOD, endless([report.clone()]));
+        open.push(sender.send_request(request).await.expect("a response"));
+        agent.until_metric("weir_quota_buckets", (number * BUCKETS) as f64).await;
+    }
+    let grown = agent.peak_kib() - before;
+    assert!(grown < 3 * LITTLE_KIB / 2, "{grown} KiB");
 }
 
 #[tokio::test]

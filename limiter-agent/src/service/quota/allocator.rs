@@ -36,6 +36,9 @@ const MAX_MEMORY: usize = 96 * 1024 * 1024;
 const MEMORY_OF_BUCKET: usize = 3072;
 const MEMORY_OF_MEMBER: usize = 256;
 
+/// The memory for the actions of a bucket without its keys and values, in bytes: rounded up. Tokens need two actions.
+const MEMORY_OF_ACTIONS: usize = 2048;
+
 /// The part of a limit that is spread evenly over all data planes of a bucket, in percent. The rest follows demand.
 const EVEN_PERCENT: u128 = 3;
 
@@ -120,6 +123,8 @@ pub(super) struct Expired {
     /// These may need an assignment. For each of them, the caller reads the standing, asks [`Allocator::wanted`],
     /// charges the limits and calls [`Allocator::charged`].
     pub(super) due: Vec<Arc<Bucket>>,
+    /// Whether the timers of more buckets have expired.
+    pub(super) has_more: bool,
 }
 
 impl Allocator {
@@ -175,10 +180,16 @@ impl Allocator {
         }
     }
 
-    /// Returns the buckets of a data plane that need something now.
-    pub(super) fn expired(&mut self, stream: StreamId, now: Time) -> Expired {
-        let mut all = Expired::default();
+    /// Returns the buckets of a data plane that need something now, those with the earliest timers first. Their actions take
+    /// at most `most_memory`, which must suffice for one bucket.
+    pub(super) fn expired(&mut self, stream: StreamId, now: Time, most_memory: usize) -> Expired {
+        let (mut all, mut memory) = (Expired::default(), 0);
         let timers = self.streams.get(&stream).into_iter().flatten().take_while(|(timer, _)| *timer <= now);
+        let timers = timers.take_while(|(_, bucket)| {
+            memory += MEMORY_OF_ACTIONS + 2 * bucket.size();
+            all.has_more = memory > most_memory;
+            !all.has_more
+        });
         for (timer, bucket) in timers.cloned().collect::<Vec<_>>() {
             let Some(member) = self.buckets.get(&bucket).and_then(|members| members.get(&stream)) else { continue };
             if member.is_idle(now) {

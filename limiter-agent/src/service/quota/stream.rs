@@ -23,7 +23,7 @@ use super::{
     reports::Reports,
     standing,
 };
-use crate::service::{RateLimitService, messages};
+use crate::service::{RateLimitService, call::WINDOW, messages};
 
 /// The interval at which a stream looks for buckets that need an assignment.
 const TICK: Duration = Duration::from_millis(100);
@@ -34,6 +34,9 @@ const REFILL_SECONDS: i64 = 100 * 366 * 86_400;
 
 /// The maximum number of entries of a bucket.
 const MAX_ENTRIES: usize = 50;
+
+/// The maximum memory for the actions of one message, in bytes.
+const MOST_MEMORY: usize = 256 * 1024;
 
 /// The only method of the gRPC service.
 pub(crate) struct StreamRateLimitQuotas {
@@ -71,6 +74,10 @@ struct QuotaStream {
     /// The rules for which the assignments were made.
     rules: Arc<RulesInForce>,
     ticks: Interval,
+    /// Whether the last message had no room for more buckets.
+    has_more: bool,
+    /// The size of the largest message. The encoder keeps a buffer of this size.
+    largest: usize,
 }
 
 impl QuotaStream {
@@ -78,11 +85,15 @@ impl QuotaStream {
         let (id, rules) = (service.quotas.allocator().open(), service.rules.load());
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { service, reports, id, domain: None, rules, ticks }
+        reports.call().hold(WINDOW as usize);
+        Self { service, reports, id, domain: None, rules, ticks, has_more: false, largest: 0 }
     }
 
     /// Returns the next message for the data plane. `None` at the end of the stream.
+    ///
+    /// The next call comes when the client has taken the message. Until then, its reports stay in the window of HTTP/2.
     async fn next(&mut self) -> Result<Option<QuotaResponse>, Status> {
+        self.reports.call().release(WINDOW as usize);
         loop {
             tokio::select! {
                 () = self.service.drain.cancelled() => return Ok(None),
@@ -90,11 +101,16 @@ impl QuotaStream {
                     Some(reports) => self.read(&reports).map_err(Status::invalid_argument)?,
                     None => return Ok(None),
                 },
+                () = ready(()), if self.has_more => {}
                 _ = self.ticks.tick() => {}
             }
             let bucket_action = self.actions().await;
             if !bucket_action.is_empty() {
-                return Ok(Some(QuotaResponse { bucket_action }));
+                let response = QuotaResponse { bucket_action };
+                let larger = response.encoded_len().saturating_sub(self.largest);
+                self.largest += larger;
+                self.reports.call().hold(larger + WINDOW as usize);
+                return Ok(Some(response));
             }
         }
     }
@@ -148,18 +164,19 @@ impl QuotaStream {
         Ok(())
     }
 
-    /// Returns the assignments that are due, after their charge.
+    /// Returns the assignments that are due, after their charge, as many as one message may have.
     async fn actions(&mut self) -> Vec<BucketAction> {
         let Self { service, id, .. } = self;
         let (quotas, rules, now) = (&service.quotas, service.rules.load(), service.clock.now());
-        let Expired { idle, due } = {
+        let Expired { idle, due, has_more } = {
             let mut allocator = quotas.allocator();
             if !Arc::ptr_eq(&rules, &self.rules) {
                 self.rules = rules;
                 allocator.rules_changed(*id, now);
             }
-            allocator.expired(*id, now)
+            allocator.expired(*id, now, MOST_MEMORY)
         };
+        self.has_more = has_more;
         quotas.count_abandoned(idle.len());
         let abandoned = idle.iter().map(|bucket| action(bucket, Action::Abandon(Abandon {})));
         let assigned = due.iter().map(async |bucket| {

@@ -189,7 +189,7 @@ impl World {
         let (time, arrival) = (self.time(), self.now + self.delay);
         let plane = &mut self.planes[index];
         let Some(stream) = plane.stream else { return };
-        let Expired { idle, due } = self.allocator.expired(stream, time);
+        let Expired { idle, due, .. } = self.allocator.expired(stream, time, usize::MAX);
         for _ in idle {
             plane.inbox.push_back((arrival, None));
         }
@@ -354,7 +354,7 @@ impl One {
     }
 
     fn assign(&mut self, standing: Standing, remaining: u64, now: Time) -> (Option<u64>, Option<Assignment>) {
-        if self.allocator.expired(self.stream, now).due.is_empty() {
+        if self.allocator.expired(self.stream, now, usize::MAX).due.is_empty() {
             return (None, None);
         }
         let wanted = self.allocator.wanted(self.stream, &self.bucket, (standing, remaining), now);
@@ -485,4 +485,29 @@ fn reported_numbers_are_not_trusted() {
         one.report(u64::MAX, u64::MAX, at(second));
         one.assign(limit(u32::MAX.into(), 1), u64::MAX, at(second * 1_000));
     }
+}
+
+#[test]
+fn many_large_buckets_are_assigned_in_several_turns() {
+    const BUCKETS: usize = 1_000;
+    const MOST_MEMORY: usize = 100_000;
+    let mut allocator = Allocator::default();
+    let stream = allocator.open();
+    for number in 0..BUCKETS {
+        let entries = BTreeMap::from([("n".to_owned(), format!("{number:04000}"))]);
+        let bucket = Bucket { entries, ..World::bucket() };
+        allocator.report(stream, bucket, Usage { allowed: 0, denied: 1 }, at(0)).expect("there is room");
+    }
+    let (mut assigned, mut turns) = (0, 0);
+    let mut has_more = true;
+    while has_more {
+        let expired = allocator.expired(stream, at(1), MOST_MEMORY);
+        assert!(!expired.due.is_empty() && expired.due.len() * 2 * 4_000 <= MOST_MEMORY);
+        for bucket in &expired.due {
+            allocator.charged(stream, bucket, (Standing::Unlimited, 0), at(1)).expect("an assignment");
+        }
+        (assigned, turns, has_more) = (assigned + expired.due.len(), turns + 1, expired.has_more);
+    }
+    assert!(assigned == BUCKETS && turns > 80, "{assigned} in {turns} turns");
+    assert!(allocator.expired(stream, at(1), MOST_MEMORY).due.is_empty());
 }
