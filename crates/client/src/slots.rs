@@ -501,7 +501,8 @@ mod tests {
         second.release(300);
         assert!(!single.is_over(MOST_HELD));
         drop((single, first, second));
-        assert_eq!((slots.lock().taken.len(), slots.lock().leaving), (0, 0));
+        let table = slots.lock();
+        assert_eq!((table.taken.len(), table.leaving), (0, 0));
     }
 
     #[test]
