@@ -6,7 +6,7 @@
 //!
 //! | metric | labels | what |
 //! |---|---|---|
-//! | `weir_predicates_over_budget_total` | | predicates that were not run because they would have taken too long |
+//! | `weir_predicates_over_budget_total` | | predicates and regular expressions that were not run because they would have taken too long |
 //! | `weir_requests_total` | rule, `decision` | requests and messages that matched a rule, by decision |
 //! | `weir_unmatched_requests_total` | | requests that no rule matched |
 //! | `weir_wait_seconds` | rule | histogram: how long admitted requests waited for their turn |

@@ -28,8 +28,7 @@ pub use self::{
     client_ip::X_FORWARDED_FOR,
     headers::{FieldLine, Headers},
     path::{AmbiguousPaths, is_ambiguous},
-    predicate::over_budget,
-    request::RequestView,
+    request::{RequestView, over_budget},
 };
 pub(crate) use self::{
     conditions::{Conditions, EntryCondition, FieldCondition, ValueCondition},

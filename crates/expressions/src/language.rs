@@ -12,19 +12,12 @@ use std::{
     sync::Arc,
 };
 
-use cel::{Context, FunctionContext, ResolveResult, Value, extractors::This};
-use regex::{Regex, RegexBuilder};
+use cel::{Context, FunctionContext, ResolveResult, Value, extractors::This, functions};
 
-use crate::network::network;
-
-/// The maximum size in bytes of a compiled regular expression, and of its cache. Unicode classes are large.
-const LARGEST: usize = 1024 * 1024;
-
-/// The maximum nesting depth of a regular expression.
-const DEEPEST: u32 = 32;
+use crate::{network::network, pattern::Pattern};
 
 /// The regular expressions of one predicate, by their text.
-pub(crate) type Patterns = HashMap<String, Regex>;
+pub(crate) type Patterns = HashMap<String, Pattern>;
 
 thread_local! {
     /// The regular expressions of the predicate that this thread evaluates.
@@ -35,6 +28,7 @@ thread_local! {
 pub fn language() -> Context<'static> {
     let mut context = Context::default();
     context.add_function("matches", matches);
+    context.add_function("contains", contains);
     context.add_function("inIpRange", in_ip_range);
     context
 }
@@ -46,6 +40,15 @@ fn matches(call: &FunctionContext<'_, '_>, This(text): This<Arc<String>>, patter
         Some(pattern.is_match(&text))
     });
     found.map(Value::Bool).ok_or_else(|| call.error("is not an expression of this predicate"))
+}
+
+/// The library's function, except for bytes. For these, it panics if the argument is empty, and its time grows with the
+/// product of the two lengths.
+fn contains(call: &FunctionContext<'_, '_>, This(whole): This<Value>, part: Value) -> ResolveResult {
+    if matches!(whole, Value::Bytes(_)) {
+        return Err(call.error("needs a text, a list or a map"));
+    }
+    functions::contains(This(whole), part)
 }
 
 /// Whether an address is in a network, as in Google's Cloud Armor. Fails if the text is not an address.
@@ -64,11 +67,4 @@ pub(crate) fn with<R>(patterns: &Arc<Patterns>, run: impl FnOnce() -> R) -> Opti
     let outcome = catch_unwind(AssertUnwindSafe(run));
     RUNNING.set(before);
     outcome.ok()
-}
-
-/// Compiles a regular expression. The error is one line.
-pub(crate) fn pattern(text: &str) -> Result<Regex, String> {
-    let mut builder = RegexBuilder::new(text);
-    builder.size_limit(LARGEST).dfa_size_limit(LARGEST).nest_limit(DEEPEST);
-    builder.build().map_err(|error| error.to_string().lines().last().unwrap_or_default().to_owned())
 }

@@ -11,6 +11,7 @@ mod language;
 mod named;
 mod network;
 mod path_regex;
+mod pattern;
 mod predicate;
 mod template;
 mod weight;
@@ -19,8 +20,8 @@ pub use self::{
     language::language,
     named::{InvalidValue, NamedPart},
     network::{InvalidNetwork, Network, network},
-    path_regex::{InvalidRegex, path_regex},
+    path_regex::{InvalidRegex, PathRegex, PathRegexSet, path_regex},
     predicate::{InvalidPredicate, Predicate, predicate},
     template::{InvalidTemplate, Piece, Placeholder, template},
-    weight::Size,
+    weight::{BUDGET, Size},
 };

@@ -14,7 +14,8 @@ use cel::{
 use crate::{
     language::{self, Patterns, language},
     network::{InvalidNetwork, network},
-    weight::{Nested, REQUEST, Size, Weight},
+    pattern::Pattern,
+    weight::{BUDGET, ORDINARY, REQUEST, Size, cost, has_nested_loops},
 };
 
 /// The fields of the only variable, `request`.
@@ -46,6 +47,9 @@ const DEEPEST: usize = 32;
 /// The number of levels that a macro such as `exists` counts as.
 const LOOP: usize = 12;
 
+/// The memory of a parsed expression for each byte of its text, measured with the longest lists.
+const PARSED: u64 = 36;
+
 /// The size of the parser's stack. The parser recurses several times for each bracket and each operator, which takes
 /// 64 KB per bracket in a debug build. The system provides memory only for the used part of the stack.
 const STACK: usize = 64 * 1024 * 1024;
@@ -65,6 +69,13 @@ pub enum InvalidPredicate {
          a == 'x' || a == 'y'"
     )]
     Nested,
+    /// An evaluation for an ordinary request would not fit the budget.
+    #[error(
+        "takes too long or too much memory for a request of {} KiB: use smaller repetitions in matches, and fewer \
+         quantifiers and sums of texts",
+        ORDINARY.bytes / 1024
+    )]
+    TooCostly,
     /// The parser reads two signs as one, which would invert the condition.
     #[error("has a sign twice, as in `!!`: write it once, or with brackets in between")]
     TwoSigns,
@@ -107,15 +118,21 @@ pub enum InvalidPredicate {
 #[derive(Debug)]
 pub struct Predicate {
     program: Program,
-    weight: Weight,
     patterns: Arc<Patterns>,
+    /// The memory in bytes.
+    bytes: u64,
 }
 
 impl Predicate {
-    /// Whether the predicate may be evaluated for a request of this size. An evaluation beyond the budget would delay
-    /// other requests.
-    pub fn fits(&self, size: Size) -> bool {
-        self.weight.fits(size)
+    /// Returns the maximum cost of an evaluation for a request of this size. An evaluation beyond the
+    /// [`BUDGET`](crate::BUDGET) would delay other requests.
+    pub fn cost(&self, size: Size) -> u64 {
+        cost(self.program.expression(), &self.patterns, size)
+    }
+
+    /// The memory in bytes, of which regular expressions take most.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Whether the predicate is true for the request in `context`, which must have the functions of
@@ -171,7 +188,9 @@ fn parse(text: &str) -> Result<Predicate, InvalidPredicate> {
             },
         ))
     })?;
-    let weight = Weight::of(program.expression()).map_err(|Nested| InvalidPredicate::Nested)?;
+    if has_nested_loops(program.expression(), false) {
+        return Err(InvalidPredicate::Nested);
+    }
     let (mut unknown, mut patterns) = (None, Patterns::new());
     if walk(program.expression(), &mut Vec::new(), &mut patterns, &mut unknown) > DEEPEST {
         return Err(InvalidPredicate::TooDeep);
@@ -179,10 +198,14 @@ fn parse(text: &str) -> Result<Predicate, InvalidPredicate> {
     if let Some(unknown) = unknown {
         return Err(unknown);
     }
+    if cost(program.expression(), &patterns, ORDINARY) > BUDGET {
+        return Err(InvalidPredicate::TooCostly);
+    }
+    let bytes = patterns.values().map(Pattern::bytes).sum::<u64>() + PARSED * text.len() as u64;
     let patterns = Arc::new(patterns);
     match language::with(&patterns, || program.execute(&blank())) {
         None => Err(InvalidPredicate::Syntax("the interpreter failed".to_owned())),
-        Some(Ok(Value::Bool(_)) | Err(_)) => Ok(Predicate { program, weight, patterns }),
+        Some(Ok(Value::Bool(_)) | Err(_)) => Ok(Predicate { program, patterns, bytes }),
         Some(Ok(_)) => Err(InvalidPredicate::NotBoolean),
     }
 }
@@ -192,7 +215,7 @@ fn compile(call: &CallExpr, patterns: &mut Patterns) -> Result<(), InvalidPredic
     let Some(Expr::Literal(LiteralValue::String(text))) = call.args.last().map(|arg| &arg.expr) else {
         return Err(InvalidPredicate::Pattern);
     };
-    let pattern = language::pattern(text.inner()).map_err(InvalidPredicate::Matches)?;
+    let pattern = Pattern::new(text.inner()).map_err(InvalidPredicate::Matches)?;
     patterns.insert(text.inner().to_owned(), pattern);
     Ok(())
 }
@@ -349,6 +372,9 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_is_wrong_and_how_to_fix_it() {
+        let sum = |text: &str, count: usize| format!("({})", vec![text; count].join("+"));
+        let path = sum(&sum(&sum("request.path", 2), 2), 2);
+        let many_paths = format!("[''].map(x,{path}).map(y,{})==[]", sum(&sum(&sum(&sum("y", 4), 4), 4), 5));
         for (text, part) in [
             ("request.method ==", "is not CEL: Syntax error"),
             ("", "is not CEL"),
@@ -382,7 +408,10 @@ mod tests {
             ("request.path.matches(request.headers['x'])", "must have the expression of matches as a text"),
             ("request.query.exists(k, 'a'.matches(k))", "must have the expression of matches as a text"),
             ("matches(request.path, '^' + '/a')", "must have the expression of matches as a text"),
-            (r"request.path.matches('(\\w{100}){100}')", "cannot match: Compiled regex exceeds size limit"),
+            (r"request.path.matches('(\\w{100}){100}')", "cannot match: the regular expression is too large"),
+            ("request.path.matches('a[ab]{20000}[^ab]')", "cannot match: the regular expression is too large"),
+            ("request.path.matches('a[ab]{2000}[^ab]')", "takes too long or too much memory for a request of 4 KiB"),
+            (&many_paths, "and fewer quantifiers and sums of texts"),
             (&vec!["1"; 100].join("+"), "levels deep"),
             (&"x".repeat(2000), "more than 1024"),
         ] {

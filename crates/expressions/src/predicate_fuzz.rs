@@ -1,5 +1,6 @@
-//! Predicates: a predicate is refused with a message of one line, or its evaluation takes at most the predicted number
-//! of steps. To count the steps, each part of an expression is wrapped in a call that counts its evaluations.
+//! Predicates: a predicate is refused with a message of one line, or its evaluation costs at most what was predicted. To
+//! count the cost, each part of an expression is wrapped in a call that measures the value of each evaluation. The
+//! prediction knows no values, so both share only the unit.
 
 use std::{
     cell::Cell,
@@ -9,7 +10,7 @@ use std::{
 
 use cel::{
     Context, ExecutionError, FunctionContext, Value,
-    common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue},
+    common::ast::{CallExpr, EntryExpr, Expr, IdedExpr},
     objects::{Key, Map},
 };
 use weir_fuzz::{Choices, Target, mutated};
@@ -17,7 +18,7 @@ use weir_fuzz::{Choices, Target, mutated};
 use super::{Predicate, predicate};
 use crate::{
     language::{self, language},
-    weight::{BUDGET, BYTES_MATCHED, BYTES_READ, REQUEST, Size},
+    weight::{BUDGET, REQUEST, STEP, Size},
 };
 
 /// The stack for an evaluation with counters, which make the expression deeper than [`predicate`] allows.
@@ -157,7 +158,7 @@ fn condition(choices: &mut Choices<'_>, depth: usize) -> String {
             choices.one(TEXTS),
             choices.one(&["^/a", "(a*)*b", "(a|b)*c$", "", "(", "a{9}{9}"])
         ),
-        4 => format!("{}.contains({})", choices.one(TEXTS), choices.one(TEXTS)),
+        4 => format!("{}.contains({})", text(choices, below), choices.one(TEXTS)),
         5 => format!("({}) && ({})", condition(choices, below), condition(choices, below)),
         6 => format!("{} || {}", condition(choices, below), condition(choices, below)),
         7 => format!("!({})", condition(choices, below)),
@@ -165,8 +166,33 @@ fn condition(choices: &mut Choices<'_>, depth: usize) -> String {
         9 => format!("has(request.query.{})", choices.one(&["a", "x"])),
         _ => {
             let quantifier = *choices.one(&["all", "exists", "exists_one"]);
-            format!("{}.{quantifier}(k, {})", choices.one(LISTS), condition(choices, below))
+            format!("{}.{quantifier}(k, {})", list(choices, below), condition(choices, below))
         }
+    }
+}
+
+/// Generates an expression that is usually a text.
+fn text(choices: &mut Choices<'_>, depth: usize) -> String {
+    match choices.below(if depth == 0 { 1 } else { 4 }) {
+        0 => (*choices.one(TEXTS)).to_owned(),
+        1 => {
+            let one = text(choices, depth - 1);
+            format!("({one} + {one} + {one})")
+        }
+        2 => format!("({} + {})", text(choices, depth - 1), text(choices, depth - 1)),
+        _ => format!("[{}, {}][0]", text(choices, depth - 1), text(choices, depth - 1)),
+    }
+}
+
+/// Generates an expression that is usually a list.
+fn list(choices: &mut Choices<'_>, depth: usize) -> String {
+    match choices.below(if depth == 0 { 1 } else { 6 }) {
+        0 => (*choices.one(LISTS)).to_owned(),
+        1 => format!("{}.map(k, {})", list(choices, depth - 1), text(choices, depth)),
+        2 => format!("{}.map(k, [k, k] + [k])[0]", list(choices, depth - 1)),
+        3 => format!("{}.filter(k, {})", list(choices, depth - 1), condition(choices, 0)),
+        4 => format!("({} + {})", list(choices, depth - 1), list(choices, depth - 1)),
+        _ => format!("[{}, {}]", text(choices, depth - 1), list(choices, depth - 1)),
     }
 }
 
@@ -231,20 +257,20 @@ impl Request {
 }
 
 thread_local! {
-    static STEPS: Cell<u64> = const { Cell::new(0) };
+    static COST: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Evaluates a predicate as agents do, and with counters.
 fn runs_within(text: &str, predicate: &Predicate, request: &Request) -> Result<(), String> {
     let size = request.size();
-    let most = predicate.weight.cost(size);
-    if !predicate.fits(size) {
-        return if most > BUDGET { Ok(()) } else { Err(format!("{text:?} costs {most}, but does not fit")) };
+    let most = predicate.cost(size);
+    if most > BUDGET {
+        return Ok(());
     }
     let holds = predicate.holds(&request.context(language()));
-    let (steps, value) = counted(predicate, request);
-    if steps > most || steps > BUDGET {
-        return Err(format!("{text:?} took {steps} steps, and {most} were predicted for {size:?}"));
+    let (cost, value) = counted(predicate, request);
+    if cost > most {
+        return Err(format!("{text:?} cost {cost}, and {most} was predicted for {size:?}"));
     }
     if holds != matches!(value, Some(Ok(Value::Bool(true)))) {
         return Err(format!("{text:?} is {holds}, and with counters {value:?}"));
@@ -252,16 +278,16 @@ fn runs_within(text: &str, predicate: &Predicate, request: &Request) -> Result<(
     Ok(())
 }
 
-/// Returns the number of steps of an evaluation, and its value.
+/// Returns the cost of an evaluation, and its value.
 fn counted(predicate: &Predicate, request: &Request) -> (u64, Option<Result<Value, ExecutionError>>) {
     let run = || {
         let mut language = language();
         language.add_function("@tick", tick);
         let context = request.context(language);
-        let tree = wrapped(predicate.program.expression(), request.size());
-        STEPS.set(0);
+        let tree = wrapped(predicate.program.expression());
+        COST.set(0);
         let value = language::with(&predicate.patterns, || context.resolve(&tree));
-        (STEPS.get(), value)
+        (COST.get(), value)
     };
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, run);
@@ -269,24 +295,33 @@ fn counted(predicate: &Predicate, request: &Request) -> (u64, Option<Result<Valu
     })
 }
 
-/// `@tick(steps, value)` counts the steps and returns the value.
+/// `@tick(value)` counts the cost of copying the value, and returns the value.
 fn tick(call: &FunctionContext<'_, '_>) -> Result<Value, ExecutionError> {
-    let Value::UInt(steps) = call.ptx.resolve(&call.args[0])? else { return Err(call.error("is not a number")) };
-    STEPS.set(STEPS.get() + steps);
-    call.ptx.resolve(&call.args[1])
+    COST.set(COST.get() + STEP);
+    let value = call.ptx.resolve(&call.args[0])?;
+    COST.set(COST.get() + copied(&value));
+    Ok(value)
 }
 
-/// Wraps each part of the expression in a counter. [`Weight`](crate::weight::Weight) defines the costs.
-fn wrapped(expression: &IdedExpr, size: Size) -> IdedExpr {
+/// Returns the cost of copying a value.
+fn copied(value: &Value) -> u64 {
+    let of_key = |key: &Key| if let Key::String(text) = key { text.len() as u64 } else { 0 };
+    STEP + match value {
+        Value::String(text) => text.len() as u64,
+        Value::Bytes(bytes) => bytes.len() as u64,
+        Value::List(list) => list.iter().map(copied).sum(),
+        Value::Map(map) => map.map.iter().map(|(key, value)| of_key(key) + copied(value)).sum(),
+        _ => 0,
+    }
+}
+
+/// Wraps each part of the expression in a counter, except for variables, which are not copied.
+fn wrapped(expression: &IdedExpr) -> IdedExpr {
     let mut inner = expression.clone();
-    let mut steps = 1;
-    let wrap = |part: &mut IdedExpr| *part = wrapped(part, size);
+    let wrap = |part: &mut IdedExpr| *part = wrapped(part);
     match &mut inner.expr {
-        Expr::Ident(name) if name == REQUEST => steps += size.parts,
-        Expr::Call(call) => {
-            steps += size.bytes / if call.func_name == "matches" { BYTES_MATCHED } else { BYTES_READ };
-            call.target.as_deref_mut().into_iter().chain(&mut call.args).for_each(wrap);
-        }
+        Expr::Ident(_) => return inner,
+        Expr::Call(call) => call.target.as_deref_mut().into_iter().chain(&mut call.args).for_each(wrap),
         Expr::Select(select) => wrap(&mut select.operand),
         Expr::List(list) => list.elements.iter_mut().for_each(wrap),
         Expr::Map(map) => {
@@ -303,8 +338,7 @@ fn wrapped(expression: &IdedExpr, size: Size) -> IdedExpr {
         }
         _ => {}
     }
-    let steps = IdedExpr { id: 0, expr: Expr::Literal(LiteralValue::UInt(steps.into())) };
-    let call = CallExpr { func_name: "@tick".to_owned(), target: None, args: vec![steps, inner] };
+    let call = CallExpr { func_name: "@tick".to_owned(), target: None, args: vec![inner] };
     IdedExpr { id: 0, expr: Expr::Call(call) }
 }
 
@@ -326,10 +360,10 @@ fn numbers_of_a_client_end_no_thread() {
     assert!(predicate("request.path.matches('^/$')").expect("good").holds(&request.context(language())));
 }
 
-/// With the largest requests that the defaults allow, an evaluation takes no more steps than the budget, and a
-/// predicate that would take more steps is not evaluated.
+/// With the largest requests that the defaults allow, an evaluation costs no more than the budget, and a predicate that
+/// would cost more is not evaluated.
 #[test]
-fn nothing_that_runs_takes_more_steps_than_the_budget() {
+fn nothing_that_runs_costs_more_than_the_budget() {
     let (mut run, mut refused) = (0, 0);
     let pairs = |count: usize| (0..count).map(|number| (format!("{number:x}"), String::new())).collect();
     let long = format!("/{}b", "a".repeat(60_000));
@@ -344,9 +378,9 @@ fn nothing_that_runs_takes_more_steps_than_the_budget() {
             "request.headers.all(h, request.path.contains(h + 'c'))",
         ] {
             let predicate = predicate(text).expect(text);
-            if predicate.fits(request.size()) {
-                let (steps, _) = counted(&predicate, &request);
-                assert!(0 < steps && steps <= BUDGET, "{text}: {steps}");
+            if predicate.cost(request.size()) <= BUDGET {
+                let (cost, _) = counted(&predicate, &request);
+                assert!(0 < cost && cost <= BUDGET, "{text}: {cost}");
                 run += 1;
             } else {
                 refused += 1;
@@ -354,4 +388,14 @@ fn nothing_that_runs_takes_more_steps_than_the_budget() {
         }
     }
     assert!(run > 5 && refused > 3, "{run} were evaluated, {refused} were not");
+}
+
+/// The library would panic for the first argument, and take seconds for the second one.
+#[test]
+fn bytes_contain_nothing() {
+    let request = Request { path: "/".to_owned(), query: BTreeMap::new(), headers: BTreeMap::new() };
+    for text in ["request.path != '/' || b'a'.contains(b'')", "bytes(request.path).contains(bytes(request.path))"] {
+        let (_, value) = counted(&predicate(text).expect(text), &request);
+        assert!(matches!(value, Some(Err(ExecutionError::FunctionError { .. }))), "{text}: {value:?}");
+    }
 }

@@ -52,7 +52,7 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 21] {
         ),
         counter(
             "weir_predicates_over_budget_total",
-            "Predicates not run because they would have taken too long: limits count the request, Bypass does not match it.",
+            "Predicates and regular expressions not run because they would have taken too long: limits count the request, Bypass does not match it.",
             over_budget(),
         ),
         counters(

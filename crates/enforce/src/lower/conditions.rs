@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use http::{HeaderName, HeaderValue, Method};
+use weir_expressions::{PathRegex, path_regex};
 use weir_wire::{Action, EntryMatch, FieldMatch, KeyPart, Match, takes_every_path};
 
 use super::faults::{Faults, Path};
@@ -25,9 +26,7 @@ pub(super) fn lower_matches(matches: &[Match], action: Action, path: &Path, faul
             faults.add(&path.field("trustedHops"), message);
         }
         let predicate = match &entry.predicate {
-            Some(text) => parsed(text, &path.field("predicate"), faults).map(|predicate: Predicate| {
-                Some(predicate.or_if_unknown(action != Action::Bypass).behind(entry.trusted_hops))
-            }),
+            Some(text) => parsed(text, &path.field("predicate"), faults).map(|predicate: Predicate| Some(predicate)),
             None => Some(None),
         };
         let descriptor =
@@ -43,6 +42,7 @@ pub(super) fn lower_matches(matches: &[Match], action: Action, path: &Path, faul
             networks: networks?,
             trusted_hops: entry.trusted_hops,
             predicate: predicate?,
+            if_unknown: action != Action::Bypass,
             descriptor: descriptor?,
         })
     });
@@ -130,8 +130,8 @@ fn value_of(given: (Option<&String>, Option<&String>), path: &Path, faults: &mut
     }
 }
 
-fn regex(text: &str, path: &Path, faults: &mut Faults) -> Option<regex::bytes::Regex> {
-    weir_expressions::path_regex(text).map_err(|invalid| faults.add(path, invalid.to_string())).ok()
+fn regex(text: &str, path: &Path, faults: &mut Faults) -> Option<PathRegex> {
+    path_regex(text).map_err(|invalid| faults.add(path, invalid.to_string())).ok()
 }
 
 fn network(text: &str, path: &Path, faults: &mut Faults) -> Option<weir_expressions::Network> {

@@ -1,8 +1,7 @@
 //! One entry of a rule's `match` list, and the exact check whether a request matches it.
 
 use http::{HeaderName, Method};
-use regex::bytes::Regex;
-use weir_expressions::Network;
+use weir_expressions::{Network, PathRegex};
 
 use super::{Glob, HostPattern, Predicate, RequestView};
 
@@ -12,13 +11,15 @@ pub(crate) struct Conditions {
     pub(crate) methods: Vec<Method>,
     pub(crate) hosts: Vec<HostPattern>,
     pub(crate) paths: Vec<Glob>,
-    pub(crate) path_regexes: Vec<Regex>,
+    pub(crate) path_regexes: Vec<PathRegex>,
     pub(crate) headers: Vec<FieldCondition<HeaderName>>,
     pub(crate) query: Vec<FieldCondition<Box<[u8]>>>,
     pub(crate) networks: Vec<Network>,
     /// The number of trusted proxies that append to `X-Forwarded-For`.
     pub(crate) trusted_hops: u8,
     pub(crate) predicate: Option<Predicate>,
+    /// The value to assume for expressions that would take too long.
+    pub(crate) if_unknown: bool,
     /// The entries of a descriptor, all of them in this order. Empty: no condition.
     pub(crate) descriptor: Vec<EntryCondition>,
 }
@@ -60,6 +61,7 @@ impl Conditions {
             networks,
             trusted_hops: _,
             predicate,
+            if_unknown: _,
             descriptor,
         } = self;
         let some_path = !(paths.is_empty() && path_regexes.is_empty());
@@ -83,8 +85,14 @@ impl Conditions {
             && self.headers.iter().all(|field| headers.all(&field.name).any(|value| field.value.holds(value)))
             && self.query.iter().all(|field| request.query(&field.name).any(|value| field.value.holds(&value)))
             && self.holds_for_client(request)
-            && none_or_any(&self.path_regexes, |regex| regex.is_match(request.path().as_bytes()))
-            && self.predicate.as_ref().is_none_or(|predicate| predicate.holds(request))
+            && none_or_any(&self.path_regexes, |regex| {
+                let path = request.path();
+                if request.spend(regex.cost(path)) { regex.is_match(path) } else { self.if_unknown }
+            })
+            && self
+                .predicate
+                .as_ref()
+                .is_none_or(|predicate| predicate.holds(request, self.trusted_hops).unwrap_or(self.if_unknown))
             && self.holds_for_descriptor(request)
     }
 
@@ -140,6 +148,7 @@ mod tests {
     use weir_expressions::path_regex;
 
     use super::*;
+    use crate::matching::over_budget;
 
     const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -216,6 +225,27 @@ mod tests {
         assert_eq!(holds(exactly("2"), "/?page=22", &["22"]), (false, false));
         assert_eq!(holds(start("curl/"), "/?page=curl/8", &["x", "curl/8"]), (true, true));
         assert_eq!(holds(start("curl/"), "/?page=a-curl/8", &["a-curl/8"]), (false, false));
+    }
+
+    /// All expressions of a request share one budget.
+    #[test]
+    fn expressions_beyond_the_budget_get_the_assumed_value() {
+        let path = format!("/{}", "a".repeat(60_000));
+        let request = request("GET", &path, &[]);
+        let conditions = |if_unknown: bool| Conditions {
+            path_regexes: vec![path_regex("b$").unwrap()],
+            if_unknown,
+            ..Conditions::default()
+        };
+        let view = RequestView::new(&request, PEER);
+        let before = over_budget();
+        let met = (0..1_000).filter(|_| conditions(true).are_met_by(&view)).count();
+        assert!((500..1_000).contains(&met), "{met}");
+        assert!(!conditions(false).are_met_by(&view));
+        assert!(over_budget() - before > met as u64);
+        let predicate = Conditions { predicate: "request.path.matches('b$')".parse().ok(), ..conditions(true) };
+        assert!(predicate.are_met_by(&view), "nothing is left for a predicate of the same request");
+        assert!(!predicate.are_met_by(&RequestView::new(&request, PEER)));
     }
 
     #[test]

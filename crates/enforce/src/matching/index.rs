@@ -9,16 +9,13 @@
 use std::collections::HashMap;
 
 use http::HeaderName;
-use regex::bytes::{RegexSet, RegexSetBuilder};
+use weir_expressions::{PathRegex, PathRegexSet};
 
 use super::{
     Conditions, HostPattern, Matcher, RequestView, ValueCondition,
     glob::{Glob, Step},
     trie::Trie,
 };
-
-/// The maximum memory in bytes for all regular expressions compiled together.
-const REGEX_BYTES: usize = 4 * 1024 * 1024;
 
 /// The number of entries up to which all are checked one by one, because an index would cost more.
 const MAX_UNINDEXED: usize = 8;
@@ -43,7 +40,7 @@ pub(crate) struct Index {
     query: Vec<(Box<[u8]>, ByValue)>,
     descriptor: Vec<(Box<str>, ByValue)>,
     /// The regular expressions, and the entry of each expression.
-    regexes: Option<(RegexSet, Vec<u32>)>,
+    regexes: Option<(PathRegexSet, Vec<u32>)>,
 }
 
 /// A value by which an entry can be indexed.
@@ -126,9 +123,9 @@ impl Index {
             return;
         }
         let (patterns, ids): (Vec<&str>, Vec<u32>) = regexes.iter().copied().unzip();
-        match RegexSetBuilder::new(patterns).unicode(false).size_limit(REGEX_BYTES).build() {
-            Ok(set) => self.regexes = Some((set, ids)),
-            Err(_) => {
+        match PathRegexSet::new(&patterns) {
+            Some(set) => self.regexes = Some((set, ids)),
+            None => {
                 self.always.extend(ids);
                 self.always.sort_unstable();
             }
@@ -171,10 +168,9 @@ impl Index {
             }
         }
         if let Some((set, ids)) = &self.regexes {
-            let path = request.path().as_bytes();
-            // `is_match` is called first because it does not allocate, and most requests match no expression.
-            if set.is_match(path) {
-                to.extend(set.matches(path).into_iter().map(|pattern| ids[pattern]));
+            match set.matches(request.path()) {
+                Some(found) => to.extend(found.into_iter().map(|pattern| ids[pattern])),
+                None => to.extend(ids),
             }
         }
         to.sort_unstable();
@@ -236,7 +232,7 @@ fn ways_to_file(conditions: &Conditions) -> Vec<Vec<Key<'_>>> {
         }
     }
     if !conditions.path_regexes.is_empty() {
-        ways.push(conditions.path_regexes.iter().map(|regex| Key::Regex(regex.as_str())).collect());
+        ways.push(conditions.path_regexes.iter().map(PathRegex::as_str).map(Key::Regex).collect());
     }
     ways
 }

@@ -79,6 +79,7 @@ fn conditions() -> impl Strategy<Value = Conditions> {
             networks: Vec::new(),
             trusted_hops: 0,
             predicate: predicate.map(|text| text.parse().expect(text)),
+            if_unknown: false,
             descriptor: Vec::new(),
         })
 }

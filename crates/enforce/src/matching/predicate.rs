@@ -5,39 +5,22 @@
 //! result is false. If an evaluation would take too long, it does not run: limits then assume true, and `Bypass`
 //! assumes false, so that no client evades a limit with a large request.
 
-use std::{
-    str::FromStr,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::str::FromStr;
 
 use weir_expressions::{InvalidPredicate, Size};
 
 use super::request::RequestView;
 
-/// The number of evaluations that were skipped because they would have taken too long.
-static OVER_BUDGET: AtomicU64 = AtomicU64::new(0);
-
-/// Returns the number of evaluations of predicates that were skipped because they would have taken too long.
-pub fn over_budget() -> u64 {
-    OVER_BUDGET.load(Relaxed)
-}
-
 /// A parsed expression.
 #[derive(Debug)]
-pub(crate) struct Predicate {
-    expression: weir_expressions::Predicate,
-    /// The value to assume if an evaluation would take too long.
-    unknown: bool,
-    /// The number of trusted proxies that append to `X-Forwarded-For`.
-    trusted_hops: u8,
-}
+pub(crate) struct Predicate(weir_expressions::Predicate);
 
 /// The size of a request, on which the cost of an expression depends.
 fn size(request: &RequestView<'_>) -> Size {
     let query = request.whole_query();
     let parameters = query.bytes().filter(|byte| *byte == b'&').count() + 1;
-    let own =
-        Size { parts: parameters as u64, bytes: (query.len() + request.path().len() + request.host().len()) as u64 };
+    let bytes = query.len() + request.path().len() + request.host().len() + request.method().len();
+    let own = Size { parts: parameters as u64, bytes: bytes as u64 };
     request.headers().iter().fold(own, |size, (name, value)| Size {
         parts: size.parts + 1,
         bytes: size.bytes + (name.len() + value.len()) as u64,
@@ -45,23 +28,16 @@ fn size(request: &RequestView<'_>) -> Size {
 }
 
 impl Predicate {
-    /// Sets the value to assume if an evaluation would take too long.
-    pub(crate) fn or_if_unknown(self, unknown: bool) -> Self {
-        Self { unknown, ..self }
+    /// Whether the expression is true for the request behind this number of trusted proxies. Returns `None` if an
+    /// evaluation would take too long.
+    pub(super) fn holds(&self, request: &RequestView<'_>, trusted_hops: u8) -> Option<bool> {
+        let may_run = request.spend(self.0.cost(size(request)));
+        may_run.then(|| self.0.holds(request.facts(trusted_hops).context()))
     }
 
-    /// Sets the number of trusted proxies that append to `X-Forwarded-For`.
-    pub(crate) fn behind(self, trusted_hops: u8) -> Self {
-        Self { trusted_hops, ..self }
-    }
-
-    /// Whether the expression is true for the request.
-    pub(super) fn holds(&self, request: &RequestView<'_>) -> bool {
-        if !self.expression.fits(size(request)) {
-            OVER_BUDGET.fetch_add(1, Relaxed);
-            return self.unknown;
-        }
-        self.expression.holds(request.facts(self.trusted_hops).context())
+    /// The memory in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.bytes()
     }
 }
 
@@ -69,13 +45,14 @@ impl FromStr for Predicate {
     type Err = InvalidPredicate;
 
     fn from_str(text: &str) -> Result<Self, InvalidPredicate> {
-        weir_expressions::predicate(text).map(|expression| Self { expression, unknown: false, trusted_hops: 0 })
+        weir_expressions::predicate(text).map(Self)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::matching::over_budget;
 
     fn request() -> http::Request<()> {
         http::Request::builder()
@@ -114,7 +91,7 @@ mod tests {
             ("['GET', 'POST'].exists(m, m == request.method)", true),
         ] {
             let predicate: Predicate = text.parse().unwrap_or_else(|invalid| panic!("{text}: {invalid}"));
-            assert_eq!(predicate.holds(&view), expected, "{text}");
+            assert_eq!(predicate.holds(&view, 0), Some(expected), "{text}");
         }
     }
 
@@ -142,13 +119,13 @@ mod tests {
             "[1, 2].all(a, a > 0)".to_owned(),
         ] {
             if let Ok(predicate) = text.parse::<Predicate>() {
-                predicate.holds(&view);
+                predicate.holds(&view, 0);
             }
         }
     }
 
     #[test]
-    fn an_evaluation_beyond_the_budget_gets_the_assumed_value() {
+    fn an_evaluation_beyond_the_budget_does_not_run() {
         let query: String = (0..6_000).map(|number| format!("{number:x}&")).collect();
         let large = http::Request::builder().uri(format!("/?{query}")).body(()).unwrap();
         let small = http::Request::builder().uri("/?a&b").body(()).unwrap();
@@ -157,15 +134,13 @@ mod tests {
             let text = "request.query.exists(k, k == 'b' && !('x' in request.headers))";
             text.parse::<Predicate>().expect("a predicate")
         };
-        assert!(predicate().holds(&small));
+        assert_eq!(predicate().holds(&small, 0), Some(true));
         let before = over_budget();
-        for unknown in [false, true] {
-            assert_eq!(predicate().or_if_unknown(unknown).holds(&large), unknown);
-        }
-        assert!(over_budget() >= before + 2);
+        assert_eq!(predicate().holds(&large, 0), None);
+        assert!(over_budget() > before);
         // The budget depends on the expression, not on the size alone.
         let plain: Predicate = "request.path == '/'".parse().expect("a predicate");
-        assert!(plain.holds(&large));
+        assert_eq!(plain.holds(&large, 0), Some(true));
     }
 
     /// `weir-expressions` computes the steps of an evaluation from this size, so predicates must not read more than it.
@@ -177,7 +152,7 @@ mod tests {
         let size = size(&view);
         for (list, parts) in [("query", 4), ("headers", 2)] {
             let predicate: Predicate = format!("size(request.{list}) == {parts}").parse().expect("a predicate");
-            assert!(predicate.holds(&view), "{list}");
+            assert_eq!(predicate.holds(&view, 0), Some(true), "{list}");
         }
         assert!(size.parts >= 6, "{size:?}");
         assert!(

@@ -5,10 +5,13 @@
 
 use std::{
     borrow::Cow,
-    cell::{OnceCell, RefCell},
+    cell::{Cell, OnceCell, RefCell},
     net::{IpAddr, Ipv4Addr},
     rc::Rc,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
+
+use weir_expressions::BUDGET;
 
 use super::{
     client_ip::client_ip,
@@ -18,6 +21,14 @@ use super::{
     path::{self, AmbiguousPaths},
     query,
 };
+
+/// The number of expressions that were skipped because they would have taken too long.
+static OVER_BUDGET: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the number of predicates and regular expressions that were skipped because they would have taken too long.
+pub fn over_budget() -> u64 {
+    OVER_BUDGET.load(Relaxed)
+}
 
 /// The parts of a request that matchers and keys read. A descriptor, which a proxy sends to a rate limit service, is a
 /// request without method, path and headers.
@@ -42,6 +53,8 @@ pub struct RequestView<'a> {
     /// The values for predicates, by the number of trusted proxies. Few requests need them, and most of those for only
     /// one number.
     facts: RefCell<Vec<(u8, Rc<Facts>)>>,
+    /// The part of the [`BUDGET`] for expressions that is left.
+    budget: Cell<u64>,
 }
 
 impl<'a> RequestView<'a> {
@@ -72,6 +85,7 @@ impl<'a> RequestView<'a> {
             normal_path: OnceCell::new(),
             host: OnceCell::new(),
             facts: RefCell::default(),
+            budget: Cell::new(BUDGET),
         }
     }
 
@@ -156,6 +170,19 @@ impl<'a> RequestView<'a> {
     /// Returns the whole query. Empty if the target has no query.
     pub(super) fn whole_query(&self) -> &'a str {
         self.query.unwrap_or_default()
+    }
+
+    /// Takes the cost of an expression from the budget of all expressions. Returns false if not enough is left, so the
+    /// expression must not run.
+    pub(super) fn spend(&self, cost: u64) -> bool {
+        let left = self.budget.get().checked_sub(cost);
+        match left {
+            Some(left) => self.budget.set(left),
+            None => {
+                OVER_BUDGET.fetch_add(1, Relaxed);
+            }
+        }
+        left.is_some()
     }
 
     /// Returns the values for predicates. `trusted_hops` determines the client's address.
