@@ -64,16 +64,20 @@ pub struct PolicySize {
     pub stores: Vec<usize>,
     /// The bytes of the logs in an agent.
     pub logs: u64,
+    /// The bytes of the regular expressions in an agent.
+    pub expressions: u64,
 }
 
 impl CompiledPolicy {
     /// Sets the revision, and measures the size.
-    fn new(mut wire: PolicyRules, stores: Vec<wire::Store>, secrets: Vec<StoreSecrets>) -> Self {
+    fn new(mut wire: PolicyRules, used: UsedStores, expressions: u64) -> Self {
+        let UsedStores { stores, secrets } = used;
         wire.revision = revision(&wire, &stores);
         let size = PolicySize {
             rules: json_length(&wire),
             stores: stores.iter().map(json_length).collect(),
             logs: log_bytes(&wire),
+            expressions,
         };
         Self { wire, stores, secrets, size }
     }
@@ -328,7 +332,8 @@ pub(crate) fn detached(policy: Arc<CompiledPolicy>, world: &World) -> Arc<Compil
     let shared = policy.wire.rules.iter_mut().filter_map(|rule| Some(&mut rule.shared.as_mut()?.store));
     let names = policy.stores.iter_mut().map(|store| &mut store.name).chain(shared);
     names.filter(|name| replaced.contains(name)).for_each(|name| name.push_str(REPLACED));
-    Arc::new(CompiledPolicy::new(policy.wire, policy.stores, policy.secrets))
+    let used = UsedStores { stores: policy.stores, secrets: policy.secrets };
+    Arc::new(CompiledPolicy::new(policy.wire, used, policy.size.expressions))
 }
 
 /// Returns the revision of a policy. Fields that later versions added are hashed only if they are set, so an upgrade of
@@ -356,8 +361,8 @@ pub fn revision_of(value: &impl Serialize) -> String {
 ///
 /// # Errors
 ///
-/// Every fault: numbers out of range, expressions that do not parse, costs that a limit can never admit, logs that
-/// take too much memory, overrides of limits or keys that do not exist.
+/// Every fault: numbers out of range, expressions that do not parse, costs that a limit can never admit, logs and
+/// expressions that take too much memory, overrides of limits or keys that do not exist.
 pub fn compile(key: &ObjectKey, uid: &str, spec: &RateLimitPolicySpec) -> Result<(CompiledPolicy, Target), Vec<Fault>> {
     compile_with(uid, spec, Sharing { policy: key, stamp: 0, pods: 1, stores: Stores::Unknown })
 }
@@ -380,8 +385,8 @@ fn compile_with(
     }
     let deadline_millis = spec.deadline.as_ref().map(api::Deadline::as_millis);
     let on_deadline = spec.on_deadline.as_ref().map(|form| on_deadline(spec, form, &mut faults));
+    let expression_bytes = faults.expression_bytes();
     let compiled = target.map(|target| {
-        let UsedStores { stores, secrets } = used;
         let wire = PolicyRules {
             uid: uid.to_owned(),
             namespace: key.namespace.to_string(),
@@ -393,7 +398,7 @@ fn compile_with(
             on_deadline,
             rules,
         };
-        (CompiledPolicy::new(wire, stores, secrets), target)
+        (CompiledPolicy::new(wire, used, expression_bytes), target)
     });
     faults.or(compiled)
 }

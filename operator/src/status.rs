@@ -12,6 +12,7 @@ use weir_api::{
         ACCEPTED, BYPASSABLE, ENFORCED, FLEET_DEGRADED, PROGRAMMED, READY, RECONCILING, STALLED, STORE_REACHABLE,
     },
 };
+use weir_expressions::MAX_EXPRESSION_BYTES;
 use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, OPERATOR_STORE};
 
 use crate::{
@@ -303,13 +304,15 @@ pub fn bypassable(bypasses: &[Bypass]) -> Option<Said> {
 
 fn too_large(facts: &Facts<'_>) -> String {
     format!(
-        "does not fit into {} of {} pods: a pod has room for {} KiB of policies and for {} MiB of SlidingWindowLog limits and bans, \
-         and older policies come first; rules that were in force stay in force until the operator restarts; let fewer \
-         policies target these pods, or write fewer rules, overrides and logs",
+        "does not fit into {} of {} pods: a pod has room for {} KiB of policies, for {} MiB of SlidingWindowLog limits and bans, \
+         and for {} MiB of regular expressions, and older policies come first; rules that were in force stay in force until \
+         the operator restarts; let fewer policies target these pods, or write fewer rules, overrides, logs and regular \
+         expressions",
         facts.left_out,
         facts.targeted,
         MAX_SNAPSHOT_BYTES / 1024,
-        MAX_LOG_BYTES / 1024 / 1024
+        MAX_LOG_BYTES / 1024 / 1024,
+        MAX_EXPRESSION_BYTES / 1024 / 1024
     )
 }
 

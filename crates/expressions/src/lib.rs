@@ -25,3 +25,7 @@ pub use self::{
     template::{InvalidTemplate, Piece, Placeholder, template},
     weight::{BUDGET, Size},
 };
+
+/// The maximum memory of all regular expressions and predicates of a snapshot, in bytes. The operator omits policies
+/// that do not fit, and agents reject a larger snapshot.
+pub const MAX_EXPRESSION_BYTES: u64 = 16 * 1024 * 1024;

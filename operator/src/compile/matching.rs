@@ -9,20 +9,25 @@ use super::faults::Faults;
 
 pub(super) fn entry(entry: &api::Match, path: &str, faults: &mut Faults) -> wire::Match {
     for (i, text) in entry.path_regexes.iter().enumerate() {
-        if let Err(invalid) = expressions::path_regex(text) {
-            faults.add(format!("{path}.pathRegexes[{i}]"), format!("{text:?} {invalid}"));
-        }
+        faults.expression(format!("{path}.pathRegexes[{i}]"), || {
+            let regex = expressions::path_regex(text).map_err(|invalid| format!("{text:?} {invalid}"));
+            regex.map(|regex| regex.bytes())
+        });
     }
-    if let Some(text) = &entry.predicate
-        && let Err(invalid) = expressions::predicate(text)
-    {
-        faults.add(format!("{path}.predicate"), invalid.to_string());
+    if let Some(text) = &entry.predicate {
+        faults.expression(format!("{path}.predicate"), || {
+            expressions::predicate(text).map(|predicate| predicate.bytes())
+        });
     }
     for (i, text) in entry.client_cidrs.iter().enumerate() {
         if let Err(invalid) = expressions::network(text) {
             faults.add(format!("{path}.clientCIDRs[{i}]"), format!("{text:?} {invalid}"));
         }
     }
+    converted(entry, path, faults)
+}
+
+fn converted(entry: &api::Match, path: &str, faults: &mut Faults) -> wire::Match {
     wire::Match {
         methods: entry.methods.clone(),
         hosts: entry.hosts.clone(),
@@ -39,7 +44,7 @@ pub(super) fn entry(entry: &api::Match, path: &str, faults: &mut Faults) -> wire
 
 /// Returns true if every request matches, by the agent's own definition.
 pub(crate) fn takes_all(rule: &api::Rule) -> bool {
-    let sent = |matches| entry(matches, "", &mut Faults::default());
+    let sent = |matches| converted(matches, "", &mut Faults::default());
     rule.matches.is_empty() || rule.matches.iter().any(|matches| sent(matches).takes_all())
 }
 

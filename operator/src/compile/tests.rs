@@ -236,6 +236,22 @@ fn a_response_after_the_deadline_reaches_the_wire() {
 }
 
 #[test]
+fn the_regular_expressions_of_a_policy_are_bounded() {
+    let large = r"request.path.matches(r'\w{20}')";
+    let bytes = weir_expressions::predicate(large).unwrap().bytes();
+    let most = usize::try_from(weir_expressions::MAX_EXPRESSION_BYTES / bytes).unwrap();
+    let compiled = |count: usize| {
+        let bypass = json!({"name": "all", "action": "Bypass", "match": vec![json!({"predicate": large}); count]});
+        compile(&key(), "uid", &spec(&json!([bypass])))
+    };
+    assert_eq!(compiled(most).unwrap().0.size.expressions, most as u64 * bytes);
+    let faults = compiled(most + 3).unwrap_err();
+    let [fault] = faults.as_slice() else { panic!("not exactly one fault: {faults:?}") };
+    assert_eq!(fault.path, format!("spec.rules[0].match[{most}].predicate"));
+    assert!(fault.message.contains("take more than 16 MiB in each pod"), "{}", fault.message);
+}
+
+#[test]
 fn parse_errors_are_reported_in_one_line() {
     let limit = json!({"name": "a", "requests": 50, "per": "1s"});
     for (entry, path, part) in [
@@ -246,6 +262,12 @@ fn parse_errors_are_reported_in_one_line() {
         ),
         (json!({"pathRegexes": ["(?=a)"]}), "pathRegexes[0]", "look-around"),
         (json!({"pathRegexes": ["(\\w{100}){100}"]}), "pathRegexes[0]", "use smaller repetitions"),
+        (json!({"pathRegexes": ["a[ab]{4000}[^ab]"]}), "pathRegexes[0]", "takes more than 128 KiB once compiled"),
+        (
+            json!({"predicate": "request.path.matches('a[ab]{2000}[^ab]')"}),
+            "predicate",
+            "takes too long or too much memory for a request of 4 KiB",
+        ),
         (json!({"clientCIDRs": ["10.0.0.0/8", "10.1.2.3/8"]}), "clientCIDRs[1]", "write 10.0.0.0/8 for the network"),
         (json!({"clientCIDRs": ["::ffff:10.0.0.0/104"]}), "clientCIDRs[0]", "write it as IPv4"),
         (

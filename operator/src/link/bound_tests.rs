@@ -74,6 +74,7 @@ fn names_that_no_content_has_are_removed_and_each_name_counts_once() {
     let stores = ["bank/limits", "shop/limits", "shop/limits", OPERATOR_STORE];
     let hostile = status(invented.chain(twice).collect(), &stores);
     let bounded = bounded(hostile, &[&content]);
+    assert_eq!(bounded.policies.len(), 1);
     assert_eq!(bounded, status(vec![policy("p", &["b", "a"])], &["shop/limits"]));
     assert_eq!((bounded.policies.capacity(), bounded.stores.capacity()), (1, 1), "the rest must not keep its memory");
 

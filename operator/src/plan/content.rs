@@ -7,6 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use weir_expressions::MAX_EXPRESSION_BYTES;
 use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, OPERATOR_STORE, PolicyRules, Store};
 
 use crate::{
@@ -160,7 +161,7 @@ impl<'a> Before<'a> {
 
 /// Returns the policies that fit into a snapshot, in order. A policy that has grown too large keeps its earlier rules.
 fn fitting(policies: &[Arc<CompiledPolicy>], before: Before<'_>) -> Vec<Arc<CompiledPolicy>> {
-    let mut room = Room { bytes: MOST, logs: MAX_LOG_BYTES, stores: HashMap::new() };
+    let mut room = Room { bytes: MOST, logs: MAX_LOG_BYTES, expressions: MAX_EXPRESSION_BYTES, stores: HashMap::new() };
     let present = LazyCell::new(|| stores(policies));
     // Earlier rules can name a store that has changed since, and other policies use the present one.
     let is_current = |store: &Store| present.iter().all(|now| now.name != store.name || *now == store);
@@ -177,6 +178,7 @@ fn fitting(policies: &[Arc<CompiledPolicy>], before: Before<'_>) -> Vec<Arc<Comp
 struct Room<'a> {
     bytes: usize,
     logs: u64,
+    expressions: u64,
     /// The stores of the policies in the snapshot, which contains each store once.
     stores: HashMap<&'a str, &'a Store>,
 }
@@ -193,8 +195,9 @@ impl<'a> Room<'a> {
         let stores = stores.filter(|(store, _)| !self.stores.contains_key(store.name.as_str()));
         let length = stores.fold(policy.size.rules, |sum, (_, length)| sum.saturating_add(*length));
         let left = self.bytes.checked_sub(length).zip(self.logs.checked_sub(policy.size.logs));
+        let left = left.zip(self.expressions.checked_sub(policy.size.expressions));
         if let Some(left) = left {
-            (self.bytes, self.logs) = left;
+            ((self.bytes, self.logs), self.expressions) = left;
             self.stores.extend(policy.stores.iter().map(|store| (store.name.as_str(), store)));
         }
         left.is_some()

@@ -423,6 +423,21 @@ fn bypasses_follow_services_pods_and_policies() {
 /// reject all of them.
 #[test]
 fn policies_whose_logs_do_not_fit_into_a_pod_are_left_out() {
+    let limit = json!({"name": "a", "requests": 100, "per": "1m", "strategy": "SlidingWindowLog"});
+    only_four_fit(&json!({"name": "all", "key": [{"header": "x"}], "limits": [limit]}));
+}
+
+#[test]
+fn policies_whose_regular_expressions_do_not_fit_into_a_pod_are_left_out() {
+    let large = r"request.path.matches(r'\w{20}')";
+    let bytes = weir_expressions::predicate(large).unwrap().bytes();
+    let quarter = usize::try_from(weir_expressions::MAX_EXPRESSION_BYTES / 4 / bytes).unwrap();
+    let matches = vec![json!({"predicate": large}); quarter];
+    only_four_fit(&json!({"name": "all", "match": matches, "limits": [{"name": "a", "requests": 9, "per": "1s"}]}));
+}
+
+/// Adds five policies with this rule and a small policy to a pod that has room for four of the five.
+fn only_four_fit(large: &serde_json::Value) {
     let web = labels(&[("app", "web")]);
     let (mut world, mut compiler, mut plan) = (World::default(), Compiler::default(), Plan::default());
     let mut dirty = DirtySet::default();
@@ -430,10 +445,9 @@ fn policies_whose_logs_do_not_fit_into_a_pod_are_left_out() {
         Pod { uid: "web".to_owned(), membership: member(web).into(), agent: at("http://1:1"), store_secrets: None };
     world.apply(Change::Pod(ObjectKey::new("shop", "web"), Some(pod)), &mut dirty);
     for number in 0..6 {
-        let limit = json!({"name": "a", "requests": 100, "per": "1m", "strategy": "SlidingWindowLog"});
-        let limit = if number == 5 { json!({"name": "a", "requests": 100, "per": "1m"}) } else { limit };
-        let spec = json!({"selector": {"matchLabels": {"app": "web"}},
-            "rules": [{"name": "all", "key": [{"header": "x"}], "limits": [limit]}]});
+        let small = json!({"name": "all", "limits": [{"name": "a", "requests": 100, "per": "1m"}]});
+        let rule = if number == 5 { &small } else { large };
+        let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [rule]});
         let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
         let created = Some(Timestamp::from_second(number).unwrap());
         let name = format!("p{number}");

@@ -1,6 +1,6 @@
 //! Lowers the `match` list and the `key` of a rule.
 
-use std::str::FromStr;
+use std::{fmt::Display, str::FromStr};
 
 use http::{HeaderName, HeaderValue, Method};
 use weir_expressions::{PathRegex, path_regex};
@@ -26,7 +26,7 @@ pub(super) fn lower_matches(matches: &[Match], action: Action, path: &Path, faul
             faults.add(&path.field("trustedHops"), message);
         }
         let predicate = match &entry.predicate {
-            Some(text) => parsed(text, &path.field("predicate"), faults).map(|predicate: Predicate| Some(predicate)),
+            Some(text) => predicate(text, &path.field("predicate"), faults).map(Some),
             None => Some(None),
         };
         let descriptor =
@@ -131,7 +131,25 @@ fn value_of(given: (Option<&String>, Option<&String>), path: &Path, faults: &mut
 }
 
 fn regex(text: &str, path: &Path, faults: &mut Faults) -> Option<PathRegex> {
-    path_regex(text).map_err(|invalid| faults.add(path, invalid.to_string())).ok()
+    expression(path, faults, || path_regex(text), PathRegex::bytes)
+}
+
+fn predicate(text: &str, path: &Path, faults: &mut Faults) -> Option<Predicate> {
+    expression(path, faults, || text.parse(), Predicate::bytes)
+}
+
+/// Compiles an expression, unless the expressions before it take too much memory.
+fn expression<T, E: Display>(
+    path: &Path,
+    faults: &mut Faults,
+    compile: impl FnOnce() -> Result<T, E>,
+    bytes: impl FnOnce(&T) -> u64,
+) -> Option<T> {
+    if faults.has_too_large_expressions() {
+        return None;
+    }
+    let expression = compile().map_err(|invalid| faults.add(path, invalid.to_string())).ok()?;
+    faults.add_expression(path, bytes(&expression)).then_some(expression)
 }
 
 fn network(text: &str, path: &Path, faults: &mut Faults) -> Option<weir_expressions::Network> {

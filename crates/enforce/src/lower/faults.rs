@@ -2,23 +2,48 @@
 
 use std::fmt;
 
+use weir_expressions::MAX_EXPRESSION_BYTES;
 use weir_wire::Fault;
 
 /// The faults found so far.
 #[derive(Debug, Default)]
-pub(super) struct Faults(Vec<Fault>);
+pub(super) struct Faults {
+    found: Vec<Fault>,
+    /// The memory of all regular expressions so far, in bytes.
+    expression_bytes: u64,
+}
 
 impl Faults {
     pub(super) fn add(&mut self, path: &Path, message: impl Into<String>) {
-        self.0.push(Fault { path: path.to_string(), message: message.into() });
+        self.found.push(Fault { path: path.to_string(), message: message.into() });
+    }
+
+    /// Adds the memory of an expression. Returns false if all expressions take too much memory, which is a fault of
+    /// the first expression that does not fit.
+    pub(super) fn add_expression(&mut self, path: &Path, bytes: u64) -> bool {
+        self.expression_bytes = self.expression_bytes.saturating_add(bytes);
+        if self.has_too_large_expressions() {
+            let message = format!(
+                "with it, the regular expressions of all policies take more than {} MiB: use smaller repetitions and \
+                 fewer expressions, or let fewer policies target this pod",
+                MAX_EXPRESSION_BYTES / 1024 / 1024
+            );
+            self.add(path, message);
+        }
+        !self.has_too_large_expressions()
+    }
+
+    /// Whether the expressions so far take too much memory. Then no other expression may be compiled.
+    pub(super) fn has_too_large_expressions(&self) -> bool {
+        self.expression_bytes > MAX_EXPRESSION_BYTES
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.found.len()
     }
 
     pub(super) fn or<T>(self, value: T) -> Result<T, Vec<Fault>> {
-        if self.0.is_empty() { Ok(value) } else { Err(self.0) }
+        if self.found.is_empty() { Ok(value) } else { Err(self.found) }
     }
 }
 

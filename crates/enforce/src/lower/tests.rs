@@ -331,6 +331,32 @@ fn the_logs_of_all_policies_together_are_bounded() {
     }
 }
 
+/// A text of a few bytes can describe a regular expression that takes a MiB. No expression is compiled after the first
+/// one that does not fit.
+#[test]
+fn the_regular_expressions_of_all_policies_together_are_bounded() {
+    let large = r"request.path.matches(r'\w{20}')";
+    let bytes = weir_expressions::predicate(large).expect("a predicate").bytes();
+    let most = usize::try_from(weir_expressions::MAX_EXPRESSION_BYTES / bytes).expect("a small number");
+    assert!((4..100).contains(&most), "one takes {bytes} bytes");
+    let predicates = |count: usize| json!({"match": vec![json!({"predicate": large}); count]});
+    let one = |number: usize, fields: Value| {
+        let mut policy = policy(&json!([rule(fields)]));
+        policy["uid"] = format!("u{number}").into();
+        policy["name"] = format!("p{number}").into();
+        policy
+    };
+    assert_eq!(faults(&json!([one(0, predicates(most))])), []);
+    let regexes =
+        json!({"match": [{"pathRegexes": ["^/a"]}, {"pathRegexes": vec!["^[ab]{6000}"; 8]}, {"pathRegexes": ["("]}]});
+    for (fields, end) in [(predicates(2), "[0].predicate"), (regexes, "[1].pathRegexes[")] {
+        let faults = faults(&json!([one(0, predicates(most)), one(1, fields)]));
+        let [fault] = faults.as_slice() else { panic!("not exactly one fault: {faults:?}") };
+        assert!(fault.path.starts_with(&format!("policies[1].rules[0].match{end}")), "{}", fault.path);
+        assert!(fault.message.contains("take more than 16 MiB"), "{}", fault.message);
+    }
+}
+
 fn stored(rule: &Value, backend: &Value) -> Vec<String> {
     let stores = json!([{"name": "shop/limits", "backend": backend}]);
     let snapshot = json!({
