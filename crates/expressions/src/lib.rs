@@ -7,6 +7,7 @@
 //!
 //! This crate does not depend on the types of policies and requests.
 
+mod cost;
 mod language;
 mod named;
 mod network;
@@ -17,13 +18,14 @@ mod template;
 mod weight;
 
 pub use self::{
+    cost::BUDGET,
     language::language,
     named::{InvalidValue, NamedPart},
     network::{InvalidNetwork, Network, network},
     path_regex::{InvalidRegex, PathRegex, PathRegexSet, path_regex},
     predicate::{InvalidPredicate, Predicate, predicate},
     template::{InvalidTemplate, Piece, Placeholder, template},
-    weight::{BUDGET, Size},
+    weight::Size,
 };
 
 /// The maximum memory of all regular expressions and predicates of a snapshot, in bytes. The operator omits policies

@@ -3,8 +3,8 @@
 use std::mem::size_of;
 
 use crate::{
+    cost::{READ, STEP},
     pattern::{Alphabet, LARGEST_TABLE, Table, parse},
-    weight::{READ, STEP},
 };
 
 /// The maximum memory of a set, in bytes.

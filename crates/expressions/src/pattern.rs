@@ -19,7 +19,7 @@ use regex_automata::{
 };
 use regex_syntax::hir::{Class, Hir, HirKind};
 
-use crate::weight::{READ, SIMULATED};
+use crate::cost::{READ, SIMULATED};
 
 /// The maximum memory of the table of one expression, in bytes.
 pub(crate) const LARGEST_TABLE: usize = 128 * 1024;

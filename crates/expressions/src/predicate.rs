@@ -12,10 +12,11 @@ use cel::{
 };
 
 use crate::{
+    cost::BUDGET,
     language::{self, Patterns, language},
     network::{InvalidNetwork, network},
     pattern::Pattern,
-    weight::{BUDGET, ORDINARY, REQUEST, Size, cost, has_nested_loops},
+    weight::{ORDINARY, REQUEST, Size, cost, has_nested_loops},
 };
 
 /// The fields of the only variable, `request`.

@@ -17,8 +17,9 @@ use weir_fuzz::{Choices, Target, mutated};
 
 use super::{Predicate, predicate};
 use crate::{
+    cost::{BUDGET, STEP},
     language::{self, language},
-    weight::{BUDGET, REQUEST, STEP, Size},
+    weight::{REQUEST, Size},
 };
 
 /// The stack for an evaluation with counters, which make the expression deeper than [`predicate`] allows.

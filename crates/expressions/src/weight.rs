@@ -12,26 +12,17 @@ use cel::common::ast::{
     operators::{INDEX, OPT_INDEX, OPT_SELECT},
 };
 
-use crate::{language::Patterns, pattern::Pattern};
+use crate::{
+    cost::{READ, STEP},
+    language::Patterns,
+    pattern::Pattern,
+};
 
 /// The only variable of an expression.
 pub(crate) const REQUEST: &str = "request";
 
 /// The number of fields of `request`. A loop can iterate over them.
 const FIELDS: u64 = 6;
-
-/// The cost of one step of the interpreter, and of copying one value. The unit of all costs is the time for copying one
-/// byte of a text.
-pub(crate) const STEP: u64 = 1024;
-
-/// The cost of one byte for a function that reads a text.
-pub(crate) const READ: u64 = 32;
-
-/// The cost of one byte for each state of a regular expression without a table.
-pub(crate) const SIMULATED: u64 = 128;
-
-/// The maximum cost of all expressions of one request: some milliseconds, and at most about 20.
-pub const BUDGET: u64 = 1 << 28;
 
 /// The maximum memory of all values of one evaluation, in bytes.
 const MEMORY: u64 = 8 * 1024 * 1024;
@@ -338,7 +329,7 @@ fn parts(expression: &IdedExpr) -> Box<dyn Iterator<Item = &IdedExpr> + '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::predicate;
+    use crate::{cost::BUDGET, predicate};
 
     fn fits(text: &str, parts: u64, bytes: u64) -> bool {
         predicate(text).expect(text).cost(Size { parts, bytes }) <= BUDGET

@@ -239,7 +239,7 @@ async fn a_limit_that_is_added_also_counts_those_who_wait() {
     let (paced, hourly) = (limit("paced", "GCRA", 10, 1000), limit("hourly", "TokenBucket", 5, 3_600_000));
     let of = |limits: &[Value], key: Value| policy("p", &[rule("r", limits, with(wait(1_000), key))]);
     for key in [json!({}), json!({"key": [{"header": "x-client"}], "maxKeys": 100})] {
-        let limits = Limits::new(&[of(&[paced.clone()], key.clone())]);
+        let limits = Limits::new(&[of(std::slice::from_ref(&paced), key.clone())]);
         let send = || limits.send(Request::builder().header("x-client", "ann").body(()).expect("a request"), ok);
         assert_eq!(send().await.status(), 200);
         let mut waits: Vec<_> = (0..5).map(|_| Box::pin(send())).collect();

@@ -55,7 +55,13 @@ pub(super) const CRATES: &[Crate] = &[
     Crate { root: "crates/channel/src/lib.rs", layers: &[&["frame"], &["message"], &["channel"]] },
     Crate {
         root: "crates/expressions/src/lib.rs",
-        layers: &[&["named", "network", "path_regex", "template", "weight"], &["language"], &["predicate"]],
+        layers: &[
+            &["cost", "named", "network", "template"],
+            &["pattern"],
+            &["language", "path_regex"],
+            &["weight"],
+            &["predicate"],
+        ],
     },
     Crate {
         root: "crates/api/src/lib.rs",
