@@ -317,7 +317,7 @@ fn compile_policy(
 /// Returns rules that stay in force although they do not compile with the present stores. A store that they use may
 /// have been replaced, for example by one of another kind, which other policies use under the same name. So the old
 /// store gets another name. The names of the counters do not change.
-pub(crate) fn detached(policy: Arc<CompiledPolicy>, world: &World) -> Arc<CompiledPolicy> {
+fn detached(policy: Arc<CompiledPolicy>, world: &World) -> Arc<CompiledPolicy> {
     let is_replaced = |store: &wire::Store| {
         let key = store_key(&store.name).filter(|key| key.to_string() == store.name);
         let now = key.and_then(|key| Some(compile_store(&key, world.stores.get(&key)?.spec.as_ref().ok()?).0));

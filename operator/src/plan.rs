@@ -17,11 +17,11 @@ use weir_wire::PolicyRules;
 
 use self::{
     bypasses::bypasses,
-    content::{Before, Contents},
+    content::Contents,
     selecting::{in_order, selects},
 };
 use crate::{
-    compile::{Compiled, CompiledPolicy, Target, detached},
+    compile::{Compiled, Target},
     pod_ports::Bypass,
     world::{DirtySet, Membership, ObjectKey, Workload, WorkloadKind, World},
 };
@@ -44,8 +44,6 @@ pub struct Plan {
     /// The policies that name a workload.
     naming: BTreeMap<Workload, BTreeSet<ObjectKey>>,
     contents: Contents,
-    /// The last rules of each policy that fitted into all its pods. While newer rules do not fit, new pods get these.
-    fitted: HashMap<ObjectKey, Arc<CompiledPolicy>>,
     newest: CohortId,
 }
 
@@ -134,20 +132,16 @@ impl Plan {
         policies.extend(naming.flatten().cloned());
         for policy in &policies {
             self.target(world, policy, compiled.get(policy), &mut stale);
-            if let Some(fitted) = self.fitted.get_mut(policy) {
-                *fitted = detached(fitted.clone(), world);
-            }
         }
         for id in &fresh {
             self.find_policies(world, *id, compiled, &policies, &mut changed_policies);
         }
         stale.extend(fresh);
-        for id in &stale {
-            let Some(cohort) = self.cohorts.get_mut(id) else { continue };
+        for id in stale {
+            let Some(cohort) = self.cohorts.get_mut(&id) else { continue };
             bypasses_to_check.extend(cohort.policies.iter().cloned());
             let on_pod = cohort.policies.iter().filter_map(|key| compiled.get_key_value(key));
-            let before = Before { own: &cohort.content.policies, fitted: &self.fitted };
-            let content = self.contents.of(&in_order(on_pod), before);
+            let content = self.contents.of(&in_order(on_pod), &cohort.content.policies);
             let left_out = left_out(&cohort.policies, compiled, &content);
             for policy in cohort.left_out.symmetric_difference(&left_out) {
                 if let Some(targets) = self.targets.get_mut(policy) {
@@ -162,7 +156,6 @@ impl Plan {
             cohort.left_out = left_out;
             cohort.content = content;
         }
-        self.record_fitted(&stale, compiled);
         for policy in bypasses_to_check {
             let Some(targets) = self.targets.get(&policy) else { continue };
             let found = bypasses(world, &policy, targets.cohorts.iter().map(|id| &self.cohorts[id]));
@@ -176,20 +169,6 @@ impl Plan {
         }
         policies.append(&mut changed_policies);
         Planned { pods, policies }
-    }
-
-    /// Records the rules in the contents of these cohorts that fit into all pods of their policy.
-    fn record_fitted(&mut self, stale: &BTreeSet<CohortId>, compiled: &BTreeMap<ObjectKey, Compiled>) {
-        let cohorts = stale.iter().filter_map(|id| self.cohorts.get(id));
-        let fit: BTreeSet<ObjectKey> =
-            cohorts.flat_map(|cohort| cohort.policies.difference(&cohort.left_out)).cloned().collect();
-        for key in fit {
-            let Some(rules) = compiled.get(&key).and_then(|compiled| compiled.policy.as_ref()) else { continue };
-            let is_recorded = self.fitted.get(&key).is_some_and(|fitted| Arc::ptr_eq(fitted, rules));
-            if !is_recorded && self.left_out(&key) == 0 {
-                self.fitted.insert(key, rules.clone());
-            }
-        }
     }
 
     /// Returns the policies in the namespaces of these Services.
@@ -278,7 +257,7 @@ impl Plan {
             pods: BTreeSet::new(),
             policies: BTreeSet::new(),
             left_out: BTreeSet::new(),
-            content: self.contents.of(&[], Before { own: &[], fitted: &self.fitted }),
+            content: self.contents.of(&[], &[]),
         };
         self.cohorts.insert(id, cohort);
         self.by_namespace.entry(key.0.clone()).or_default().insert(id);
@@ -308,10 +287,7 @@ impl Plan {
             }
         }
         stale.extend(&before.cohorts);
-        let Some(compiled) = compiled else {
-            self.fitted.remove(policy);
-            return;
-        };
+        let Some(compiled) = compiled else { return };
 
         let names = match &compiled.target {
             Some(Target::Workloads(names)) => names.clone(),

@@ -305,8 +305,8 @@ pub fn bypassable(bypasses: &[Bypass]) -> Option<Said> {
 fn too_large(facts: &Facts<'_>) -> String {
     format!(
         "does not fit into {} of {} pods: a pod has room for {} KiB of policies, for {} MiB of SlidingWindowLog limits and bans, \
-         and for {} MiB of regular expressions, and older policies come first; rules that were in force stay in force until \
-         the operator restarts; let fewer policies target these pods, or write fewer rules, overrides, logs and regular \
+         and for {} MiB of regular expressions, and older policies come first; rules that were in force stay in force in the \
+         pods that have them; let fewer policies target these pods, or write fewer rules, overrides, logs and regular \
          expressions",
         facts.left_out,
         facts.targeted,

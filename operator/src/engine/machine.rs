@@ -124,9 +124,8 @@ impl EngineMachine {
 
     /// Returns the content that a new pod will have to enforce; `None` before the world is complete.
     pub(super) fn content_for_new_pod(&self, namespace: &str, labels: BTreeMap<String, String>) -> Option<Content> {
-        self.complete_at.map(|_| {
-            content_for_new_pod(&self.plan, &self.world.workloads, self.compiler.compiled(), namespace, labels)
-        })
+        self.complete_at
+            .map(|_| content_for_new_pod(&self.world.workloads, self.compiler.compiled(), namespace, labels))
     }
 
     /// Handles an event, and returns the actions to perform.

@@ -16,7 +16,7 @@ use crate::{
         dial::tests::{Served, agent, pod, status},
     },
     metrics::Metrics,
-    plan::{Plan, content_for_new_pod},
+    plan::content_for_new_pod,
 };
 
 /// The timeout for events that normally happen immediately, on a busy machine.
@@ -37,7 +37,7 @@ fn shared(timing: Timing, observations: mpsc::Sender<Observation>) -> LinkContex
 }
 
 fn content() -> Arc<Content> {
-    Arc::new(content_for_new_pod(&Plan::default(), &BTreeMap::new(), &BTreeMap::new(), "shop", BTreeMap::new()))
+    Arc::new(content_for_new_pod(&BTreeMap::new(), &BTreeMap::new(), "shop", BTreeMap::new()))
 }
 
 /// Acknowledges the next snapshot.

@@ -1,8 +1,7 @@
 //! The content of snapshots: the policies of a pod, serialized to JSON once for all pods that have the same ones.
 
 use std::{
-    cell::LazyCell,
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{Arc, Weak},
 };
 
@@ -10,10 +9,7 @@ use bytes::Bytes;
 use weir_expressions::MAX_EXPRESSION_BYTES;
 use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, OPERATOR_STORE, PolicyRules, Store};
 
-use crate::{
-    compile::{CompiledPolicy, StoreSecrets, revision_of},
-    world::ObjectKey,
-};
+use crate::compile::{CompiledPolicy, StoreSecrets, revision_of};
 
 /// The maximum length of policies as JSON, in bytes, so that the snapshot around them fits an agent's limit.
 const MOST: usize = MAX_SNAPSHOT_BYTES - 256;
@@ -48,8 +44,8 @@ pub struct FleetRule {
 
 impl Content {
     /// Returns a content of these policies, as far as they fit, in this order.
-    pub(super) fn new(policies: &[Arc<CompiledPolicy>], before: Before<'_>) -> Self {
-        let policies = fitting(policies, before);
+    pub(super) fn new(policies: &[Arc<CompiledPolicy>]) -> Self {
+        let policies = fitting(policies, &[]);
         Self::named(snapshot_revision(&policies), policies)
     }
 
@@ -121,8 +117,9 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// Returns the content of these policies, as far as they fit. It is an existing content or a new one.
-    pub(super) fn of(&mut self, policies: &[Arc<CompiledPolicy>], before: Before<'_>) -> Arc<Content> {
+    /// Returns the content of these policies, as far as they fit. It is an existing content or a new one, and replaces
+    /// `before`.
+    pub(super) fn of(&mut self, policies: &[Arc<CompiledPolicy>], before: &[Arc<CompiledPolicy>]) -> Arc<Content> {
         let policies = fitting(policies, before);
         let revision = snapshot_revision(&policies);
         if let Some(content) = self.known.get(&revision).and_then(Weak::upgrade) {
@@ -142,34 +139,13 @@ impl Contents {
     }
 }
 
-/// The rules that policies had before, for policies that have grown too large.
-#[derive(Clone, Copy)]
-pub(super) struct Before<'a> {
-    /// The policies that the same pods have in force.
-    pub(super) own: &'a [Arc<CompiledPolicy>],
-    /// The last rules of each policy that fitted into all its pods.
-    pub(super) fitted: &'a HashMap<ObjectKey, Arc<CompiledPolicy>>,
-}
-
-impl<'a> Before<'a> {
-    fn of(self, policy: &CompiledPolicy) -> impl Iterator<Item = &'a Arc<CompiledPolicy>> {
-        let key = ObjectKey::new(&*policy.namespace, &*policy.name);
-        let own = self.own.iter().find(|earlier| earlier.uid == policy.uid);
-        own.into_iter().chain(self.fitted.get(&key).filter(|earlier| earlier.uid == policy.uid))
-    }
-}
-
-/// Returns the policies that fit into a snapshot, in order. A policy that has grown too large keeps its earlier rules.
-fn fitting(policies: &[Arc<CompiledPolicy>], before: Before<'_>) -> Vec<Arc<CompiledPolicy>> {
-    let mut room = Room { bytes: MOST, logs: MAX_LOG_BYTES, expressions: MAX_EXPRESSION_BYTES, stores: HashMap::new() };
-    let present = LazyCell::new(|| stores(policies));
-    // Earlier rules can name a store that has changed since, and other policies use the present one.
-    let is_current = |store: &Store| present.iter().all(|now| now.name != store.name || *now == store);
+/// Returns the policies that fit into a snapshot, in order. A policy that has grown too large keeps its rules from
+/// `before`.
+fn fitting(policies: &[Arc<CompiledPolicy>], before: &[Arc<CompiledPolicy>]) -> Vec<Arc<CompiledPolicy>> {
+    let mut room = Room { bytes: MOST, logs: MAX_LOG_BYTES, expressions: MAX_EXPRESSION_BYTES, stores: HashSet::new() };
     let fit = policies.iter().filter_map(|policy| {
-        if room.take(policy) {
-            return Some(policy);
-        }
-        before.of(policy).find(|earlier| earlier.stores.iter().all(is_current) && room.take(earlier))
+        let earlier = || before.iter().find(|earlier| earlier.uid == policy.uid);
+        if room.take(policy) { Some(policy) } else { earlier().filter(|earlier| room.take(earlier)) }
     });
     fit.cloned().collect()
 }
@@ -180,25 +156,20 @@ struct Room<'a> {
     logs: u64,
     expressions: u64,
     /// The stores of the policies in the snapshot, which contains each store once.
-    stores: HashMap<&'a str, &'a Store>,
+    stores: HashSet<&'a str>,
 }
 
 impl<'a> Room<'a> {
-    /// Takes the room for a policy. Returns false if there is too little, or if another policy has another store of the
-    /// same name.
+    /// Takes the room for a policy. Returns false if there is too little.
     fn take(&mut self, policy: &'a CompiledPolicy) -> bool {
-        let is_other = |store: &Store| self.stores.get(store.name.as_str()).is_some_and(|known| *known != store);
-        if policy.stores.iter().any(is_other) {
-            return false;
-        }
         let stores = policy.stores.iter().zip(&policy.size.stores);
-        let stores = stores.filter(|(store, _)| !self.stores.contains_key(store.name.as_str()));
+        let stores = stores.filter(|(store, _)| !self.stores.contains(store.name.as_str()));
         let length = stores.fold(policy.size.rules, |sum, (_, length)| sum.saturating_add(*length));
         let left = self.bytes.checked_sub(length).zip(self.logs.checked_sub(policy.size.logs));
         let left = left.zip(self.expressions.checked_sub(policy.size.expressions));
         if let Some(left) = left {
             ((self.bytes, self.logs), self.expressions) = left;
-            self.stores.extend(policy.stores.iter().map(|store| (store.name.as_str(), store)));
+            self.stores.extend(policy.stores.iter().map(|store| store.name.as_str()));
         }
         left.is_some()
     }

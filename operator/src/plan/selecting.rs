@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use kube::core::{Selector, SelectorExt};
 
-use super::{Content, Plan, content::Before};
+use super::Content;
 use crate::{
     compile::{Compiled, CompiledPolicy, Target},
     labels::SERVICE_LABEL,
@@ -52,7 +52,6 @@ fn targets(workloads: &Workloads, of_policy: &str, target: &Target, of_pod: &str
 
 /// Returns the content that a pod of this namespace with these labels will have to enforce once it exists.
 pub fn content_for_new_pod(
-    plan: &Plan,
     workloads: &Workloads,
     compiled: &BTreeMap<ObjectKey, Compiled>,
     namespace: &str,
@@ -63,7 +62,7 @@ pub fn content_for_new_pod(
     let of_namespace =
         compiled.range(ObjectKey::new(namespace, "")..).take_while(|(policy, _)| &*policy.namespace == namespace);
     let on_pod = of_namespace.filter(|(_, compiled)| selects(workloads, namespace, compiled, namespace, &membership));
-    Content::new(&in_order(on_pod), Before { own: &[], fitted: &plan.fitted })
+    Content::new(&in_order(on_pod))
 }
 
 /// Returns the rules of these policies, the oldest policy first, then by name.
