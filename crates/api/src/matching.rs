@@ -32,7 +32,8 @@ pub struct Match {
     #[schemars(length(max = 16), transform = paths)]
     pub paths: Vec<String>,
     /// One of these regular expressions matches a part of the path in normal form; `^` and `$` match its start and its
-    /// end. The syntax is that of Rust's regex crate, which is similar to RE2: without look-around and back-references.
+    /// end. The syntax is that of Rust's regex crate, which is similar to RE2: without look-around and back-references. An
+    /// expression with so many states that their table takes more than 128 KiB is refused, such as `a[ab]{20}c`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(min = 1, max = 256)))]
     pub path_regexes: Vec<String>,

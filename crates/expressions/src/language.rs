@@ -5,7 +5,7 @@
 //! use other regular expressions.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::HashMap,
     net::IpAddr,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -22,6 +22,16 @@ pub(crate) type Patterns = HashMap<String, Pattern>;
 thread_local! {
     /// The regular expressions of the predicate that this thread evaluates.
     static RUNNING: RefCell<Option<Arc<Patterns>>> = const { RefCell::new(None) };
+
+    static LEFT: Cell<Left> = const { Cell::new(Left { units: 0, was_denied: false }) };
+}
+
+/// The budget for searches without a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Left {
+    pub(crate) units: u64,
+    /// True if a search would have needed more.
+    pub(crate) was_denied: bool,
 }
 
 /// Builds the functions that predicates can call. This is slow: call it once.
@@ -35,11 +45,18 @@ pub fn language() -> Context<'static> {
 
 #[expect(clippy::needless_pass_by_value, reason = "the library passes its arguments by value")]
 fn matches(call: &FunctionContext<'_, '_>, This(text): This<Arc<String>>, pattern: Arc<String>) -> ResolveResult {
-    let found = RUNNING.with_borrow(|running| {
-        let pattern = running.as_ref()?.get(pattern.as_str())?;
-        Some(pattern.is_match(&text))
-    });
-    found.map(Value::Bool).ok_or_else(|| call.error("is not an expression of this predicate"))
+    RUNNING.with_borrow(|running| {
+        let pattern = running.as_ref().and_then(|known| known.get(pattern.as_str()));
+        let pattern = pattern.ok_or_else(|| call.error("is not an expression of this predicate"))?;
+        // The time depends on this text, not on the longest one that the request could contain.
+        let left = LEFT.get();
+        let Some(units) = left.units.checked_sub(pattern.simulation(text.len() as u64)) else {
+            LEFT.set(Left { was_denied: true, ..left });
+            return Err(call.error("would take too long"));
+        };
+        LEFT.set(Left { units, ..left });
+        Ok(Value::Bool(pattern.is_match(&text)))
+    })
 }
 
 /// The library's function, except for bytes. For these, it panics if the argument is empty, and its time grows with the
@@ -59,12 +76,14 @@ fn in_ip_range(call: &FunctionContext<'_, '_>, address: Arc<String>, range: Arc<
     Ok(Value::Bool(range.contains(address.to_canonical())))
 }
 
-/// Calls `run` with these regular expressions. Returns `None` if the library panics, for example when it negates the
-/// smallest number: no request must be able to end a thread.
-pub(crate) fn with<R>(patterns: &Arc<Patterns>, run: impl FnOnce() -> R) -> Option<R> {
+/// Calls `run` with these regular expressions and this budget for searches without a table. Returns its result, and the
+/// budget afterwards. The result is `None` if the library panics, for example when it negates the smallest number: no
+/// request must be able to end a thread.
+pub(crate) fn with<R>(patterns: &Arc<Patterns>, budget: u64, run: impl FnOnce() -> R) -> (Option<R>, Left) {
     let before = RUNNING.replace(Some(Arc::clone(patterns)));
+    LEFT.set(Left { units: budget, was_denied: false });
     // `run` only reads its captured values, so a panic leaves none of them in an invalid state.
     let outcome = catch_unwind(AssertUnwindSafe(run));
     RUNNING.set(before);
-    outcome.ok()
+    (outcome.ok(), LEFT.get())
 }

@@ -19,7 +19,7 @@ use regex_automata::{
 };
 use regex_syntax::hir::{Class, Hir, HirKind};
 
-use crate::cost::{READ, SIMULATED};
+use crate::cost::SIMULATED;
 
 /// The maximum memory of the table of one expression, in bytes.
 pub(crate) const LARGEST_TABLE: usize = 128 * 1024;
@@ -138,11 +138,11 @@ impl Pattern {
         }
     }
 
-    /// The cost of a search for each byte of a text.
-    pub(crate) fn per_byte(&self) -> u64 {
+    /// The cost of a search in a text of this length, in addition to [`READ`] for each byte. A table costs nothing more.
+    pub(crate) fn simulation(&self, length: u64) -> u64 {
         match self {
-            Self::Table(_) => READ,
-            Self::Simulated { states, .. } => states.saturating_mul(SIMULATED),
+            Self::Table(_) => 0,
+            Self::Simulated { states, .. } => states.saturating_mul(SIMULATED).saturating_mul(length),
         }
     }
 
@@ -198,7 +198,7 @@ mod tests {
             assert!(states <= most, "{text} has {states} states");
         }
         let simulated = Pattern::new("a[ab]{4000}c").expect("an expression");
-        assert!(simulated.per_byte() >= 4000 * SIMULATED && simulated.is_match("ab") == simulated.is_match("b"));
+        assert!(simulated.simulation(1) >= 4000 * SIMULATED && simulated.is_match("ab") == simulated.is_match("b"));
     }
 
     #[test]

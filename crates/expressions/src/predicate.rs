@@ -4,7 +4,7 @@
 //! false. A misspelt name would then silently match no request. So names and functions are checked when the predicate
 //! is parsed, and the predicate is evaluated once with an empty request.
 
-use std::{collections::HashMap, sync::Arc, thread};
+use std::{cell::Cell, collections::HashMap, sync::Arc, thread};
 
 use cel::{
     Context, Program, Value,
@@ -98,6 +98,9 @@ pub enum InvalidPredicate {
     /// The regular expression of `matches` is not a literal, so a client could choose it.
     #[error("must have the expression of matches as a text, as in request.path.matches('^/v[0-9]+/')")]
     Pattern,
+    /// `contains` would search in bytes.
+    #[error("calls contains of bytes: call it for a text, as in request.path.contains('..')")]
+    ContainsBytes,
     /// The network of `inIpRange` is not a literal, so a client could choose it.
     #[error("must have the network of inIpRange as a text, as in inIpRange(request.clientIP, '10.0.0.0/8')")]
     Range,
@@ -125,10 +128,10 @@ pub struct Predicate {
 }
 
 impl Predicate {
-    /// Returns the maximum cost of an evaluation for a request of this size. An evaluation beyond the
-    /// [`BUDGET`](crate::BUDGET) would delay other requests.
+    /// Returns the maximum cost of an evaluation for a request of this size, without searches for regular expressions
+    /// that have no table. An evaluation beyond the [`BUDGET`](crate::BUDGET) would delay other requests.
     pub fn cost(&self, size: Size) -> u64 {
-        cost(self.program.expression(), &self.patterns, size)
+        cost(self.program.expression(), size)
     }
 
     /// The memory in bytes, of which regular expressions take most.
@@ -137,10 +140,15 @@ impl Predicate {
     }
 
     /// Whether the predicate is true for the request in `context`, which must have the functions of
-    /// [`language`](crate::language()). Returns false if the evaluation fails.
-    pub fn holds(&self, context: &Context<'_>) -> bool {
-        language::with(&self.patterns, || self.program.execute(context))
-            .is_some_and(|value| matches!(value, Ok(Value::Bool(true))))
+    /// [`language`](crate::language()). Returns false if the evaluation fails. Takes the cost of searches for regular
+    /// expressions without a table from `budget`. Returns `None` if the value depends on a search that would need more.
+    pub fn holds(&self, context: &Context<'_>, budget: &Cell<u64>) -> Option<bool> {
+        let (value, left) = language::with(&self.patterns, budget.get(), || self.program.execute(context));
+        budget.set(left.units);
+        match value {
+            Some(Ok(Value::Bool(value))) => Some(value),
+            _ => (!left.was_denied).then_some(false),
+        }
     }
 }
 
@@ -199,12 +207,13 @@ fn parse(text: &str) -> Result<Predicate, InvalidPredicate> {
     if let Some(unknown) = unknown {
         return Err(unknown);
     }
-    if cost(program.expression(), &patterns, ORDINARY) > BUDGET {
+    let searches = patterns.values().map(|pattern| pattern.simulation(ORDINARY.bytes)).fold(0, u64::saturating_add);
+    if cost(program.expression(), ORDINARY).max(searches) > BUDGET {
         return Err(InvalidPredicate::TooCostly);
     }
     let bytes = patterns.values().map(Pattern::bytes).sum::<u64>() + PARSED * text.len() as u64;
     let patterns = Arc::new(patterns);
-    match language::with(&patterns, || program.execute(&blank())) {
+    match language::with(&patterns, BUDGET, || program.execute(&blank())).0 {
         None => Err(InvalidPredicate::Syntax("the interpreter failed".to_owned())),
         Some(Ok(Value::Bool(_)) | Err(_)) => Ok(Predicate { program, patterns, bytes }),
         Some(Ok(_)) => Err(InvalidPredicate::NotBoolean),
@@ -219,6 +228,16 @@ fn compile(call: &CallExpr, patterns: &mut Patterns) -> Result<(), InvalidPredic
     let pattern = Pattern::new(text.inner()).map_err(InvalidPredicate::Matches)?;
     patterns.insert(text.inner().to_owned(), pattern);
     Ok(())
+}
+
+/// Whether the value in which a call of `contains` searches is bytes for certain.
+fn is_of_bytes(call: &CallExpr) -> bool {
+    let whole = call.target.as_deref().or(call.args.first());
+    whole.is_some_and(|whole| match &whole.expr {
+        Expr::Literal(literal) => matches!(literal, LiteralValue::Bytes(_)),
+        Expr::Call(inner) => inner.func_name == "bytes",
+        _ => false,
+    })
 }
 
 /// Checks the network of a call of `inIpRange`.
@@ -298,6 +317,7 @@ fn walk<'a>(
             let checked = match call.func_name.as_str() {
                 "matches" => compile(call, patterns),
                 "inIpRange" => check_range(call),
+                "contains" if is_of_bytes(call) => Err(InvalidPredicate::ContainsBytes),
                 _ => Ok(()),
             };
             if let Err(invalid) = checked {
@@ -380,6 +400,7 @@ mod tests {
             ("request.method ==", "is not CEL: Syntax error"),
             ("", "is not CEL"),
             ("method == 'GET'", "reads method, which does not exist: the only variable is request"),
+            ("bytes(request.path).contains(b'..')", "calls contains of bytes: call it for a text"),
             ("request.verb == 'GET'", "reads request.verb, which does not exist: a request has method, host"),
             ("request.path.startWith('/a')", "calls startWith, which does not exist: the functions are contains"),
             ("['a'].exists(p, p == q)", "reads q, which"),

@@ -3,7 +3,8 @@
 //! The interpreter cannot be interrupted, and it copies values: each field that an expression reads, each argument of a
 //! function, and each list that a loop builds. An expression can also build values that are much larger than the
 //! request. So this module follows the maximum size of each value through the expression, beginning with the size of
-//! the request. It must never predict less than an evaluation takes.
+//! the request. It must never predict less than an evaluation takes. It does not contain the searches for regular
+//! expressions without a table: `language.rs` counts them when they happen, because their time depends on their text.
 
 use std::mem;
 
@@ -12,11 +13,7 @@ use cel::common::ast::{
     operators::{INDEX, OPT_INDEX, OPT_SELECT},
 };
 
-use crate::{
-    cost::{READ, STEP},
-    language::Patterns,
-    pattern::Pattern,
-};
+use crate::cost::{READ, STEP};
 
 /// The only variable of an expression.
 pub(crate) const REQUEST: &str = "request";
@@ -71,7 +68,6 @@ struct Cost {
 /// An evaluation with sizes in place of values.
 struct Evaluation<'a> {
     size: Size,
-    patterns: &'a Patterns,
     /// The variables of the enclosing loops.
     variables: Vec<(&'a str, Extent)>,
     cost: Cost,
@@ -79,8 +75,8 @@ struct Evaluation<'a> {
 
 /// Returns the maximum cost of an evaluation for a request of this size. The cost of an evaluation that takes too much
 /// memory is [`u64::MAX`].
-pub(crate) fn cost(expression: &IdedExpr, patterns: &Patterns, size: Size) -> u64 {
-    let mut evaluation = Evaluation { size, patterns, variables: Vec::new(), cost: Cost::default() };
+pub(crate) fn cost(expression: &IdedExpr, size: Size) -> u64 {
+    let mut evaluation = Evaluation { size, variables: Vec::new(), cost: Cost::default() };
     evaluation.value(expression);
     let Cost { work, memory } = evaluation.cost;
     if memory > MEMORY { u64::MAX } else { work }
@@ -168,7 +164,7 @@ impl<'a> Evaluation<'a> {
             "_+_" | "_?_:_" | "max" | "min" | OPT_SELECT => all,
             INDEX | OPT_INDEX => first.element(),
             "matches" => {
-                self.add(first.bytes.saturating_mul(self.per_byte(call)), 0);
+                self.add(first.bytes.saturating_mul(READ), 0);
                 Extent::SCALAR
             }
             // A byte that is not UTF-8 becomes a character of three bytes.
@@ -177,14 +173,6 @@ impl<'a> Evaluation<'a> {
             name if is_function || SCALAR_OPERATORS.contains(&name) => Extent::SCALAR,
             _ => all,
         }
-    }
-
-    /// Returns the cost of `matches` for each byte of the text.
-    fn per_byte(&self, call: &CallExpr) -> u64 {
-        let Some(Expr::Literal(LiteralValue::String(text))) = call.args.last().map(|arg| &arg.expr) else {
-            return u64::MAX;
-        };
-        self.patterns.get(text.inner()).map_or(u64::MAX, Pattern::per_byte)
     }
 
     /// Adds the cost of a macro that loops, such as `exists` or `map`.

@@ -31,8 +31,8 @@ impl Predicate {
     /// Whether the expression is true for the request behind this number of trusted proxies. Returns `None` if an
     /// evaluation would take too long.
     pub(super) fn holds(&self, request: &RequestView<'_>, trusted_hops: u8) -> Option<bool> {
-        let may_run = request.spend(self.0.cost(size(request)));
-        may_run.then(|| self.0.holds(request.facts(trusted_hops).context()))
+        request
+            .evaluate(self.0.cost(size(request)), |budget| self.0.holds(request.facts(trusted_hops).context(), budget))
     }
 
     /// The memory in bytes.
@@ -141,6 +141,22 @@ mod tests {
         // The budget depends on the expression, not on the size alone.
         let plain: Predicate = "request.path == '/'".parse().expect("a predicate");
         assert_eq!(plain.holds(&large, 0), Some(true));
+    }
+
+    /// The cost of a search depends on the searched text, so large cookies do not make it unknown.
+    #[test]
+    fn a_search_in_a_short_header_of_a_large_request_runs() {
+        let words: Vec<String> = (0..20).map(|number| format!("some{number}bot")).collect();
+        let text = format!(r"request.headers['user-agent'].matches('(?i)\\b({})\\b')", words.join("|"));
+        let predicate: Predicate = text.parse().expect("a predicate");
+        for (agent, expected) in [("Mozilla/5.0 (X11; Linux x86_64)", false), ("Some7Bot/1.0", true)] {
+            let request = http::Request::builder().header("user-agent", agent).header("cookie", "x".repeat(30_000));
+            let request = request.body(()).unwrap();
+            let view = RequestView::new(&request, "127.0.0.1".parse().unwrap());
+            for _ in 0..20 {
+                assert_eq!(predicate.holds(&view, 0), Some(expected), "{agent}");
+            }
+        }
     }
 
     /// `weir-expressions` computes the steps of an evaluation from this size, so predicates must not read more than it.

@@ -53,7 +53,7 @@ pub struct RequestView<'a> {
     /// The values for predicates, by the number of trusted proxies. Few requests need them, and most of those for only
     /// one number.
     facts: RefCell<Vec<(u8, Rc<Facts>)>>,
-    /// The part of the [`BUDGET`] for expressions that is left.
+    /// The part of the [`BUDGET`] for regular expressions that is left.
     budget: Cell<u64>,
 }
 
@@ -172,8 +172,18 @@ impl<'a> RequestView<'a> {
         self.query.unwrap_or_default()
     }
 
-    /// Takes the cost of an expression from the budget of all expressions. Returns false if not enough is left, so the
-    /// expression must not run.
+    /// Evaluates a predicate, unless this could cost more than the budget of one predicate. `run` gets the budget that all
+    /// regular expressions share. Returns `None` if the predicate has no value within the budgets.
+    pub(super) fn evaluate(&self, cost: u64, run: impl FnOnce(&Cell<u64>) -> Option<bool>) -> Option<bool> {
+        let value = if cost > BUDGET { None } else { run(&self.budget) };
+        if value.is_none() {
+            OVER_BUDGET.fetch_add(1, Relaxed);
+        }
+        value
+    }
+
+    /// Takes the cost of a search from the budget of all regular expressions. Returns false if not enough is left, so the
+    /// search must not run.
     pub(super) fn spend(&self, cost: u64) -> bool {
         let left = self.budget.get().checked_sub(cost);
         match left {
