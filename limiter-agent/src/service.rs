@@ -45,7 +45,6 @@ use tonic_health::{
     pb::health_server::HealthServer,
     server::{HealthReporter, HealthService},
 };
-use tonic_prost::ProstCodec;
 use weir_client::agent::ConnectionSlots;
 use weir_enforce::LiveRules;
 use weir_tower::MonotonicClock;
@@ -53,10 +52,10 @@ use weir_tower::MonotonicClock;
 use self::{
     answer::{InvalidQuestion, answer},
     call::Call,
-    codec::{Asked, QuestionCodec},
+    codec::{Asked, QuestionCodec, QuotaCodec},
     health::DrainedHealth,
     messages::{Code, RateLimitRequest, RateLimitResponse},
-    quota::{QuotaResponse, Reports, StreamRateLimitQuotas},
+    quota::{Reports, StreamRateLimitQuotas},
 };
 
 pub(crate) use self::{
@@ -201,7 +200,7 @@ async fn quotas(
 ) -> Response {
     let (head, body) = request.into_parts();
     let quotas = StreamRateLimitQuotas { service, reports: Some(Reports::new(body, call)) };
-    let mut grpc = Grpc::new(ProstCodec::<QuotaResponse, ()>::default());
+    let mut grpc = Grpc::new(QuotaCodec);
     grpc.streaming(quotas, Request::from_parts(head, Body::empty())).await.map(Body::new)
 }
 

@@ -1,4 +1,4 @@
-//! Decodes questions. None takes much more memory than its bytes.
+//! Decodes questions, and encodes what the service answers. No question takes much more memory than its bytes.
 
 use bytes::Buf;
 use prost::{DecodeError, Message};
@@ -6,12 +6,13 @@ use tonic::{
     Status,
     codec::{BufferSettings, Codec, DecodeBuf, Decoder},
 };
-use tonic_prost::ProstEncoder;
+use tonic_prost::{ProstDecoder, ProstEncoder};
 
 use super::{
     answer::{InvalidQuestion, check_counts},
     call::buffers,
     messages::{RateLimitRequest, RateLimitResponse},
+    quota::QuotaResponse,
 };
 
 /// A question, or the reason why it is not decoded.
@@ -46,6 +47,25 @@ impl Decoder for QuestionCodec {
 
     fn buffer_settings(&self) -> BufferSettings {
         buffers()
+    }
+}
+
+/// The codec of the quota service, which reads the reports by itself.
+pub(super) struct QuotaCodec;
+
+impl Codec for QuotaCodec {
+    type Encode = QuotaResponse;
+    type Decode = ();
+    type Encoder = ProstEncoder<QuotaResponse>;
+    type Decoder = ProstDecoder<()>;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        // With a larger threshold, the encoder would ask for the next message before the client has taken this one.
+        ProstEncoder::new(BufferSettings::new(1024, 0))
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        ProstDecoder::new(buffers())
     }
 }
 

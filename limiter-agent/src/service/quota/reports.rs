@@ -45,6 +45,13 @@ impl Reports {
         &self.call
     }
 
+    /// Begins to read again. The time for the message that arrives begins again, because nobody read it.
+    pub(super) fn resume(&mut self) {
+        if self.deadline.is_some() {
+            self.deadline = Some(clock::now() + TIMEOUT);
+        }
+    }
+
     /// Returns the next message. `None` at the end of the stream. If the caller drops the future, nothing is lost.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Status> {
         loop {

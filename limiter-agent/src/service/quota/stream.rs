@@ -36,7 +36,7 @@ const REFILL_SECONDS: i64 = 100 * 366 * 86_400;
 const MAX_ENTRIES: usize = 50;
 
 /// The maximum memory for the actions of one message, in bytes.
-const MOST_MEMORY: usize = 256 * 1024;
+const MOST_MEMORY: usize = 64 * 1024;
 
 /// The only method of the gRPC service.
 pub(crate) struct StreamRateLimitQuotas {
@@ -91,9 +91,11 @@ impl QuotaStream {
 
     /// Returns the next message for the data plane. `None` at the end of the stream.
     ///
-    /// The next call comes when the client has taken the message. Until then, its reports stay in the window of HTTP/2.
+    /// hyper asks for one message more than the client has taken. Until it asks, reports stay in the window of HTTP/2, and
+    /// count as its size. The window of a client that takes no message at all does not count.
     async fn next(&mut self) -> Result<Option<QuotaResponse>, Status> {
         self.reports.call().release(WINDOW as usize);
+        self.reports.resume();
         loop {
             tokio::select! {
                 () = self.service.drain.cancelled() => return Ok(None),
@@ -110,6 +112,8 @@ impl QuotaStream {
                 let larger = response.encoded_len().saturating_sub(self.largest);
                 self.largest += larger;
                 self.reports.call().hold(larger + WINDOW as usize);
+                // Above the bound, this evicts a connection. Otherwise, streams that nobody reads would evict none.
+                self.reports.call().is_over_the_bound();
                 return Ok(Some(response));
             }
         }
