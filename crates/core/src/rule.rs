@@ -5,6 +5,8 @@ mod unkeyed;
 use std::{num::NonZeroUsize, sync::Arc};
 
 use self::unkeyed::Unkeyed;
+#[cfg(doc)]
+use crate::Limiter;
 use crate::{
     KeyStats, KeySurvey, Terms, Ticket, Time,
     all::{charge_limiters_ahead, peek_limiters},

@@ -195,7 +195,8 @@ async fn a_program_begins_its_share_when_the_operator_closes_the_channel() {
     assert_eq!(excess(share, &alone).first(), None);
 }
 
-/// The operator notices a silent program after its interval of one second and less than six seconds.
+/// The operator notices a silent program after its interval of one second and four seconds, and a late message can delay
+/// this once.
 #[tokio::test(start_paused = true)]
 async fn a_program_waits_with_its_share_while_the_operator_is_silent() {
     let (world, _program, _link, limiter) = connected(Strategy::FixedWindow, 40, 1);
@@ -204,7 +205,7 @@ async fn a_program_waits_with_its_share_while_the_operator_is_silent() {
     let silent = world.now();
     let admissions = load(&world, &[&limiter], MILLI, Duration::from_secs(20)).await;
     let first = admissions.iter().find(|(at, _)| *at > silent + 1_000_000).expect("an admission").0;
-    assert!((7_000_000..=9_500_000).contains(&(first - silent)), "{}", first - silent);
+    assert!((10_000_000..=12_500_000).contains(&(first - silent)), "{}", first - silent);
     // The operator answers again: the share ends, and the whole limit is there.
     world.operator.is_silent.store(false, Relaxed);
     let back = world.now();
