@@ -205,7 +205,12 @@ impl Snapshots {
     async fn change(self: &Arc<Self>, change: impl FnOnce(&Self) + Send + 'static) {
         let snapshots = Arc::clone(self);
         let changed = tokio::task::spawn_blocking(move || change(&snapshots));
-        changed.await.expect("a change of the rules does not panic");
+        // A runtime that ends cancels the change.
+        if let Err(error) = changed.await
+            && error.is_panic()
+        {
+            std::panic::resume_unwind(error.into_panic());
+        }
     }
 
     fn parse_and_apply(

@@ -19,7 +19,7 @@ use weir_operator::{fleet::Counter, leader::Term, plan::FleetRule};
 use weir_store::{Backend, Claim, OnLoss, OperatorStore, SharedLimiter, SharedRule, StoreClient, StoreParts};
 use weir_wire::{LevelsSent, Question};
 
-use self::link::{Down, Link, STATUS_EVERY};
+use self::link::{Down, Link, PRESENCE, STATUS_EVERY};
 use super::{
     decisions::{Decision, Run},
     traffic::{Fault, MILLI, SECOND, Scenario, Traffic},
@@ -43,7 +43,7 @@ const TERM_LEFT: u64 = 6 * SECOND;
 /// The time of a link that loses all messages: then the operator closes it.
 const SILENT_LINK: u64 = 3 * SECOND;
 /// The time without a message of the operator after which an agent can begin its share.
-const SHARE_AFTER: u64 = STATUS_EVERY + 6 * SECOND;
+const SHARE_AFTER: u64 = 2 * PRESENCE;
 /// The time after the last request in which all decisions must be made.
 const PATIENCE: u64 = 10 * SECOND;
 
