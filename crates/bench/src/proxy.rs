@@ -80,7 +80,7 @@ const FULL: Effort = Effort {
     rounds_of_aims: 41,
     length: Duration::from_secs(2),
     length_of_aims: Duration::from_secs(1),
-    idle_connections: 10_000,
+    idle_connections: 7_500,
     starts: 9,
     fill: true,
 };
