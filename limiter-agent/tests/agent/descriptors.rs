@@ -16,6 +16,7 @@ use crate::support::{Agent, App, PATIENCE, binary_with_descriptors, body, empty}
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 const REFUSED: &str = "weir_upstream_errors_total{reason=\"refused\"}";
+const ACCEPTED: &str = "weir_connections_accepted_total";
 const NO_DESCRIPTOR: &str = "weir_upstream_errors_total{reason=\"descriptors\"}";
 
 fn start(limits: [u64; 2], app: &App, more: &[&str]) -> Agent {
@@ -70,6 +71,8 @@ async fn more_idle_connections_than_descriptors_keep_nobody_out() {
     let app = App::start().await;
     let agent = start([256, 256], &app, &[]);
     let _crowd = crowd(&agent, 400).await;
+    // Connections that are accepted later would evict the next one, which is idle until its request arrives.
+    agent.until_metric(ACCEPTED, 400.0).await;
     assert_eq!(status(&agent).await, 200);
     assert!(is_ready(&agent).await);
     assert!(agent.metric("process_open_fds").await.is_some_and(|open| open < 224.0), "the reserve is free");
@@ -78,6 +81,7 @@ async fn more_idle_connections_than_descriptors_keep_nobody_out() {
     service.arg("rls");
     let service = Agent::run(service, "ready", &[]);
     let _crowd = crowd(&service, 400).await;
+    service.until_metric(ACCEPTED, 400.0).await;
     assert_eq!(status(&service).await, 404);
     assert!(is_ready(&service).await);
 }
