@@ -57,8 +57,8 @@ const TICK: Duration = Duration::from_secs(1);
 /// The maximum number of requests that hyper serves before the short path gets the connection again.
 const MOST_THROUGH_HYPER: u64 = 64;
 
-/// The maximum number of bytes of one HTTP/2 request body to accept while nobody reads them: the app does not, or a limit
-/// delays the request or its body. This is the default of HTTP/2.
+/// The maximum number of unread bytes of one HTTP/2 request body. Bytes stay unread while the app does not read them, or
+/// while a limit delays the request or its body. This is the default of HTTP/2.
 const STREAM_WINDOW: u32 = 64 * 1024;
 
 /// The least window of an HTTP/2 connection. If unread frames take more than half of the window, h2 ends the connection:

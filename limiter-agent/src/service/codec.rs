@@ -60,7 +60,7 @@ impl Codec for QuotaCodec {
     type Decoder = ProstDecoder<()>;
 
     fn encoder(&mut self) -> Self::Encoder {
-        // With a larger threshold, the encoder would ask for the next message before the client has taken this one.
+        // With a larger threshold, the encoder would collect messages that the client does not take.
         ProstEncoder::new(BufferSettings::new(1024, 0))
     }
 

@@ -269,10 +269,10 @@ async fn a_cost_in_an_interim_response_does_not_reach_the_client() {
     let cost = json!({"cost": {"responseHeader": {"name": "x-units", "most": 1000}}});
     let limits = [daily("d", "TokenBucketWithDebt", 1000)];
     agent.apply(&snapshot(1, &[policy("p", &[with(rule("all", &limits), cost)])])).await;
-    let heard = raw(&agent, "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
-    assert!(!heard.to_ascii_lowercase().contains("x-units"), "{heard:?}");
+    let response = raw(&agent, "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    assert!(!response.to_ascii_lowercase().contains("x-units"), "{response:?}");
     let interim = "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n";
-    assert!(std::env::var_os("WEIR_TEST_IN_PLACE").is_some() || heard.starts_with(interim), "{heard:?}");
+    assert!(std::env::var_os("WEIR_TEST_IN_PLACE").is_some() || response.starts_with(interim), "{response:?}");
 }
 
 #[tokio::test]

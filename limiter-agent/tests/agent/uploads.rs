@@ -335,10 +335,10 @@ async fn throttled_uploads_of_small_frames_do_not_end_their_connection() {
     let mut client = agent.connect().await;
     client.write_all(&frames::greeting()).await.expect("sent");
     // The agent enlarges the window of the connection.
-    let mut heard = [0; 9];
-    while heard[3] != frames::kind::WINDOW_UPDATE {
-        client.read_exact(&mut heard).await.expect("a frame");
-        let mut payload = vec![0; usize::from(u16::from_be_bytes([heard[1], heard[2]]))];
+    let mut frame = [0; 9];
+    while frame[3] != frames::kind::WINDOW_UPDATE {
+        client.read_exact(&mut frame).await.expect("a frame");
+        let mut payload = vec![0; usize::from(u16::from_be_bytes([frame[1], frame[2]]))];
         client.read_exact(&mut payload).await.expect("a frame");
     }
     client.write_all(&head(1, "/")).await.expect("sent");

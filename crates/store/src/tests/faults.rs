@@ -393,7 +393,7 @@ async fn sentinel_names_the_server_that_leads() {
 async fn a_lost_store_is_found_again_while_its_first_sentinel_is_silent() {
     let mut leader = Server::redis(&[]);
     let sentinel = Server::sentinel(leader.port);
-    // The kernel accepts connections to this socket, and nobody answers.
+    // The kernel accepts connections to this socket, and no program reads from them.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let endpoints = vec![silent.local_addr().expect("an address").to_string(), sentinel.endpoint()];
     let open = move || {

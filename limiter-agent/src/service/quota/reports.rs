@@ -45,7 +45,7 @@ impl Reports {
         &self.call
     }
 
-    /// Begins to read again. The time for the message that arrives begins again, because nobody read it.
+    /// Continues to read. The time limit of an incomplete message starts again, because the stream was not read meanwhile.
     pub(super) fn resume(&mut self) {
         if self.deadline.is_some() {
             self.deadline = Some(clock::now() + TIMEOUT);
@@ -180,6 +180,16 @@ mod tests {
         assert_eq!(late.code(), Code::DeadlineExceeded);
         let seconds = (3 * LONG + Duration::from_secs(9) + TIMEOUT).as_secs();
         assert_eq!(begun.elapsed().as_secs(), seconds);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_report_has_its_whole_time_after_a_pause_of_the_reader() {
+        let first = (Duration::ZERO, message(10)[..3].to_vec());
+        let mut reports = reports(vec![first, (Duration::from_secs(15), message(10)[3..].to_vec())]);
+        assert!(reports.next().now_or_never().is_none());
+        tokio::time::advance(Duration::from_secs(9)).await;
+        reports.resume();
+        assert_eq!(reports.next().await.expect("in time").expect("a message").len(), 10);
     }
 
     #[tokio::test]

@@ -112,7 +112,7 @@ impl QuotaStream {
                 let larger = response.encoded_len().saturating_sub(self.largest);
                 self.largest += larger;
                 self.reports.call().hold(larger + WINDOW as usize);
-                // Above the bound, this evicts a connection. Otherwise, streams that nobody reads would evict none.
+                // Above the bound, this evicts the heaviest connection, also if all clients have stopped reading.
                 self.reports.call().is_over_the_bound();
                 return Ok(Some(response));
             }
