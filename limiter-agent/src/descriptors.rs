@@ -31,7 +31,7 @@ const MOST_RESERVED: usize = 2048;
 /// The limit of this process, after [`raise`].
 static LIMIT: OnceLock<Descriptors> = OnceLock::new();
 
-/// The pause after a failed accept, and the pause if an evicted connection will free its descriptor now.
+/// The pause after a failed accept. The shorter pause applies if an evicted connection frees its descriptor now.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const EVICTION_PAUSE: Duration = Duration::from_millis(5);
 

@@ -250,7 +250,7 @@ impl Authorities {
         let authority = Authority::read(certificate, blocks(key).concat(), ["tls.crt", "tls.key"])?;
         if now < authority.not_before {
             return Err(InvalidAuthorities(format!(
-                "tls.crt is not valid for another {} s: check the clocks of the issuer and of this machine",
+                "tls.crt becomes valid in {} s: check the clocks of the issuer and of this machine",
                 authority.not_before - now
             )));
         }

@@ -249,7 +249,7 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
             return (
                 false,
                 "Invalid",
-                format!("generation {generation} is invalid now, its rules stay in force: {count}"),
+                format!("generation {generation} is invalid now, but its rules stay in force: {count}"),
             );
         }
         return (false, "Invalid", format!("generation {generation} is invalid, {good} stays in force: {count}"));

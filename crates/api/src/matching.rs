@@ -133,7 +133,7 @@ pub struct EntryMatch {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 512)))]
     pub except_values: Vec<String>,
-    /// Starts of values that do not match.
+    /// Values that begin with one of these texts do not match.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 512)))]
     pub except_prefixes: Vec<String>,

@@ -459,7 +459,7 @@ mod tests {
         assert!(!slots.make_room(Rank::Idle), "all are busy");
         held[2].rest(Rank::Reading, at(5));
         assert!(!slots.make_room(Rank::Idle));
-        // The search above is of no use later.
+        // The result of the search above is outdated now: the idle connection must be evicted.
         held[3].rest(Rank::Idle, at(6));
         slots.evict(&mut slots.lock(), Rank::Writing, false);
         assert!(is_evicted(&held[3]) && held[2].work());

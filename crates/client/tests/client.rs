@@ -253,7 +253,7 @@ async fn a_faulty_first_snapshot_keeps_the_program_waiting_for_a_good_one() {
     assert!(!client.must_wait());
 }
 
-/// A cache that cannot be read possibly contains limits. Here it is a directory.
+/// A cache that cannot be read may contain limits. Here the cache is a directory.
 #[tokio::test]
 async fn a_cache_that_cannot_be_read_keeps_the_program_waiting_for_a_snapshot() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -55,12 +55,12 @@ impl<T: Replaced> Chain<T> {
 
     fn skip_to(&self, next: &Arc<T>) {
         let mut successor = lock(&self.successor);
-        // Another thread possibly retuned `next` meanwhile and was faster.
+        // Another thread may have retuned `next` in the meantime, and may have been faster.
         let replaced = successor.take_if(|known| known.retunes() < next.retunes());
         if replaced.is_some() {
             *successor = Some(Arc::clone(next));
         }
-        // The replaced state is possibly freed, which must not happen under the lock.
+        // Dropping the replaced state can free it, which must not happen under the lock.
         drop(successor);
         drop(replaced);
     }

@@ -153,7 +153,7 @@ impl Leases {
             if !filling {
                 return Err(refused);
             }
-            // The filling thread is possibly preempted: yield a few times, and then refuse.
+            // The kernel may have preempted the filling thread: yield a few times, and then refuse.
             yield_now();
         }
         level::charge(supply, word, now, cost)

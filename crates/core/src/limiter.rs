@@ -111,8 +111,8 @@ impl Limiter {
         Self { cell: self.cell.follow() }
     }
 
-    /// Reserves `cost` at the first time at which it fits, if that time is not after `latest`. Later callers get later
-    /// times. A request that cannot be served by `latest` is refused immediately and charged nothing.
+    /// Reserves `cost` at the first time at which it fits, if that time is not after `latest`. A later caller never
+    /// gets an earlier time. A request that cannot be served by `latest` is refused immediately and charged nothing.
     ///
     /// Reservations reach at most twelve hours ahead. For
     /// [`SlidingWindowCounter`](crate::Strategy::SlidingWindowCounter), they reach to the end of the current window. A

@@ -95,7 +95,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Returns a limit of `requests` per `period`. `burst` is the number of requests that can be admitted at the same
+    /// Returns a quota of `requests` per `period`. `burst` is the number of requests that can be admitted at the same
     /// time; for [`Strategy::LeakyBucket`], the number of requests that can wait. The default of `burst` is 1 for
     /// [`Strategy::Gcra`] and `requests` for the other strategies. Windows have no `burst`.
     ///

@@ -1,7 +1,7 @@
 //! The arithmetic of fixed windows and buckets, on plain numbers: no atomics, no concurrency.
 //!
 //! A limit has a *supply*, which only grows, and a *level*, which is the used part of the supply. Both are measured in
-//! *units*; a request is a fixed number of units. `floor(now)` is the part of the supply that is over: unused units
+//! *units*; a request is a fixed number of units. `floor(now)` is the part of the supply that has expired: unused units
 //! below the floor are lost. `ceiling(now) = floor(now) + capacity` is the whole supply until now. A charge raises a
 //! level below the floor to the floor, and then adds its cost. The charge is admitted if the level stays within the
 //! ceiling:

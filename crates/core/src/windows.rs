@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use crate::Quota;
 
-/// Two windows at one time. The count of the previous window is final, or is used as if it were final.
+/// The counts of the current and the previous window, read together. The count of the previous window is final, or is
+/// used as if it were final.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Windows {
     pub(crate) previous: u64,
     pub(crate) current: u64,
     /// The time since the start of the current window.
     pub(crate) elapsed: u64,
-    /// The lag of a thread's clock that is still in an earlier window.
+    /// How far the thread's clock is behind the start of the current window. Zero if the clock has reached this window.
     pub(crate) lag: u64,
 }
 

@@ -37,7 +37,7 @@ fn one_a_day() {
         assert!(wait <= longest, "{strategy:?}: {wait:?}");
         assert_eq!(drain(&limiter, after(wait - Duration::from_nanos(1))), 0, "{strategy:?}");
         assert_eq!(drain(&limiter, after(wait)), 1, "{strategy:?}");
-        // After each two periods, the whole limit is free again.
+        // After every two periods, the whole limit is free again.
         for day in 1..400 {
             assert_eq!(drain(&limiter, after(wait + 2 * day * DAY)), 1, "{strategy:?}, day {day}");
         }

@@ -623,7 +623,7 @@ fn each_limit_is_charged_an_incurred_cost_for_itself() {
     }
 }
 
-/// Other strategies are used up by an incurred cost, and are not used beyond their limits.
+/// With every strategy, an incurred cost can use up a limit, and a later request is refused only for a time.
 #[test]
 fn an_incurred_cost_uses_up_limits_of_all_strategies() {
     for strategy in Strategy::ALL {

@@ -98,7 +98,7 @@ pub enum InvalidPredicate {
     /// The regular expression of `matches` is not a literal, so a client could choose it.
     #[error("must have the expression of matches as a text, as in request.path.matches('^/v[0-9]+/')")]
     Pattern,
-    /// `contains` would search in bytes.
+    /// The predicate calls `contains` on bytes, which is not supported: only texts are searched.
     #[error("calls contains of bytes: call it for a text, as in request.path.contains('..')")]
     ContainsBytes,
     /// The network of `inIpRange` is not a literal, so a client could choose it.

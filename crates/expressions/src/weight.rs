@@ -3,8 +3,9 @@
 //! The interpreter cannot be interrupted, and it copies values: each field that an expression reads, each argument of a
 //! function, and each list that a loop builds. An expression can also build values that are much larger than the
 //! request. So this module follows the maximum size of each value through the expression, beginning with the size of
-//! the request. It must never predict less than an evaluation takes. It does not contain the searches for regular
-//! expressions without a table: `language.rs` counts them when they happen, because their time depends on their text.
+//! the request. It must never predict less than an evaluation takes. The prediction does not include the searches for
+//! regular expressions without a table: `language.rs` counts these searches when they happen, because their time
+//! depends on their text.
 
 use std::mem;
 

@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// The operator lives, whatever numbers a question has, and its answer can be read.
+    /// The operator survives questions with any numbers, and agents can read its answers.
     #[test]
     fn hostile_numbers_are_refused_or_counted() {
         let (mut counted, mut refused) = (0, 0);

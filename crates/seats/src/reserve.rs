@@ -105,7 +105,7 @@ impl Reserved {
         }
     }
 
-    /// Answers a question, immediately after an update.
+    /// Answers a question. Call [`update`](Self::update) immediately before.
     ///
     /// While shares use a part of the supply of a bucket, the rest refills it more slowly. So the granted seats follow
     /// each other more slowly, and end earlier.

@@ -280,7 +280,7 @@ fn said_whole(bytes: &[u8], then: Then) -> Answer {
     Answer { head, body, extra, rude: false, splits, when: When::Body, then }
 }
 
-/// The bytes are split once, at each possible offset.
+/// Each case splits the bytes once. The cases together cover each possible offset.
 #[tokio::test]
 async fn the_splitting_of_bytes_does_not_matter() {
     let request = b"POST /b/c?x=1 HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.1\r\nContent-Length: 3\r\n\r\nabc";

@@ -150,7 +150,7 @@ impl Keeper {
         let (found, outcome) = secret::authorities(self.terms, secret);
         let is_damaged = outcome.is_err();
         if let Some(error) = self.faults.changed(outcome) {
-            tracing::error!(secret = self.secret_name, error, "the Secret has an invalid authority: ignoring it");
+            tracing::error!(secret = self.secret_name, error, "ignoring an invalid authority in the Secret");
         }
         let wanted = wanted((&found, is_damaged), self.remembered.as_ref(), elsewhere, now)?;
         if let Some(wanted) = wanted {

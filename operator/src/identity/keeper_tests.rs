@@ -307,7 +307,7 @@ fn invalid_authorities_are_refused_with_the_fix() {
             &plain.signing_key.serialize_pem(),
             "tls.crt is not a certificate authority: issue it with isCA",
         ),
-        (&early, &early_key, "tls.crt is not valid for another 864 s: check the clocks"),
+        (&early, &early_key, "tls.crt becomes valid in 864 s: check the clocks"),
     ] {
         let error = Authorities::made_elsewhere(TERMS, certificate, key, START).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");

@@ -21,7 +21,7 @@ enum Next {
     Value(bool),
 }
 
-/// Returns a file with quotes around words in fields of text. Its lines are the same.
+/// Returns a file with quotes around words in fields of text. The numbers of its lines do not change.
 ///
 /// A word with an anchor or a tag gets no quotes: an alias of the anchor can be in a field with a number.
 pub(super) fn quoted(text: &str) -> String {

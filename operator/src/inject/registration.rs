@@ -205,7 +205,7 @@ impl Registration {
 
         let (authorities, outcome) = authorities(secret);
         if let Some(error) = self.faults.changed(outcome) {
-            tracing::error!(secret = self.secret_name, error, "the Secret has an invalid authority: ignoring it");
+            tracing::error!(secret = self.secret_name, error, "ignoring an invalid authority in the Secret");
         }
         // If certificate files are configured, these authorities sign nothing.
         let renewed = if self.files.is_some() { None } else { authorities.renewed(now)? };

@@ -179,7 +179,7 @@ impl Reviewer {
 fn leave_alone(response: AdmissionResponse, pod: &Value, why: &str) -> AdmissionResponse {
     // The apiserver refuses a pod whose annotations are too long.
     let why = &shortened(why, LONGEST_REASON);
-    let warning = format!("weir: the pod starts without an agent, its requests are not limited: {why}");
+    let warning = format!("weir: the pod starts without an agent, so its requests are not limited: {why}");
     patched(response, pod, &pod::left_alone(pod, why), vec![warning])
 }
 

@@ -255,7 +255,7 @@ async fn the_last_good_content_survives_a_restart_while_the_file_is_broken() {
     assert_eq!(folder.counts(), FileCounts { good: 2, kept: 1, broken: 0 });
 }
 
-/// The stores compare stamps. Whatever happens to a file, later limits have a larger stamp.
+/// The stores compare stamps. After any change of a file, limits that are read later have a larger stamp.
 #[tokio::test(start_paused = true)]
 async fn limits_that_are_read_later_have_a_larger_stamp() {
     let now = Instant::now();

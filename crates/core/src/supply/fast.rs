@@ -42,7 +42,7 @@ impl Supply {
         if start - floor <= spare { Some(start + units) } else { None }
     }
 
-    /// `charge_at_once` in a window that was already charged: a level below the floor needs the slow path. This
+    /// Like `charge_at_once`, for a window that was already charged. A level below the floor needs the slow path. This
     /// function does not compute the maximum of level and floor, so the level after the charge does not depend on the
     /// time. A processor that predicts an admission starts to write this level before the time is read.
     #[inline(always)]

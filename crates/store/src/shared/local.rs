@@ -95,8 +95,8 @@ impl SharedLimiter {
         }
     }
 
-    /// What [`without_store`](Self::without_store) would decide, as what is known about the key. Changes nothing
-    /// of the key.
+    /// Returns what is known about the key while the store is lost: what [`without_store`](Self::without_store) would
+    /// decide. Does not change the key.
     pub(super) fn known_without_store(
         &self,
         entry: Option<&Entry>,

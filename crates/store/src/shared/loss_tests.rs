@@ -1,4 +1,4 @@
-//! Tests with a store that pauses, that answers some questions with errors, or that comes and goes.
+//! Tests with a store that pauses, answers some questions with errors, or fails again and again.
 
 use tokio::time::sleep;
 use weir_seats::{Key, Left, StoreError, Take};
@@ -259,7 +259,8 @@ async fn an_answer_ends_the_share_also_between_losses() {
     assert_eq!(admitted, [10, 0, 0, 0]);
 }
 
-/// One server of several is away. The keys of the others are counted together, and its own keys have their shares.
+/// One server of several does not answer. The keys of the others are counted together, and its own keys have their
+/// shares.
 #[tokio::test(start_paused = true)]
 async fn a_key_whose_server_is_away_has_its_share() {
     let world = World::new();
