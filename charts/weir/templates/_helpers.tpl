@@ -21,6 +21,11 @@ fullnameOverride. */}}
 {{- with .Values.injection }}{{ if and .enabled .certManager.enabled }}true{{ end }}{{ end }}
 {{- end -}}
 
+{{/* The name of the Service for the operator's metrics. */}}
+{{- define "weir.telemetry" -}}
+{{- printf "%s-telemetry" (include "weir.fullname" . | trunc 53 | trimSuffix "-") -}}
+{{- end -}}
+
 {{/* The name of the identity service's Service and Secret. */}}
 {{- define "weir.identity" -}}
 {{- printf "%s-identity" (include "weir.fullname" . | trunc 54 | trimSuffix "-") -}}

@@ -69,7 +69,7 @@ pub struct Match {
     /// The descriptor has these entries, in this order, and no others. Valid only in a policy with `domain`, in which the
     /// other conditions are not valid.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 8))]
+    #[schemars(length(min = 1, max = 8))]
     pub descriptor: Vec<EntryMatch>,
 }
 

@@ -28,6 +28,21 @@ fn flag(args: &[String], name: &str) -> Option<String> {
     args.iter().find_map(|arg| Some(arg.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
 }
 
+/// A headless Service maps no ports, so the pods must listen on its port.
+#[test]
+fn the_pods_of_a_headless_service_listen_on_its_port() -> Result<()> {
+    for (headless, listen) in [("false", 8081), ("true", 9000)] {
+        let objects =
+            release(&[&format!("rateLimitService.service.headless={headless}"), "rateLimitService.service.port=9000"])?;
+        let port = object(&objects, "Service", SERVICE)?["spec"]["ports"][0]["port"].clone();
+        ensure!(port == 9000, "{port}");
+        let container = template_of(&objects)?["spec"]["containers"][0].clone();
+        ensure!(flag(&args(&container), "--listen") == Some(format!("[::]:{listen}")), "{container}");
+        ensure!(container["ports"][0]["containerPort"] == listen, "{container}");
+    }
+    Ok(())
+}
+
 /// The volume that is mounted at this folder.
 fn volume(pod: &Value, folder: &str) -> Result<Value> {
     let list = |list: &Value| list.as_array().cloned().unwrap_or_default();

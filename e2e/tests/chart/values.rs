@@ -375,6 +375,38 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
         (&["hostNetwork=true", "hostUsers=false"], "hostUsers false is not valid with hostNetwork"),
         (&["dnsPolicy=None"], "dnsPolicy None: set dnsConfig.nameservers"),
         (
+            &["readinessProbe.terminationGracePeriodSeconds=3"],
+            "readinessProbe.terminationGracePeriodSeconds: Kubernetes accepts this field only in a livenessProbe",
+        ),
+        (&["podDisruptionBudget.maxUnavailable=150%"], "'150%' does not match"),
+        (&["strategy.rollingUpdate.maxUnavailable=101%"], "'101%' does not match"),
+        (
+            &["injection.agent.securityContext.runAsUser=0"],
+            "injection.agent.securityContext: runAsUser 0 contradicts runAsNonRoot: set another user",
+        ),
+        (
+            &["injection.agent.securityContext.capabilities.add={CAP_SYS_ADMIN}"],
+            "privileged and CAP_SYS_ADMIN contradict allowPrivilegeEscalation false: remove them",
+        ),
+        (&["injection.agent.securityContext.seccompProfile.type=Localhost"], "missing property 'localhostProfile'"),
+        (&["injection.agent.env[0].name=A\\=B"], "'A=B' does not match pattern"),
+        (
+            &["injection.agent.env[0].name=A", "injection.agent.env[0].valueFrom.secretRef.name=b"],
+            "injection.agent.env: valueFrom of A must have one of configMapKeyRef, secretKeyRef",
+        ),
+        (
+            &[
+                "injection.agent.env[0].name=A",
+                "injection.agent.env[0].value=b",
+                "injection.agent.env[0].valueFrom.fieldRef.fieldPath=metadata.name",
+            ],
+            "injection.agent.env: A has value and valueFrom: remove one",
+        ),
+        (
+            &["rateLimitService.service.headless=true", "rateLimitService.service.port=8482"],
+            "rateLimitService.service.port 8482: the pods of a headless Service listen on this port",
+        ),
+        (
             &["strategy.rollingUpdate.maxSurge=0%"],
             "strategy.rollingUpdate.maxSurge 0% and maxUnavailable 0 allow no update: raise one of them",
         ),
@@ -624,5 +656,60 @@ fn null_is_refused_unless_the_default_is_empty() -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+/// Helm accepts names of releases that cannot be names of Services.
+#[test]
+fn a_release_whose_name_no_service_can_have_is_refused() -> Result<()> {
+    let chart = Chart::read("weir")?;
+    for release in ["weir.prod", "1weir"] {
+        let fault = template_as(release, &chart.path, &[])?.expect_err("a wrong name");
+        ensure!(fault.contains("cannot be the name of a Service: set fullnameOverride"), "{fault}");
+        template_as(release, &chart.path, &["--set=fullnameOverride=weir".to_owned()])?.map_err(anyhow::Error::msg)?;
+    }
+    let long = "w".repeat(51);
+    let rendered = template_as(&long, &chart.path, &["--set=serviceMonitor.enabled=true".to_owned()])?;
+    let rendered = rendered.map_err(anyhow::Error::msg)?;
+    let mut names = rendered.lines().filter_map(|line| line.strip_prefix("  name: "));
+    ensure!(names.all(|name| name.trim_matches('"').len() <= 63), "{rendered}");
+    Ok(())
+}
+
+/// The namespace of the pod of `helm test`, and its labels if the test creates it.
+fn place_of_the_test(args: &[&str]) -> Result<Option<(String, Option<Value>)>> {
+    let chart = Chart::read("weir")?;
+    let args: Vec<_> = ["--namespace=weir-system"].iter().chain(args).map(|&arg| arg.to_owned()).collect();
+    let rendered = template(&chart.path, &args)?.map_err(anyhow::Error::msg)?;
+    let objects = known(&rendered)?;
+    let Some(pod) = objects.iter().find(|it| it["kind"] == "Pod" && it["metadata"]["name"] == "weir-operator-test")
+    else {
+        return Ok(None);
+    };
+    let namespace = pod["metadata"]["namespace"].as_str().context("no namespace")?.to_owned();
+    let own = objects.iter().find(|it| it["kind"] == "Namespace" && it["metadata"]["name"] == *namespace);
+    Ok(Some((namespace, own.map(|it| it["metadata"]["labels"].clone()))))
+}
+
+/// The pod of `helm test` gets an agent only in a namespace that the operator watches, and whose pods the webhook gets.
+#[test]
+fn the_pod_of_helm_test_is_where_pods_get_agents() -> Result<()> {
+    let place = place_of_the_test(&["--set=watchNamespaces={weir-system,shop}"])?;
+    ensure!(place == Some(("shop".to_owned(), None)), "{place:?}");
+    let excluded = ["--set=watchNamespaces={shop,bank}", "--set=injection.excludeNamespaces={shop}"];
+    let place = place_of_the_test(&excluded)?;
+    ensure!(place == Some(("bank".to_owned(), None)), "{place:?}");
+    let place = place_of_the_test(&["--set=watchNamespaces={weir-system}"])?;
+    ensure!(place.is_none(), "{place:?}");
+    let expressions = json!([
+        {"key": "env", "operator": "In", "values": ["staging", "test"]},
+        {"key": "team", "operator": "Exists"},
+        {"key": "closed", "operator": "DoesNotExist"},
+    ]);
+    let expressions = format!("--set-json=injection.namespaceExpressions={expressions}");
+    let (namespace, labels) = place_of_the_test(&[&expressions])?.context("no test")?;
+    let labels = labels.context("the test creates no namespace")?;
+    ensure!(namespace == "weir-operator-test" && labels["env"] == "staging", "{namespace}: {labels}");
+    ensure!(labels["team"].is_string() && labels.get("closed").is_none(), "{labels}");
     Ok(())
 }

@@ -111,8 +111,8 @@ fn descriptor(descriptor: &RateLimitDescriptor, hits_of_question: u32) -> Descri
 
 /// `None` if the unit is unknown: then the rule has its own limit. An error would let the request pass, because proxies
 /// admit requests if the service fails.
-fn limit_of(LimitOverride { requests_per_unit, unit }: LimitOverride) -> Option<DescriptorLimit> {
-    let seconds = match Unit::try_from(unit).ok()? {
+fn limit_of(LimitOverride { requests_per_unit, unit, unit_multiplier }: LimitOverride) -> Option<DescriptorLimit> {
+    let seconds: u64 = match Unit::try_from(unit).ok()? {
         Unit::Unknown => return None,
         Unit::Second => 1,
         Unit::Minute => 60,
@@ -121,7 +121,9 @@ fn limit_of(LimitOverride { requests_per_unit, unit }: LimitOverride) -> Option<
         Unit::Month => 30 * 86_400,
         Unit::Year => 365 * 86_400,
     };
-    Some(DescriptorLimit { requests: requests_per_unit.into(), period: Duration::from_secs(seconds) })
+    // The protocol forbids 0.
+    let period = Duration::from_secs(seconds * u64::from(unit_multiplier.unwrap_or(1).max(1)));
+    Some(DescriptorLimit { requests: requests_per_unit.into(), period })
 }
 
 fn response(answer: DescriptorAnswer) -> RateLimitResponse {

@@ -66,6 +66,10 @@ pub(crate) struct LimitOverride {
     #[prost(enumeration = "Unit", tag = "2")]
     #[serde(deserialize_with = "unit_of_name")]
     pub(crate) unit: i32,
+    /// The number of units in the period; 1 if absent.
+    #[prost(message, optional, tag = "3")]
+    #[serde(alias = "unit_multiplier", deserialize_with = "small_number_or_text_or_absent")]
+    pub(crate) unit_multiplier: Option<u32>,
 }
 
 /// The answer to a question.
@@ -256,6 +260,10 @@ fn is_zero(number: &u32) -> bool {
 fn small_number_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let number = number_or_text(deserializer)?.unwrap_or_default();
     number.try_into().map_err(|_| de::Error::custom(format!("{number} is more than {}", u32::MAX)))
+}
+
+fn small_number_or_text_or_absent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    small_number_or_text(deserializer).map(Some)
 }
 
 fn number_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {

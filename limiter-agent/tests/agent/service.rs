@@ -54,6 +54,8 @@ struct OwnLimit {
     requests_per_unit: u32,
     #[prost(int32, tag = "2")]
     unit: i32,
+    #[prost(message, optional, tag = "3")]
+    unit_multiplier: Option<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -245,16 +247,23 @@ async fn services_share_the_limits_that_descriptors_bring() {
         }
         admitted
     };
-    let of = |requests_per_unit| Some(OwnLimit { requests_per_unit, unit: 4 });
+    let of = |requests_per_unit| Some(OwnLimit { requests_per_unit, unit: 4, unit_multiplier: None });
     assert_eq!(admitted("ann", None).await, 5);
     assert_eq!(admitted("ann", of(20)).await, 20);
     assert_eq!(admitted("bob", of(20)).await, 20);
     assert_eq!(admitted("ann", of(1_000)).await, 50, "the largest rate");
     // A limit of 0 admits nothing. A month has 30 days. With an unknown unit, the rule has its own limit.
     assert_eq!(admitted("cid", of(0)).await, 0);
-    assert_eq!(admitted("cid", Some(OwnLimit { requests_per_unit: 30, unit: 5 })).await, 30);
-    assert_eq!(admitted("cid", Some(OwnLimit { requests_per_unit: 30, unit: 7 })).await, 5);
-    assert_eq!(admitted("cid", Some(OwnLimit { requests_per_unit: 0, unit: 0 })).await, 0, "used up before");
+    assert_eq!(admitted("cid", Some(OwnLimit { requests_per_unit: 30, unit: 5, unit_multiplier: None })).await, 30);
+    assert_eq!(admitted("cid", Some(OwnLimit { requests_per_unit: 30, unit: 7, unit_multiplier: None })).await, 5);
+    assert_eq!(
+        admitted("cid", Some(OwnLimit { requests_per_unit: 0, unit: 0, unit_multiplier: None })).await,
+        0,
+        "used up before"
+    );
+    // One unit is a second, and 86,400 of them are a day.
+    let in_seconds = OwnLimit { requests_per_unit: 7, unit: 1, unit_multiplier: Some(86_400) };
+    assert_eq!(admitted("dan", Some(in_seconds)).await, 7);
 }
 
 #[tokio::test]

@@ -108,8 +108,8 @@ fn properties(root: &Value, schema: &Value, path: &[String]) -> Vec<Vec<String>>
     let mut found = Vec::new();
     for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
         let path = [path, std::slice::from_ref(name)].concat();
-        // Helm adds this name, so the schema must contain it.
-        if name != "global" {
+        // Helm adds `global`, and a chart that contains this one can add `enabled`.
+        if name != "global" && !(path.len() == 1 && name == "enabled") {
             let is_leaf = KUBERNETES.contains(&name.as_str()) || name == "affinity";
             found.extend(if is_leaf { Vec::new() } else { properties(root, inner, &path) });
             found.push(path);
@@ -128,6 +128,7 @@ mod tests {
         let schema = json!({
             "properties": {
                 "global": {"type": "object"},
+                "enabled": {"type": "boolean"},
                 "a": {"type": "string"},
                 "image": {"$ref": "#/definitions/image"},
                 "resources": {"properties": {"limits": {"additionalProperties": {"type": "string"}}}},
