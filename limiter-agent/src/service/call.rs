@@ -36,6 +36,10 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 /// as many. The default of hyper is 1 MiB for each connection.
 pub(super) const WINDOW: u32 = 256 * 1024;
 
+/// The number of bytes of one response to buffer until the client reads them, plus one message. The default of hyper is
+/// 400 KiB, and no call counts these bytes.
+pub(super) const SEND_BUFFER: usize = 16 * 1024;
+
 /// Returns the sizes of the buffers of a call. The default ones have 8 KiB, and a question some hundred bytes.
 pub(super) fn buffers() -> BufferSettings {
     BufferSettings::new(1024, 32 * 1024)

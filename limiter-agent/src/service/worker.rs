@@ -28,7 +28,7 @@ use weir_client::agent::{ConnectionSlot, Rank, Requests, close_listener};
 
 use super::{
     RateLimitService,
-    call::{Call, HeldBody, TIMEOUT, WINDOW},
+    call::{Call, HeldBody, SEND_BUFFER, TIMEOUT, WINDOW},
     is_grpc, late, quota, router,
 };
 use crate::{descriptors::Shortage, resets::max_pending_resets};
@@ -176,6 +176,7 @@ async fn http(
         .max_header_list_size(MAX_HEADER_BYTES)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(2 * WINDOW)
+        .max_send_buf_size(SEND_BUFFER)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(HEAD_TIMEOUT);
     let connection = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(answering));
@@ -210,14 +211,20 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::{net::Ipv4Addr, pin::Pin, sync::atomic::AtomicBool, task};
 
     use axum::{
         body::Bytes,
         http::{Response, header::CONTENT_TYPE},
     };
-    use hyper::{client::conn::http2::handshake, service::service_fn};
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use hyper::{
+        client::conn::http2::{Builder, handshake},
+        service::service_fn,
+    };
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf, duplex},
+        time::sleep,
+    };
     use weir_enforce::{AmbiguousPaths, GateOptions, LiveRules};
     use weir_tower::MonotonicClock;
 
@@ -226,14 +233,97 @@ mod tests {
 
     /// Serves one connection without rules, and returns the client's side.
     fn connect() -> DuplexStream {
+        serve().0
+    }
+
+    /// As [`connect`], with the service.
+    fn serve() -> (DuplexStream, Arc<RateLimitService>) {
         let clock = MonotonicClock::start();
         let rules = LiveRules::new(GateOptions { clock, paths: AmbiguousPaths::Keep, log_keys: false });
         let service = Arc::new(RateLimitService::new(rules, clock, None, (4, 16)));
         let slot = service.slots.try_take(Ipv4Addr::LOCALHOST.into(), Rank::Idle, clock.now());
         let requests = Requests::new(slot.expect("a free slot"), clock);
         let (client, stream) = duplex(64 * 1024);
-        tokio::spawn(async move { http(stream, &service, router(Arc::clone(&service)), &requests).await });
-        client
+        let served = Arc::clone(&service);
+        tokio::spawn(async move { http(stream, &served, router(Arc::clone(&served)), &requests).await });
+        (client, service)
+    }
+
+    /// A stream whose client can stop to read.
+    struct Stoppable(DuplexStream, Arc<AtomicBool>);
+
+    impl AsyncRead for Stoppable {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut task::Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> task::Poll<io::Result<()>> {
+            if self.1.load(Relaxed) { task::Poll::Pending } else { Pin::new(&mut self.0).poll_read(cx, buffer) }
+        }
+    }
+
+    impl AsyncWrite for Stoppable {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            cx: &mut task::Context<'_>,
+            bytes: &[u8],
+        ) -> task::Poll<io::Result<usize>> {
+            Pin::new(&mut self.0).poll_write(cx, bytes)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> task::Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_flush(cx)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> task::Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_shutdown(cx)
+        }
+    }
+
+    /// A report of buckets whose names have 4,000 bytes, after its prefix in gRPC.
+    fn report(buckets: std::ops::Range<usize>) -> Bytes {
+        let field = |tag: u8, value: &[u8]| {
+            let mut bytes = vec![tag << 3 | 2];
+            prost::encode_length_delimiter(value.len(), &mut bytes).unwrap();
+            [&bytes, value].concat()
+        };
+        let usage = |number: usize| {
+            let entry = [field(1, b"user"), field(2, format!("{number:04000}").as_bytes())].concat();
+            field(2, &field(1, &field(1, &entry)))
+        };
+        let message = [field(1, b"shop"), buckets.flat_map(usage).collect()].concat();
+        let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+        [&[0], &length[..], &message].concat().into()
+    }
+
+    /// The windows of the client are open, but it reads nothing after the head of the response.
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_is_not_read_gets_few_assignments() {
+        let ((client, service), is_stopped) = (serve(), Arc::new(AtomicBool::new(false)));
+        let stream = TokioIo::new(Stoppable(client, Arc::clone(&is_stopped)));
+        let (mut sender, connection) = Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(1 << 24)
+            .initial_connection_window_size(1 << 24)
+            .handshake(stream)
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        let (reports, sent) = tokio::sync::mpsc::unbounded_channel::<Bytes>();
+        let sent =
+            futures::stream::unfold(sent, async |mut sent| Some((Ok::<_, Infallible>(sent.recv().await?), sent)));
+        let path = format!("http://x{}", quota::PATH);
+        let request = Request::post(path).header(CONTENT_TYPE, "application/grpc").body(Body::from_stream(sent));
+        let _response = sender.send_request(request.unwrap()).await.unwrap();
+        is_stopped.store(true, Relaxed);
+        // The window has room for this report.
+        reports.send(report(0..60)).unwrap();
+        // The service reads it, and then all tasks wait.
+        sleep(Duration::from_secs(1)).await;
+        let counts = service.quotas.counts();
+        let assignments: u64 = counts.assignments.iter().sum();
+        // Of 4,000 bytes each: 64 KiB in the duplex, and two messages.
+        assert!(counts.buckets == 60 && (1..50).contains(&assignments), "{counts:?}");
+        drop(reports);
     }
 
     #[tokio::test(start_paused = true)]

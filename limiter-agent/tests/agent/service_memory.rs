@@ -200,32 +200,34 @@ async fn assignments_that_nobody_reads_take_little_memory() {
     assert!(grown < 3 * LITTLE_KIB / 2, "{grown} KiB");
 }
 
-/// Clients that take no assignments can fill the windows of their streams, so these windows count.
+/// Clients that take no assignments, or only a byte of them, can fill the windows of their streams. So these windows count.
 #[tokio::test]
 async fn streams_whose_assignments_are_not_read_are_evicted() {
     const CONNECTIONS: usize = 100;
     const STREAMS: usize = 2;
-    const BUCKETS: usize = 30;
-    let agent = Agent::service(&[]);
     let usage = |number: usize| {
         let value = format!("{number:04000}");
         field(2, &field(1, &field(1, &[field(1, b"user"), field(2, value.as_bytes())].concat())))
     };
-    let report = Bytes::from(message(&(0..BUCKETS).flat_map(usage).collect::<Vec<_>>()));
-    for _ in 0..CONNECTIONS {
-        let io = TokioIo::new(agent.connect().await);
-        let http = Builder::new(TokioExecutor::new()).initial_stream_window_size(1).handshake(io);
-        let (mut sender, connection) = http.await.expect("HTTP/2");
-        tokio::spawn(connection);
-        for _ in 0..STREAMS {
-            let response = sender.send_request(call(quotas::METHOD, endless([report.clone()])));
-            tokio::spawn(async move {
-                let _open = response.await;
-                pending::<()>().next().await
-            });
+    // The assignments of 30 buckets are two messages, and that of one bucket is one.
+    for (window, buckets) in [(1, 30), (0, 1)] {
+        let agent = Agent::service(&[]);
+        let report = Bytes::from(message(&(0..buckets).flat_map(usage).collect::<Vec<_>>()));
+        for _ in 0..CONNECTIONS {
+            let io = TokioIo::new(agent.connect().await);
+            let http = Builder::new(TokioExecutor::new()).initial_stream_window_size(window).handshake(io);
+            let (mut sender, connection) = http.await.expect("HTTP/2");
+            tokio::spawn(connection);
+            for _ in 0..STREAMS {
+                let response = sender.send_request(call(quotas::METHOD, endless([report.clone()])));
+                tokio::spawn(async move {
+                    let _open = response.await;
+                    pending::<()>().next().await
+                });
+            }
         }
+        until_evicted(&agent, 1.0).await;
     }
-    until_evicted(&agent, 1.0).await;
 }
 
 #[tokio::test]

@@ -23,7 +23,11 @@ use super::{
     reports::Reports,
     standing,
 };
-use crate::service::{RateLimitService, call::WINDOW, messages};
+use crate::service::{
+    RateLimitService,
+    call::{SEND_BUFFER, WINDOW},
+    messages,
+};
 
 /// The interval at which a stream looks for buckets that need an assignment.
 const TICK: Duration = Duration::from_millis(100);
@@ -37,6 +41,10 @@ const MAX_ENTRIES: usize = 50;
 
 /// The maximum memory for the actions of one message, in bytes.
 const MOST_MEMORY: usize = 64 * 1024;
+
+/// The memory that a stream can take while hyper does not ask for a message: the reports in the window of HTTP/2, and
+/// the messages that the client does not read.
+const UNREAD: usize = WINDOW as usize + SEND_BUFFER;
 
 /// The only method of the gRPC service.
 pub(crate) struct StreamRateLimitQuotas {
@@ -85,16 +93,16 @@ impl QuotaStream {
         let (id, rules) = (service.quotas.allocator().open(), service.rules.load());
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        reports.call().hold(WINDOW as usize);
+        reports.call().hold(UNREAD);
         Self { service, reports, id, domain: None, rules, ticks, has_more: false, largest: 0 }
     }
 
     /// Returns the next message for the data plane. `None` at the end of the stream.
     ///
-    /// hyper asks for one message more than the client has taken. Until it asks, reports stay in the window of HTTP/2, and
-    /// count as its size. The window of a client that takes no message at all does not count.
+    /// hyper asks for one message more than the client has taken, also if the client takes none. While it asks, the stream
+    /// reads its reports. Otherwise they stay in the window of HTTP/2, and count as its size.
     async fn next(&mut self) -> Result<Option<QuotaResponse>, Status> {
-        self.reports.call().release(WINDOW as usize);
+        self.reports.call().release(UNREAD);
         self.reports.resume();
         loop {
             tokio::select! {
@@ -111,7 +119,7 @@ impl QuotaStream {
                 let response = QuotaResponse { bucket_action };
                 let larger = response.encoded_len().saturating_sub(self.largest);
                 self.largest += larger;
-                self.reports.call().hold(larger + WINDOW as usize);
+                self.reports.call().hold(larger + UNREAD);
                 // Above the bound, this evicts the heaviest connection, also if all clients have stopped reading.
                 self.reports.call().is_over_the_bound();
                 return Ok(Some(response));
