@@ -37,6 +37,8 @@ pub(super) enum Failure {
     Reset(h2::Reason),
     #[error("CONNECT is not supported: this is a reverse proxy")]
     ConnectMethod,
+    #[error("Max-Forwards is 0, so this proxy would have to answer TRACE, which it does not support")]
+    TraceMethod,
     #[error(transparent)]
     InvalidRequest(#[from] InvalidRequest),
     #[error("the request's body was cut off: {0}")]
@@ -99,7 +101,7 @@ impl Failure {
             | Self::Http2(_)
             | Self::Reset(_)
             | Self::UnaskedUpgrade => StatusCode::BAD_GATEWAY,
-            Self::ConnectMethod => StatusCode::NOT_IMPLEMENTED,
+            Self::ConnectMethod | Self::TraceMethod => StatusCode::NOT_IMPLEMENTED,
             Self::InvalidRequest(_) | Self::ClientBody(_) => StatusCode::BAD_REQUEST,
             Self::ClientStalled(_) => StatusCode::REQUEST_TIMEOUT,
         }
@@ -115,7 +117,11 @@ impl Failure {
             Self::Protocol(_) | Self::InvalidResponse(_) | Self::Http2(_) | Self::UnaskedUpgrade => Some(4),
             Self::Unanswered(_) => Some(5),
             Self::Connect(ConnectError::NoDescriptor(_)) => Some(6),
-            Self::ConnectMethod | Self::InvalidRequest(_) | Self::ClientBody(_) | Self::ClientStalled(_) => None,
+            Self::ConnectMethod
+            | Self::TraceMethod
+            | Self::InvalidRequest(_)
+            | Self::ClientBody(_)
+            | Self::ClientStalled(_) => None,
         }
     }
 
@@ -165,6 +171,7 @@ mod tests {
             (Failure::Reset(h2::Reason::CANCEL), 502),
             (Failure::Http2(h2::Reason::PROTOCOL_ERROR), 502),
             (Failure::ConnectMethod, 501),
+            (Failure::TraceMethod, 501),
             (Failure::UnaskedUpgrade, 502),
             (Failure::InvalidResponse(InvalidResponse::Status), 502),
             (Failure::InvalidRequest(InvalidRequest::Host), 400),

@@ -97,12 +97,18 @@ impl Forwarder {
     async fn forward(&self, mut request: Outgoing) -> Result<Response<ResponseBody>, Failure> {
         let peer =
             request.extensions_mut().remove::<Arc<Peer>>().expect("each connection adds the peer to its requests");
+        if let Some(response) = count_hop(&mut request)? {
+            return Ok(response);
+        }
         let upgrade = upgrade::requested(&mut request, |request| self.proxy.rules.messages(peer.ip(), request))?;
         let protocol = self.app.protocol(request.version(), upgrade.is_some()).await?;
         let unknown_length = !request.body().is_end_stream() && !request.headers().contains_key(header::CONTENT_LENGTH);
         headers::to_upstream(request.headers_mut(), &peer, unknown_length && protocol == Protocol::Http1);
         if let Some(upgrade) = &upgrade {
             upgrade.ask(request.headers_mut());
+        }
+        if protocol == Protocol::Http1 {
+            headers::name_te(request.headers_mut());
         }
 
         let to_head = request.method() == Method::HEAD;
@@ -178,6 +184,19 @@ impl Forwarder {
         let stream = self.app.streams.open().await?;
         let response = stream.sender().send_request(*request).await.map_err(Failure::of)?;
         Ok((response, UpstreamConnection::Http2(stream)))
+    }
+}
+
+/// Counts this proxy in `Max-Forwards`. Returns the agent's own response to a request that must not go further.
+fn count_hop(request: &mut Request<ForwardedBody>) -> Result<Option<Response<ResponseBody>>, Failure> {
+    match vetting::hops_left(request)? {
+        None => Ok(None),
+        Some(0) if request.method() == Method::TRACE => Err(Failure::TraceMethod),
+        Some(0) => Ok(Some(Response::new(ResponseBody::own("")))),
+        Some(left) => {
+            request.headers_mut().insert(header::MAX_FORWARDS, HeaderValue::from(left - 1));
+            Ok(None)
+        }
     }
 }
 

@@ -139,6 +139,15 @@ pub(super) fn to_upstream(headers: &mut HeaderMap, peer: &Peer, chunked: bool) {
     join(headers, header::COOKIE, "; ", None);
 }
 
+/// Names `TE` in `Connection`, which each sender of this field must do in HTTP/1 (RFC 9110 section 10.1.4). Call this after
+/// [`to_upstream`], and after an upgrade was added.
+pub(super) fn name_te(headers: &mut HeaderMap) {
+    if headers.contains_key(header::TE) {
+        let options = if headers.contains_key(header::UPGRADE) { "upgrade, te" } else { "te" };
+        headers.insert(header::CONNECTION, HeaderValue::from_static(options));
+    }
+}
+
 /// Prepares a response's headers for the client.
 pub(super) fn to_client(headers: &mut HeaderMap) {
     if headers.contains_key(header::TRANSFER_ENCODING) {

@@ -37,6 +37,8 @@ pub(super) enum InvalidRequest {
     Lengths,
     #[error("Content-Length is not the length of the body")]
     Length,
+    #[error("Max-Forwards must be one number")]
+    MaxForwards,
     #[error("the opening handshake of a WebSocket connection has no body")]
     HandshakeBody,
 }
@@ -66,7 +68,24 @@ pub(super) fn vet<B: Body>(request: &Request<B>, ambiguous_paths: AmbiguousPaths
     if request.uri().path() == "*" && request.method() != Method::OPTIONS {
         return Err(InvalidRequest::Asterisk);
     }
+    hops_left(request)?;
     host(request).map(drop)
+}
+
+/// The number of proxies that may forward the request, with this one (RFC 9110 section 7.6.2). `None` if any number may.
+pub(super) fn hops_left<B>(request: &Request<B>) -> Result<Option<u64>, InvalidRequest> {
+    if request.method() != Method::OPTIONS && request.method() != Method::TRACE {
+        return Ok(None);
+    }
+    let mut values = request.headers().get_all(header::MAX_FORWARDS).iter().map(HeaderValue::as_bytes);
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(digits @ [_, ..]), None) if digits.iter().all(u8::is_ascii_digit) => {
+            let number = str::from_utf8(digits).map_err(|_| InvalidRequest::MaxForwards)?;
+            Ok(Some(number.parse().unwrap_or(u64::MAX)))
+        }
+        _ => Err(InvalidRequest::MaxForwards),
+    }
 }
 
 /// Whether `:path` begins with a slash (RFC 9113 section 8.3.1). The `http` library turns `?x` and `#x` into a path
@@ -203,6 +222,32 @@ mod tests {
         ] {
             assert_eq!(host(version, uri, hosts), expected, "{version:?} {uri} {hosts:?}");
         }
+    }
+
+    #[test]
+    fn max_forwards_of_options_and_trace_is_one_number() {
+        let vetted = |method: &str, values: &[&str]| {
+            let request = Request::builder().method(method).uri("/").header("host", "a");
+            let request = values.iter().fold(request, |request, value| request.header("max-forwards", *value));
+            let request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
+            vet(&request, AmbiguousPaths::Refuse).and_then(|()| hops_left(&request))
+        };
+        for method in ["OPTIONS", "TRACE"] {
+            for (values, expected) in [
+                (&[][..], Ok(None)),
+                (&["0"], Ok(Some(0))),
+                (&["010"], Ok(Some(10))),
+                (&["99999999999999999999"], Ok(Some(u64::MAX))),
+                (&[""], Err(InvalidRequest::MaxForwards)),
+                (&["-1"], Err(InvalidRequest::MaxForwards)),
+                (&["+1"], Err(InvalidRequest::MaxForwards)),
+                (&["1, 1"], Err(InvalidRequest::MaxForwards)),
+                (&["1", "1"], Err(InvalidRequest::MaxForwards)),
+            ] {
+                assert_eq!(vetted(method, values), expected, "{method} {values:?}");
+            }
+        }
+        assert_eq!(vetted("GET", &["x"]), Ok(None));
     }
 
     #[test]

@@ -196,6 +196,69 @@ async fn old_and_odd_requests_are_understood() {
     assert!(head.contains("content-length: 20\r\n"), "the length that GET would have: {head}");
 }
 
+/// Each sender of TE in HTTP/1 names it in `Connection` (RFC 9110 section 10.1.4), and HTTP/2 has no such field.
+#[tokio::test]
+async fn te_goes_to_the_app_as_a_field_of_its_connection() {
+    let echo = async |request: Request<Incoming>| {
+        let of = |name: &str| request.headers().get(name).map(|value| value.to_str().expect("text").to_owned());
+        Response::new(body(format!("{:?}", [of("te"), of("connection"), of("upgrade")].map(Option::unwrap_or_default))))
+    };
+    let (old, new) = (App::serve(echo).await, App::serve_http2(echo).await);
+    let agents = [&old, &new].map(|app| Agent::start(app.address, &[]));
+    for (fields, expected) in [
+        (&[("te", "trailers"), ("connection", "te")][..], r#"["trailers", "te", ""]"#),
+        (&[("te", "trailers")], r#"["trailers", "te", ""]"#),
+        (&[("te", "gzip"), ("connection", "te")], r#"["", "", ""]"#),
+        (&[("te", "trailers"), ("connection", "upgrade, te"), ("upgrade", "x")], r#"["trailers", "upgrade, te", "x"]"#),
+        (&[("connection", "upgrade"), ("upgrade", "x")], r#"["", "upgrade", "x"]"#),
+    ] {
+        let response = agents[0].get("/", fields).await;
+        assert_eq!(String::from_utf8_lossy(response.body()), expected, "{fields:?}");
+    }
+    for (agent, expected) in agents.iter().zip([r#"["trailers", "te", ""]"#, r#"["trailers", "", ""]"#]) {
+        let request = Request::get("http://a/").header("te", "trailers").body(empty()).expect("valid");
+        let response = agent.http2().await.send_request(request).await.expect("a response");
+        let answer = response.into_body().collect().await.expect("a body").to_bytes();
+        assert_eq!(String::from_utf8_lossy(&answer), expected);
+    }
+}
+
+#[tokio::test]
+async fn the_agent_counts_as_a_proxy_in_max_forwards() {
+    let app = App::serve(async |request: Request<Incoming>| {
+        Response::new(body(format!("[{} {:?}]", request.method(), request.headers().get("max-forwards"))))
+    })
+    .await;
+    let agent = Agent::start(app.address, &[]);
+    agent.apply(&snapshot(1, &[policy("shop", &[rule("all", &[daily("d", "FixedWindow", 100)])])])).await;
+    for (method, fields, status, expected) in [
+        ("OPTIONS", "max-forwards: 1\r\n", 200, "[OPTIONS Some(\"0\")]"),
+        ("TRACE", "Max-Forwards: 10\r\n", 200, "[TRACE Some(\"9\")]"),
+        ("OPTIONS", "", 200, "[OPTIONS None]"),
+        // With other methods, a proxy may ignore this field.
+        ("GET", "max-forwards: 0\r\n", 200, "[GET Some(\"0\")]"),
+        ("OPTIONS", "max-forwards: 0\r\n", 200, ""),
+        ("TRACE", "max-forwards: 0\r\n", 501, "which it does not support\n"),
+        ("OPTIONS", "max-forwards: x\r\n", 400, "Max-Forwards must be one number\n"),
+    ] {
+        let sent = format!("{method} / HTTP/1.1\r\nhost: a\r\n{fields}connection: close\r\n\r\n");
+        let answer = raw(&agent, &sent).await;
+        let (head, content) = answer.split_once("\r\n\r\n").expect("a head");
+        let is_right = content == expected || (!expected.is_empty() && content.ends_with(expected));
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}")) && is_right, "{sent:?}: {answer:?}");
+        assert_eq!(answer.contains("ratelimit"), status != 400, "{sent:?}: {answer:?}");
+    }
+    let mut sender = agent.http2().await;
+    for (hops, expected) in [("2", "[OPTIONS Some(\"1\")]"), ("0", "")] {
+        let request = Request::options("http://a/").header("max-forwards", hops).body(empty()).expect("valid");
+        let response = sender.send_request(request).await.expect("a response");
+        let status = response.status();
+        let answer = response.into_body().collect().await.expect("a body").to_bytes();
+        assert_eq!((status.as_u16(), &*answer), (200, expected.as_bytes()), "{hops}");
+    }
+    assert_eq!(app.requests(), 5);
+}
+
 /// Starts an upload of two bytes that waits for 100 Continue.
 async fn expecting(agent: &Agent) -> TcpStream {
     let mut stream = agent.connect().await;

@@ -63,7 +63,7 @@ impl<'h, 'b> Request<'h, 'b> {
             return Look::Other;
         }
         let RequestFields { fields, kinds } = lines;
-        let Some(Known { host, body, last }) = Known::of(fields, kinds) else { return Look::Other };
+        let Some(Known { host, body, last }) = Known::of(method, fields, kinds) else { return Look::Other };
         let Some(whole) = length.checked_add(body) else { return Look::Other };
         let Some(body) = bytes.get(length..whole) else { return Look::Part(Some(whole)) };
         Look::Plain(Self { method, path, query, fields, kinds, host, body, length: whole, last })
@@ -88,7 +88,7 @@ struct Known<'b> {
 
 impl<'b> Known<'b> {
     /// Reads the fields. Returns `None` if a field is not plain.
-    fn of(fields: &[FieldLine<'b>], kinds: &[Field]) -> Option<Self> {
+    fn of(method: &str, fields: &[FieldLine<'b>], kinds: &[Field]) -> Option<Self> {
         let (mut host, mut length, mut connection) = (None, None, None);
         for (field, kind) in fields.iter().zip(kinds) {
             match kind {
@@ -107,6 +107,7 @@ impl<'b> Known<'b> {
                     connection = is_last(field.value).filter(|_| first);
                     connection?;
                 }
+                Field::MaxForwards if method == "OPTIONS" => return None,
                 Field::Expect | Field::Te | Field::Trailer | Field::TransferEncoding | Field::Upgrade => return None,
                 _ => {}
             }
@@ -157,6 +158,7 @@ mod tests {
             ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 002\r\n\r\nhi", true),
             ("GET / HTTP/1.1\r\nhost: a\r\nx: \u{e4}\tb\r\n\r\n", true),
             ("GET / HTTP/1.1\r\nhost:\r\n\r\n", true),
+            ("GET / HTTP/1.1\r\nhost: a\r\nmax-forwards: 0\r\n\r\n", true),
             // Methods, targets and versions that are not plain.
             ("CONNECT a:1 HTTP/1.1\r\nhost: a\r\n\r\n", false),
             ("TRACE / HTTP/1.1\r\nhost: a\r\n\r\n", false),
@@ -194,6 +196,7 @@ mod tests {
             ("GET / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: a\r\nte: trailers\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: a\r\ntrailer: x\r\n\r\n", false),
+            ("OPTIONS / HTTP/1.1\r\nhost: a\r\nMax-Forwards: 5\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: a\r\nconnection: x\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: a\r\nconnection: close, x\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\nconnection: close\r\n\r\n", false),

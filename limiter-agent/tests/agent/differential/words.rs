@@ -77,6 +77,8 @@ pub(super) const ODD_FIELDS: &[(&str, &str)] = &[
     ("connection", "keep-alive, close"),
     ("Connection", "upgrade"),
     ("Keep-Alive", "timeout=5"),
+    ("Max-Forwards", "5"),
+    ("max-forwards", "0"),
     ("Proxy-Connection", "keep-alive"),
     ("TE", "trailers"),
     ("te", "gzip"),

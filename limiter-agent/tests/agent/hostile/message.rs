@@ -217,7 +217,13 @@ impl Message {
             self.fields.iter().map(lower).filter(|(name, _)| goes(name) && !FRAMING.contains(&name.as_str())).collect();
         let tokens = self.values("te").flat_map(|value| value.split(','));
         if tokens.into_iter().any(|token| trim(token).eq_ignore_ascii_case("trailers")) {
-            fields.push(("te".into(), "trailers".into()));
+            // A sender names this field in `Connection` (RFC 9110 section 10.1.4).
+            fields.extend([("te".into(), "trailers".into()), ("connection".into(), "te".into())]);
+        }
+        for (name, value) in &mut fields {
+            if name == "max-forwards" && matches!(self.method.as_str(), "OPTIONS" | "TRACE") {
+                *value = value.parse::<u64>().map_or_else(|_| value.clone(), |hops| (hops - 1).to_string());
+            }
         }
         let peer = "127.0.0.1".to_owned();
         if fields.iter().any(|(name, _)| name == "forwarded") {

@@ -145,7 +145,7 @@ pub(super) const MORE: &[(&str, &str)] = &[
     ("proxy", "http://b"), ("via", "1.1 a"), ("x-host", "b"), ("x_key", "bob"), ("x-key_", "bob"), ("x.key", "bob"),
     ("x~key", "1"), ("x!#$%&'*+-.^_`|~", "1"), ("http2-settings", "AAMAAABkAAQ"), ("content_length", "5"),
     ("content-type", "text/plain"), ("transfer_encoding", "chunked"), ("x-transfer-encoding", "chunked"),
-    ("trailer", "x-sum"), ("range", "bytes=0-0"), ("max-forwards", "0"), ("X-Key", "bob"), ("X-B", "1"),
+    ("trailer", "x-sum"), ("range", "bytes=0-0"), ("max-forwards", "1"), ("X-Key", "bob"), ("X-B", "1"),
     ("Cookie", "c=1"), ("X-Forwarded-For", "6.6.6.6"), ("host-x", "b"), ("x-", "1"), ("-", "1"), ("1", "1"),
     ("accept", "*/*"), ("early-data", "1"), ("priority", "u=0"), ("expect", "x"), ("date", "x"), ("age", "x"),
     ("authorization", ""),
