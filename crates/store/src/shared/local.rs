@@ -14,6 +14,7 @@ use super::{
     Entry, Known, OnLoss, SOON, SharedLimiter, SharedRule,
     answer::{Grant, Refused},
     micros,
+    rule::left_of,
     table::Local,
 };
 
@@ -66,25 +67,24 @@ impl SharedLimiter {
         (hash, cost): (u128, u32),
         (now, loss): (Duration, u64),
     ) -> Result<Grant, Refused> {
-        let left = None;
         if let Some(rest) = self.client.time(now).and_then(|time| entry.ban_rest(rule, time)) {
             return Err(Refused::banned(rest));
         }
         match rule.on_loss {
-            OnLoss::Open => Ok(self.grant(hash, entry.set, None, left)),
-            OnLoss::Closed => Err(Refused::new(Some(SOON), left)),
+            OnLoss::Open => Ok(self.grant(hash, entry.set, None, rule.set(entry.set).full)),
+            OnLoss::Closed => Err(Refused::new(Some(SOON), None)),
             OnLoss::LocalShare => {
                 let Some(terms) = &rule.set(entry.set).local else {
-                    return Err(Refused::new(Some(SOON), left));
+                    return Err(Refused::new(Some(SOON), None));
                 };
                 if let Some(gap) = self.between_windows(terms, now) {
-                    return Err(Refused::new(Some(gap), left));
+                    return Err(Refused::new(Some(gap), None));
                 }
                 let at = self.share_time(now);
                 let local = entry.local.take();
                 let (share, owed) = self.share(Before::of(entry, local), terms, (now, at, loss));
                 entry.add_owed(owed);
-                let (value, answer) = Self::ask_share(&share, terms, cost, (now, at));
+                let (value, left, answer) = Self::ask_share(&share, terms, cost, (now, at));
                 let granted = if answer.is_ok() { u64::from(cost) } else { 0 };
                 entry.local = Some(Local { loss, value, admitted: share.admitted + granted, ..share });
                 match answer {
@@ -109,9 +109,7 @@ impl SharedLimiter {
         match (rule.on_loss, &rule.set(set).local) {
             (OnLoss::Open, _) => {
                 // Everything is admitted, so the last answer does not matter.
-                let (terms, at) = (&rule.set(set).terms, self.share_time(now));
-                let full = Value::new(terms.stamp(), terms.raw(), at);
-                Known { seats: 0, left: left_of(&full, terms, at), ..known }
+                Known { seats: 0, left: rule.set(set).full, ..known }
             }
             (OnLoss::Closed, _) | (OnLoss::LocalShare, None) => refused(SOON),
             (OnLoss::LocalShare, Some(terms)) => {
@@ -122,7 +120,7 @@ impl SharedLimiter {
                 let before = entry.map(|entry| Before::of(entry, entry.local.clone()));
                 let (share, _) = self.share(before.unwrap_or_default(), terms, (now, at, loss));
                 let left = left_of(&share.value, terms, at);
-                match Self::ask_share(&share, terms, cost, (now, at)).1 {
+                match Self::ask_share(&share, terms, cost, (now, at)).2 {
                     Ok(()) => Known { left, ..known },
                     Err(wait) => Known { left, ..refused(wait) },
                 }
@@ -130,16 +128,17 @@ impl SharedLimiter {
         }
     }
 
-    /// Asks a share for a request. Returns the value after the answer. The error is the time after which the client can
-    /// try again. It also exists for a cost above the share, which the whole limit admits when the store returns.
+    /// Asks a share for a request. Returns the value after the answer, and its remaining units. The error is the time after
+    /// which the client can try again. It also exists for a cost above the share, which the whole limit admits when the
+    /// store returns.
     fn ask_share(
         share: &Local,
         terms: &StoreTerms,
         cost: u32,
         (now, at): (Duration, u64),
-    ) -> (Value, Result<(), Duration>) {
+    ) -> (Value, Option<Left>, Result<(), Duration>) {
         let Some(encoded) = (Take { cost, ..Take::new(terms) }).encode() else {
-            return (share.value.clone(), Err(Self::longest_wait(share, now)));
+            return (share.value.clone(), None, Err(Self::longest_wait(share, now)));
         };
         let Outcome { answer, value, .. } = take(Some(&share.value), &encoded, at);
         let result = match answer.next {
@@ -148,7 +147,8 @@ impl SharedLimiter {
             Next::At(opens) => Err(Duration::from_micros(opens.saturating_sub(at)).min(Self::longest_wait(share, now))),
             Next::Never => Err(Self::longest_wait(share, now)),
         };
-        (value, result)
+        let left = answer.reply(&encoded).and_then(|reply| reply.level.left(terms, at));
+        (value, left, result)
     }
 
     /// Returns the longest wait for a share. The store can return at any time, and it probably has more units left than
@@ -214,10 +214,4 @@ impl SharedLimiter {
         }
         self.client.time(begins).map_or(micros(begins), |time| time.latest).min(at)
     }
-}
-
-/// The remaining units of the tightest limit of a value.
-fn left_of(value: &Value, terms: &StoreTerms, at: u64) -> Option<Left> {
-    let encoded = Take { requests: 0, ..Take::new(terms) }.encode()?;
-    take(Some(value), &encoded, at).answer.reply(&encoded)?.level.left(terms, at)
 }

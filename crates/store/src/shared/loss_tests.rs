@@ -31,12 +31,19 @@ impl World {
 }
 
 async fn request_of(limiter: &SharedLimiter, hash: u128) -> Result<(), Refused> {
-    match limiter.claim(hash, 0, 1, Duration::ZERO) {
-        Claim::Granted(grant) => grant.settle(),
+    left_after(limiter, hash).await.map(drop)
+}
+
+/// What an admitted request leaves.
+async fn left_after(limiter: &SharedLimiter, hash: u128) -> Result<Option<Left>, Refused> {
+    let grant = match limiter.claim(hash, 0, 1, Duration::ZERO) {
+        Claim::Granted(grant) => grant,
         Claim::Refused(refused) => return Err(refused),
-        Claim::AskStore => limiter.ask(hash, 0, 1, Duration::ZERO).await?.settle(),
-    }
-    Ok(())
+        Claim::AskStore => limiter.ask(hash, 0, 1, Duration::ZERO).await?,
+    };
+    let left = grant.left();
+    grant.settle();
+    Ok(left)
 }
 
 /// A limiter whose store answers after one millisecond, except between two times.
@@ -315,10 +322,15 @@ async fn what_is_known_during_a_loss_is_what_the_share_decides() {
                     let known = limiter.known(hash, 0, 1);
                     assert_eq!(known, limiter.known(hash, 0, 1), "{strategy:?}: a look changes nothing");
                     let units = known.left.map_or(0, |left| left.units) + u64::from(known.seats);
-                    match request_of(&limiter, hash).await {
-                        Ok(()) => assert!(units > 0 && known.refused_for.is_none(), "{strategy:?}: {known:?}"),
+                    match left_after(&limiter, hash).await {
+                        Ok(left) => {
+                            assert!(units > 0 && known.refused_for.is_none(), "{strategy:?}: {known:?}");
+                            let now = limiter.known(hash, 0, 1).left;
+                            assert_eq!((left, left.map(|left| left.units + 1)), (now, Some(units)), "{strategy:?}");
+                        }
                         Err(refused) => {
                             assert_eq!((units, known.refused_for), (0, refused.retry_after), "{strategy:?}: {known:?}");
+                            assert_eq!(refused.left, known.left, "{strategy:?}");
                             break;
                         }
                     }
@@ -346,6 +358,7 @@ async fn what_is_known_during_a_loss_is_what_the_share_decides() {
         for hash in [1, 2] {
             let known = limiter.known(hash, 0, 1);
             assert_eq!(known, Known { left, refused_for, is_lost: true, ..Known::default() }, "{on_loss:?}");
+            assert_eq!(left_after(&limiter, hash).await.ok(), left.map(Some), "{on_loss:?}");
         }
     }
 }

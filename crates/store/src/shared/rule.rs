@@ -5,8 +5,9 @@ use std::{sync::Arc, time::Duration};
 
 use weir_core::Quota;
 use weir_seats::{
-    InvalidKey, Key,
+    InvalidKey, Key, Left, Take, Value,
     bucket::capacity,
+    model::take,
     terms::{InvalidStoreTerms, Limit, StoreTerms},
 };
 
@@ -53,6 +54,8 @@ pub(super) struct Set {
     /// This program's part of the limits, for the time in which the store is lost. None if the parts are not valid
     /// limits. Then requests are refused during that time.
     pub(super) local: Option<Arc<StoreTerms>>,
+    /// The remaining units of a key at full credit.
+    pub(super) full: Option<Left>,
     gives_in_advance: bool,
 }
 
@@ -119,7 +122,8 @@ impl Set {
         let local = terms.share(sharers).map(Arc::new);
         let gives_in_advance =
             terms.raw().iter().all(|limit| limit.gives_in_advance() && limit.at_once() >= LEAST_BURST);
-        Ok(Self { terms: Arc::new(terms), local, gives_in_advance })
+        let full = left_of(&Value::new(terms.stamp(), terms.raw(), 0), &terms, 0);
+        Ok(Self { terms: Arc::new(terms), local, full, gives_in_advance })
     }
 
     /// Returns true if a limit never admits this cost.
@@ -151,6 +155,12 @@ impl Set {
         let demand = demand as u32;
         if is_slow { demand } else { 0 }
     }
+}
+
+/// The remaining units of the tightest limit of a value.
+pub(super) fn left_of(value: &Value, terms: &StoreTerms, at: u64) -> Option<Left> {
+    let encoded = Take { requests: 0, ..Take::new(terms) }.encode()?;
+    take(Some(value), &encoded, at).answer.reply(&encoded)?.level.left(terms, at)
 }
 
 /// The time for which seats should last. It is also the guard and the lookahead.
