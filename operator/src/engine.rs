@@ -24,7 +24,7 @@ use crate::{
     fleet::Fleet,
     inject::ContentRequest,
     leader::{Term, TermReceiver},
-    link::{Link, LinkContext, LinkTask, Observation},
+    link::{Link, LinkContext, LinkTask, ObservationReceiver},
     report::{Message, WrittenStatus},
     telemetry::{Heartbeat, Ready},
     world::{ObjectKey, Update},
@@ -95,7 +95,7 @@ impl Engine {
     pub async fn run(
         mut self,
         mut updates: mpsc::Receiver<Update>,
-        mut observations: mpsc::Receiver<Observation>,
+        mut observations: ObservationReceiver,
         mut landings: mpsc::Receiver<WrittenStatus>,
         requests: &mut mpsc::Receiver<ContentRequest>,
         mut terms: TermReceiver,

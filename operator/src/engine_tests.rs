@@ -9,19 +9,19 @@ use tokio::{
 use super::*;
 use crate::{
     fleet::Fleet,
-    link::{Lanes, StatusInterval, Timing},
+    link::{Lanes, ObservationSender, StatusInterval, Timing, observations},
     metrics::Metrics,
     world::{Agent, Change, Membership, Pod, Policy, StoredStatus},
 };
 
-fn engine(observations: mpsc::Sender<Observation>, reports: mpsc::UnboundedSender<Message>) -> Engine {
+fn engine(sender: ObservationSender, reports: mpsc::UnboundedSender<Message>) -> Engine {
     let timing = Timing::default();
     let shared = LinkContext {
         credentials: None,
         files: None,
         timing,
         lanes: Arc::new(Lanes::default()),
-        observations,
+        observations: sender,
         metrics: Metrics::default(),
         term: Term::over(),
         fleet: Fleet::new(Term::over(), Metrics::default()),
@@ -37,8 +37,8 @@ async fn a_new_pod_of_the_same_name_and_address_gets_a_new_link() {
     let closed = TcpSocket::new_v4().unwrap();
     closed.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let url: Arc<str> = format!("http://{}", closed.local_addr().unwrap()).into();
-    let ((observations, mut observed), (reports, _reported)) = (mpsc::channel(16), mpsc::unbounded_channel());
-    let mut engine = engine(observations, reports);
+    let ((sender, mut observed), (reports, _reported)) = (observations(), mpsc::unbounded_channel());
+    let mut engine = engine(sender, reports);
     engine.handle(EngineEvent::Term(Some(Term::unbounded())));
     for uid in ["first", "second"] {
         let agent = Agent::At(url.clone());
@@ -93,8 +93,8 @@ fn a_pod_whose_policy_was_deleted_is_not_gone() {
 /// A policy was replaced by one of the same name. The status of the first must not be written to the new object.
 #[tokio::test]
 async fn a_new_policy_of_the_same_name_gets_a_new_record() {
-    let ((observations, _observed), (reports, mut reported)) = (mpsc::channel(16), mpsc::unbounded_channel());
-    let mut engine = engine(observations, reports);
+    let ((sender, _observed), (reports, mut reported)) = (observations(), mpsc::unbounded_channel());
+    let mut engine = engine(sender, reports);
     engine.handle(EngineEvent::Term(Some(Term::unbounded())));
     let limit = json!({"name": "all", "requests": 50, "per": "1s"});
     let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [{"name": "all", "limits": [limit]}]});
@@ -119,8 +119,8 @@ async fn a_new_policy_of_the_same_name_gets_a_new_record() {
 /// The status of the first policy must not count as the status of the second, to which no status was written.
 #[tokio::test]
 async fn a_policy_that_was_replaced_just_before_a_new_term_gets_its_status() {
-    let ((observations, _observed), (reports, mut reported)) = (mpsc::channel(16), mpsc::unbounded_channel());
-    let mut engine = engine(observations, reports);
+    let ((sender, _observed), (reports, mut reported)) = (observations(), mpsc::unbounded_channel());
+    let mut engine = engine(sender, reports);
     let (key, spec) = (ObjectKey::new("shop", "checkout"), json!({"rules": [{"name": "all", "action": "Bypass"}]}));
     let spec: Result<Arc<_>, _> = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
     let show = |engine: &mut Engine, uid: &str, status| {
@@ -152,10 +152,10 @@ async fn a_policy_that_was_replaced_just_before_a_new_term_gets_its_status() {
 async fn an_engine_answers_after_its_end_but_not_before_its_world_is_complete() {
     for complete in [true, false] {
         let (updates, incoming) = mpsc::channel(1);
-        let (observations, observed) = mpsc::channel(1);
+        let (sender, observed) = observations();
         let ((reports, _reported), (_landings, landed)) = (mpsc::unbounded_channel(), mpsc::channel(1));
         let ((requests, mut asked), (_terms, terms)) = (mpsc::channel(1), watch::channel(None));
-        let engine = engine(observations, reports);
+        let engine = engine(sender, reports);
         let stop = CancellationToken::new();
         let told = async {
             updates.send(Update { changes: Vec::new(), complete }).await.unwrap();

@@ -18,6 +18,7 @@ mod dial_error;
 mod digest;
 mod event;
 mod machine;
+mod observations;
 mod open;
 mod rivals;
 mod status_interval;
@@ -28,7 +29,7 @@ mod trust;
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{Semaphore, watch},
     task::AbortHandle,
     time::Instant,
 };
@@ -46,7 +47,10 @@ use crate::{
     world::ObjectKey,
 };
 
-pub use self::status_interval::StatusInterval;
+pub use self::{
+    observations::{ObservationReceiver, ObservationSender, observations},
+    status_interval::StatusInterval,
+};
 
 /// Intervals, timeouts and pauses of a link.
 #[derive(Clone, Copy, Debug)]
@@ -159,7 +163,7 @@ pub struct LinkContext {
     /// Limits the concurrent dials and pushes.
     pub lanes: Arc<Lanes>,
     /// The channel for observations.
-    pub observations: mpsc::Sender<Observation>,
+    pub observations: ObservationSender,
     /// Counters of pushes.
     pub metrics: Metrics,
     /// The leader's term. The link must not push outside of it.

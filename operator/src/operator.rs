@@ -18,7 +18,7 @@ use crate::{
     identity::Identity,
     inject::Injection,
     leader::{self, Campaign, LeaseName, Restored, Term, TermReceiver},
-    link::{Lanes, LinkContext, StatusInterval, Timing},
+    link::{Lanes, LinkContext, StatusInterval, Timing, observations},
     metrics::Metrics,
     report::{self, ClusterSink, FileSink, Message, Sink},
     serve,
@@ -155,7 +155,7 @@ impl Operator {
     pub async fn run(self, listener: Option<TcpListener>, stop: CancellationToken) -> Result<(), OperatorError> {
         let telemetry = listener.map(|listener| self.serve_telemetry(listener, stop.clone()));
         let (update_tx, update_rx) = mpsc::channel(256);
-        let (observation_tx, observation_rx) = mpsc::channel(1024);
+        let (observation_tx, observation_rx) = observations();
         // Unbounded, because the engine must never wait for the apiserver. The engine paces its reports, and the
         // writer keeps only the newest of each policy.
         let (report_tx, report_rx) = mpsc::unbounded_channel();

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use tokio::{net::TcpListener, sync::mpsc, time::timeout};
+use tokio::{net::TcpListener, time::timeout};
 use weir_channel::{ToAgent, ToOperator};
 use weir_wire::{Answer, ApplyReply, Goodbye, LevelsSent, Outcome, Question, Snapshot, SnapshotInForce};
 
@@ -12,8 +12,9 @@ use crate::{
     identity::PodIdentity,
     leader::Term,
     link::{
-        Failure, FailureKind, Lanes, Link, StatusInterval, Timing,
+        Failure, FailureKind, Lanes, Link, ObservationSender, StatusInterval, Timing,
         dial::tests::{Served, agent, pod, status},
+        observations,
     },
     metrics::Metrics,
     plan::content_for_new_pod,
@@ -22,13 +23,13 @@ use crate::{
 /// The timeout for events that normally happen immediately, on a busy machine.
 const LONG: Duration = Duration::from_secs(90);
 
-fn shared(timing: Timing, observations: mpsc::Sender<Observation>) -> LinkContext {
+fn shared(timing: Timing, sender: ObservationSender) -> LinkContext {
     LinkContext {
         credentials: None,
         files: None,
         timing,
         lanes: Arc::new(Lanes::default()),
-        observations,
+        observations: sender,
         metrics: Metrics::default(),
         term: Term::unbounded(),
         fleet: Fleet::new(Term::unbounded(), Metrics::default()),
@@ -56,8 +57,8 @@ async fn an_agent_is_pushed_to_heard_and_missed() {
     let (address, mut dials, held) = agent().await;
     let timing =
         Timing { status_interval: Duration::from_secs(1), timeout: Duration::from_millis(700), ..Timing::default() };
-    let (observations, mut observed) = mpsc::channel(16);
-    let shared = LinkContext { credentials: Some(held), ..shared(timing, observations) };
+    let (sender, mut observed) = observations();
+    let shared = LinkContext { credentials: Some(held), ..shared(timing, sender) };
     let (content, pod) = (content(), pod("web"));
     let url = format!("https://{address}");
     let _link = Link::start(Arc::new(shared), pod.key, pod.uid, &url, content.clone());
@@ -101,8 +102,8 @@ async fn an_agent_that_ends_is_noticed_at_once() {
     let (address, mut dials, held) = agent().await;
     let minute = Duration::from_secs(60);
     let timing = Timing { status_interval: minute, longest_status_interval: minute, ..Timing::default() };
-    let (observations, mut observed) = mpsc::channel(16);
-    let shared = LinkContext { credentials: Some(held), ..shared(timing, observations) };
+    let (sender, mut observed) = observations();
+    let shared = LinkContext { credentials: Some(held), ..shared(timing, sender) };
     let pod = pod("web");
     let _link = Link::start(Arc::new(shared), pod.key, pod.uid, &format!("https://{address}"), content());
     let mut served = dials.recv().await.unwrap();
@@ -131,7 +132,7 @@ async fn an_agent_that_ends_is_noticed_at_once() {
 #[tokio::test]
 async fn a_call_waits_for_a_permit() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let shared = Arc::new(shared(Timing::default(), mpsc::channel(16).0));
+    let shared = Arc::new(shared(Timing::default(), observations().0));
     let permits = shared.lanes.answering.clone().acquire_many_owned(64).await.unwrap();
     let pod = PodIdentity { key: ObjectKey::new("shop", "a"), uid: "uid".to_owned() };
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -165,8 +166,8 @@ fn question(id: u64, owed: u64) -> Question {
 #[tokio::test]
 async fn questions_are_answered_once_the_share_of_the_agent_is_over() {
     let (address, mut dials, held) = agent().await;
-    let (observations, _observed) = mpsc::channel(64);
-    let shared = LinkContext { credentials: Some(held), ..shared(Timing::default(), observations) };
+    let (sender, _observed) = observations();
+    let shared = LinkContext { credentials: Some(held), ..shared(Timing::default(), sender) };
     let (content, pod, fleet) = (Content::counted("one"), pod("web"), shared.fleet.clone());
     fleet.expect(&pod.uid, Some(&content));
     fleet.planned();
