@@ -1,21 +1,16 @@
-//! Writes the Grafana dashboards that the chart installs. Never edit the output by hand.
+//! Writes the Grafana dashboards that the chart installs from boards.yaml. Never edit the output by hand.
 //!
 //! `--see` tests the dashboards: it runs the demo's programs under load, lets a real Prometheus scrape them, runs every
 //! query of every panel, and renders the answers with Grafana's own panels.
 
-mod across;
-mod agent;
 mod bars;
-mod fleet;
 mod grafana;
 mod headroom;
 mod page;
-mod policy;
 mod prometheus;
 mod questions;
 mod scene;
 mod see;
-mod shared;
 mod shown;
 
 use std::process::ExitCode;
@@ -59,7 +54,7 @@ pub(crate) async fn run(
             println!("{file} is up to date");
         } else if args.check {
             println!(
-                "{file} differs from crates/xtask/src/dashboards: run `cargo xtask dashboards` and commit the result"
+                "{file} differs from boards.yaml of crates/xtask: run `cargo xtask dashboards` and commit the result"
             );
             stale = true;
         } else {
@@ -74,7 +69,8 @@ pub(crate) async fn run(
 
 /// All boards. The entry page is the first one.
 pub(crate) fn boards() -> [Board; 3] {
-    [fleet::board(), policy::board(), agent::board()]
+    let text = headroom::filled(include_str!("dashboards/boards.yaml"));
+    serde_yaml::from_str(&text).expect("boards.yaml has the fields of Board")
 }
 
 #[cfg(test)]
@@ -87,11 +83,11 @@ mod tests {
     fn every_panel_can_be_read_without_asking_anybody() {
         let mut uids = BTreeSet::new();
         for board in boards() {
-            assert!(uids.insert(board.uid), "{} exists twice", board.uid);
+            assert!(uids.insert(board.uid.clone()), "{} exists twice", board.uid);
             let mut titles = BTreeSet::new();
             for panel in board.panels() {
                 let here = format!("{}: {}", board.uid, panel.title);
-                assert!(titles.insert(panel.title), "{here} exists twice");
+                assert!(titles.insert(&panel.title), "{here} exists twice");
                 assert!(panel.description.ends_with('.'), "the description of {here} is not a sentence");
                 assert!(!panel.queries.is_empty(), "{here} has no query");
                 for query in &panel.queries {
@@ -106,16 +102,16 @@ mod tests {
     fn queries_use_the_variables_of_their_board() {
         const GRAFANAS_OWN: [&str; 3] = ["__rate_interval", "__interval", "__range"];
         for board in boards() {
-            let own: Vec<_> = board.variables().map(|variable| variable.name).collect();
+            let own: Vec<_> = board.variables.iter().map(|variable| variable.name.as_str()).collect();
             let exprs = board.panels().flat_map(|panel| &panel.queries).map(|query| board.written(&query.expr));
-            let annotation = board.annotation.iter().map(|annotation| board.written(annotation.expr));
+            let annotation = board.annotation.iter().map(|annotation| board.written(&annotation.expr));
             let mut used = BTreeSet::new();
             for expr in exprs.chain(annotation) {
                 assert!(expr.contains("cluster=~\"$cluster\""), "{}: no $cluster in {expr}", board.uid);
                 used.extend(variables_in(&expr));
             }
-            for variable in board.variables() {
-                used.extend(variables_in(variable.query));
+            for variable in &board.variables {
+                used.extend(variables_in(&variable.query));
             }
             for name in &used {
                 let known = own.contains(&name.as_str()) || GRAFANAS_OWN.contains(&name.as_str());
@@ -176,7 +172,7 @@ mod tests {
             let wanted = format!("/d/{}?", to.uid);
             let found = links(board).into_iter().find(|url| url.starts_with(&wanted));
             let url = found.unwrap_or_else(|| panic!("{} has no link to {}", board.uid, to.uid));
-            for variable in to.variables().filter(|variable| variable.name != "rule") {
+            for variable in to.variables.iter().filter(|variable| variable.name != "rule") {
                 assert!(
                     url.contains(&format!("var-{}=", variable.name)) || url.contains("${cluster:queryparam}"),
                     "{url}"

@@ -23,7 +23,7 @@ const SCRAPES: [(&str, &str, u32); 5] = [
 
 /// Creates a test for promtool: an event counts once, independent of the times of the scrapes.
 pub(super) fn promtool_test() -> String {
-    let bars = fill(&Query::events("case", "events_total", "").expr, MINUTE);
+    let bars = fill(&Query::events("case", "events_total", String::new()).expr, MINUTE);
     let input = SCRAPES
         .map(|(case, values, _)| format!("  - {{series: 'events_total{{case=\"{case}\"}}', values: '{values}'}}\n"));
     let output = SCRAPES.map(|(case, _, events)| format!("    - {{labels: '{{case=\"{case}\"}}', value: {events}}}\n"));

@@ -1,16 +1,16 @@
 //! Builds a dashboard in Grafana's format from the properties that differ between panels.
 //!
-//! Every panel has a unit and a legend, because its constructors require them. A test requires the description and the
-//! queries. Panels are arranged in rows from left to right, so they never overlap.
+//! Panels are arranged in rows from left to right, so they never overlap.
 
 mod colour;
 mod panel;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 pub(crate) use self::{
     colour::{APART, Colour, FIXED, RESERVED, distance},
-    panel::{Kind, Link, Panel, Query, Unit, happened},
+    panel::{Kind, Panel, Query},
 };
 
 /// The number of columns in Grafana's grid.
@@ -23,30 +23,34 @@ const SOURCE: &str = "${datasource}";
 const SCHEMA: u32 = 42;
 
 /// A dashboard.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Board {
     /// The UID, which is also the file name.
-    pub(crate) uid: &'static str,
-    pub(crate) title: &'static str,
-    pub(crate) description: &'static str,
-    /// The variables of the board, after the variable `cluster`, which every board has.
-    pub(crate) variables: &'static [Variable],
+    pub(crate) uid: String,
+    title: String,
+    description: String,
+    /// Every board has the variable `cluster`. Series have this label only if several clusters write to one database.
+    pub(crate) variables: Vec<Variable>,
     /// The label matchers that replace `LABELS` in the board's queries. They use the board's variables.
-    pub(crate) selector: &'static str,
+    selector: String,
     /// The annotation in every panel over time.
     pub(crate) annotation: Option<Annotation>,
-    pub(crate) rows: Vec<Row>,
+    rows: Vec<Row>,
 }
 
 /// A variable, which the user chooses at the top of a page.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Variable {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     /// The query `label_values(…)` that finds the values.
-    pub(crate) query: &'static str,
-    pub(crate) choice: Choice,
+    pub(crate) query: String,
+    choice: Choice,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Choice {
+#[derive(PartialEq, Eq, Deserialize)]
+enum Choice {
     One,
     /// The user can choose several values. Initially, all are chosen.
     Many,
@@ -54,21 +58,21 @@ pub(crate) enum Choice {
     OneOrAll,
 }
 
-/// The variable of every board. Series have a label for the cluster only if several clusters write to one database.
-const CLUSTER: Variable =
-    Variable { name: "cluster", query: "label_values(weir_build_info, cluster)", choice: Choice::OneOrAll };
-
 /// An annotation: the points in time at which a query finds a value.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Annotation {
-    pub(crate) name: &'static str,
-    pub(crate) expr: &'static str,
+    pub(crate) name: String,
+    pub(crate) expr: String,
 }
 
 /// A row of panels, from left to right.
-pub(crate) struct Row {
-    pub(crate) title: &'static str,
-    pub(crate) height: u32,
-    pub(crate) panels: Vec<Panel>,
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    title: String,
+    height: u32,
+    panels: Vec<Panel>,
 }
 
 impl Board {
@@ -76,13 +80,9 @@ impl Board {
         self.rows.iter().flat_map(|row| &row.panels)
     }
 
-    pub(crate) fn variables(&self) -> impl Iterator<Item = &Variable> {
-        std::iter::once(&CLUSTER).chain(self.variables)
-    }
-
     /// Converts a query to the form that Grafana requires.
     pub(crate) fn written(&self, expr: &str) -> String {
-        expr.replace("LABELS", self.selector)
+        expr.replace("LABELS", &self.selector)
     }
 
     /// The content of the dashboard's file.
@@ -136,7 +136,7 @@ impl Board {
         let source = json!({
             "name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "hide": 0,
         });
-        std::iter::once(source).chain(self.variables().map(Variable::json)).collect()
+        std::iter::once(source).chain(self.variables.iter().map(Variable::json)).collect()
     }
 }
 
@@ -178,7 +178,7 @@ impl Annotation {
             "enable": true,
             "hide": false,
             "iconColor": Colour::Change.id(),
-            "target": {"refId": "Anno", "expr": board.written(self.expr), "interval": "15s"},
+            "target": {"refId": "Anno", "expr": board.written(&self.expr), "interval": "15s"},
         })
     }
 }

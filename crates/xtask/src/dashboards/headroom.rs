@@ -7,11 +7,18 @@ use super::questions::{SCRAPE, fill};
 
 /// The headroom of the key that is nearest to its limit, in its pod. Agents do not know it for keys that a store or the
 /// operator counts.
-pub(super) const KEY_HEADROOM: &str = "min by (rule) (weir_key_headroom_ratio{LABELS})";
+const OF_KEYS: &str = "min by (rule) (weir_key_headroom_ratio{LABELS})";
+
+/// Replaces the names of these queries in boards.yaml.
+pub(super) fn filled(boards: &str) -> String {
+    let names =
+        [("EFFECTIVE_LIMITS", limits()), ("HEADROOM_OF_RULES", of_rules()), ("HEADROOM_OF_KEYS", OF_KEYS.to_owned())];
+    names.into_iter().fold(boards.to_owned(), |text, (name, query)| text.replace(name, &query))
+}
 
 /// The rate of each limit, in all pods together. A rule can have series of several scopes, because its scope changes,
 /// or because agents of an earlier version export no scope. Then the limit over several pods counts.
-pub(super) fn limits() -> String {
+fn limits() -> String {
     let rates = |scope: &str| format!("(weir_limit_requests{{LABELS,scope{scope}}} / weir_limit_period_seconds)");
     format!(
         "sum by (rule, limit) (max by (cluster, rule, limit) {}) or max by (rule, limit) {} or sum by (rule, limit) {}",
@@ -22,7 +29,7 @@ pub(super) fn limits() -> String {
 }
 
 /// The headroom of the tightest limit of each rule without a key, in all pods together.
-pub(super) fn of_rules() -> String {
+fn of_rules() -> String {
     let admitted = "sum by (rule) (rate(weir_requests_total{LABELS,decision='allowed'}[$__rate_interval]))";
     let keyed = "max by (rule) (weir_key_table_capacity{LABELS})";
     format!("clamp_min(1 - {admitted} / min by (rule) (({}) unless on (rule) {keyed}), 0)", limits())

@@ -72,7 +72,7 @@ fn questions() -> Vec<Question> {
                 let place = format!("{}: {}: {}", board.uid, panel.title, query.legend);
                 let expr = fill(&board.written(&query.expr), if panel.has_intervals() { BAR } else { STEP });
                 // Some queries find data only during an event, so this checks the last five minutes.
-                let expr = match panel.kind {
+                let expr = match &panel.kind {
                     Kind::Bars => format!("max_over_time(({expr})[5m:1s]) > 0"),
                     _ if panel.is_over_time() => format!("last_over_time(({expr})[5m:1s])"),
                     _ => expr,
@@ -80,7 +80,7 @@ fn questions() -> Vec<Question> {
                 all.push(Question { place, expr });
             }
         }
-        for variable in board.variables() {
+        for variable in &board.variables {
             let place = format!("{}: variable {}", board.uid, variable.name);
             let inner = variable.query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
             let (series, label) = inner.and_then(|inner| inner.rsplit_once(", ")).expect("label_values(series, label)");
@@ -91,7 +91,7 @@ fn questions() -> Vec<Question> {
             // The annotation finds data only at the time of the change, so this checks the time before, too.
             all.push(Question {
                 place,
-                expr: format!("max_over_time(({})[5m:1s])", fill(&board.written(annotation.expr), STEP)),
+                expr: format!("max_over_time(({})[5m:1s])", fill(&board.written(&annotation.expr), STEP)),
             });
         }
     }

@@ -170,7 +170,7 @@ async fn answers(board: &Board, prometheus: &Prometheus, span: &Span) -> anyhow:
             } else {
                 prometheus.query(&expr).await?
             };
-            if let Some((by, counter)) = query.events {
+            if let Some((by, counter)) = &query.events {
                 let samples = prometheus.query(&fill(&format!("{}[10m]", board.written(counter)), step)).await?;
                 let wrong = bars::faults(by, &series, &samples, span, step);
                 faults.extend(wrong.iter().map(|fault| format!("{}: {}: {fault}", board.uid, panel["title"])));

@@ -33,9 +33,9 @@ fn of_panel(panel: &Panel, shown: &Shown) -> Vec<String> {
     let mut faults = Vec::new();
     if let Some(text) = &found.empty {
         faults.push(format!("shows nothing but {text:?}"));
-    } else if let Kind::Stat | Kind::Word(..) = panel.kind {
+    } else if let Kind::Stat | Kind::Word(..) = &panel.kind {
         faults.extend(of_values(panel, found, &shown.colours));
-    } else if let Kind::Table(columns) = panel.kind {
+    } else if let Kind::Table(columns) = &panel.kind {
         // A label that no series has gets no column.
         let first = found.rows.first().map_or("", String::as_str);
         let rest = columns.iter().fold(first, |rest, (_, heading)| rest.strip_prefix(heading).unwrap_or(rest));
@@ -106,25 +106,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::dashboards::grafana::{Query, Row, Unit};
 
-    fn board() -> Board {
-        let panel = |kind, title, unit| Panel::new(kind, title, unit).queries([Query::new("a", "{{rule}}")]);
-        let panels = vec![
-            panel(Kind::Stat, "Share", Unit::Share).from(Colour::Fault, &[(1.0, Colour::Good)]),
-            panel(Kind::Lines, "Lines", Unit::Count),
-            panel(Kind::Table(&[("a", "A"), ("b", "B")]), "Table", Unit::Count),
-        ];
-        Board {
-            uid: "b",
-            title: "B",
-            description: "",
-            variables: &[],
-            selector: "",
-            annotation: None,
-            rows: vec![Row { title: "R", height: 4, panels }],
-        }
-    }
+    const BOARD: &str = "
+        {uid: b, title: B, description: '', variables: [], selector: '', rows: [{title: R, height: 4, panels: [
+            {kind: Stat, title: Share, unit: Share, description: '', queries: [], thresholds: [Fault, [[1.0, Good]]]},
+            {kind: Lines, title: Lines, unit: Count, description: '', queries: []},
+            {kind: !Table [[a, A], [b, B]], title: Table, unit: Count, description: '', queries: []},
+        ]}]}";
 
     fn found(change: impl Fn(&mut serde_json::Value)) -> Vec<String> {
         let both = ["light", "dark"].map(|theme| {
@@ -151,7 +139,7 @@ mod tests {
             }
             serde_json::from_value(shown).expect("a report of a page")
         });
-        faults(&[board()], &both)
+        faults(&[serde_yaml::from_str(BOARD).expect("a board")], &both)
     }
 
     #[test]

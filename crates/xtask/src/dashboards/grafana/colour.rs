@@ -3,9 +3,10 @@
 //! Decisions and states have fixed colours. All other series have colours that differ clearly from these. Grafana's
 //! palettes cannot be used for them, because they contain green, orange, red, blue and purple.
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) enum Colour {
     Allowed,
     Limited,
@@ -19,10 +20,12 @@ pub(crate) enum Colour {
     /// The value shows a fault.
     Fault,
     /// The value is neither good nor bad.
+    #[default]
     Plain,
     /// The time of a change.
     Change,
     /// A series that is neither a decision nor a state: one of [`OTHERS`].
+    #[serde(skip)]
     Other(usize),
 }
 

@@ -1,7 +1,6 @@
 //! One panel: its queries, and the way in which Grafana shows the results.
 
-use std::borrow::Cow;
-
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 use super::{
@@ -10,45 +9,91 @@ use super::{
 };
 
 /// A panel of a dashboard.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Panel {
-    pub(crate) title: &'static str,
-    pub(crate) description: &'static str,
-    pub(crate) unit: Unit,
+    pub(crate) title: String,
+    pub(crate) description: String,
+    unit: Unit,
     pub(crate) kind: Kind,
+    #[serde(deserialize_with = "queries")]
     pub(crate) queries: Vec<Query>,
-    /// The colour for values below all thresholds, and the colour from each threshold on.
-    thresholds: (Colour, &'static [(f64, Colour)]),
-    /// The text of a panel without data.
-    pub(crate) nothing: Option<&'static str>,
+    /// The colour for values below all thresholds, and the colour from each threshold on. A panel over time shows them
+    /// as lines.
+    #[serde(default)]
+    thresholds: (Colour, Vec<(f64, Colour)>),
+    /// The text of a panel that can correctly be without data.
+    nothing: Option<String>,
     link: Option<Link>,
 }
 
 /// A query: an expression, and the legend of its series.
 pub(crate) struct Query {
     /// The expression in PromQL. The label matchers of the board replace `LABELS`.
-    pub(crate) expr: Cow<'static, str>,
-    pub(crate) legend: &'static str,
+    pub(crate) expr: String,
+    pub(crate) legend: String,
     /// For bars: the labels by which events are summed, and the counter.
-    pub(crate) events: Option<(&'static str, &'static str)>,
+    pub(crate) events: Option<(String, String)>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The kinds of queries, as boards.yaml has them.
+#[derive(Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+enum Written {
+    Expr {
+        expr: String,
+        legend: String,
+    },
+    /// The events of a counter in each interval, summed by these labels.
+    Events {
+        events: String,
+        by: String,
+        legend: String,
+    },
+    /// The share of `part` in `whole`. The name of the series contains both numbers.
+    Share {
+        part: String,
+        whole: String,
+        legend: String,
+    },
+    /// Lines for the series of a counter with the highest rate over the whole time range. The legend has room for a few
+    /// series, so they must not change with time.
+    Most {
+        most: u8,
+        by: String,
+        of: String,
+        legend: String,
+    },
+    /// Lines for the series of a gauge with the highest values.
+    Highest {
+        highest: u8,
+        by: String,
+        of: String,
+        legend: String,
+    },
+    /// The median and the 99th percentile of a histogram.
+    Quantiles {
+        quantiles: String,
+    },
+}
+
+#[derive(PartialEq, Eq, Deserialize)]
 pub(crate) enum Kind {
     /// The last value in large digits, with its name below.
     Stat,
     /// The last value as a word: the first word for 1, the second for 0.
-    Word(&'static str, &'static str),
+    Word(String, String),
     Lines,
     /// Stacked lines.
     Stacked,
     /// The number of rare events in each interval ([`Query::events`]). Their rate would be a very small number.
     Bars,
     /// A table with a row for each series. Its columns are these labels, with these headings.
-    Table(&'static [(&'static str, &'static str)]),
+    Table(Vec<(String, String)>),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unit {
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+enum Unit {
     Count,
     RequestsPerSecond,
     /// A share, from 0 to 1.
@@ -59,8 +104,8 @@ pub(crate) enum Unit {
 }
 
 /// The board to which a series links.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Link {
+#[derive(Clone, Copy, Deserialize)]
+enum Link {
     /// The board of the policy in its labels.
     Policy,
     /// The board of the agent in its labels.
@@ -103,61 +148,64 @@ fn events(by: &str, counter: &str) -> String {
     format!("sum by ({by}) ({now} - ({before} <= {now} or 0 * {now}))")
 }
 
-/// The number of events in the time range of the board: the sum of the bars.
-pub(crate) fn happened(counter: &str) -> String {
-    format!("sum_over_time(({})[$__range:$__interval])", events("", counter))
+/// Replaces `HAPPENED(counter)` by the number of events in the time range of the board: the sum of the bars.
+fn filled(expr: &str) -> String {
+    let Some((before, rest)) = expr.split_once("HAPPENED(") else { return expr.to_owned() };
+    let (counter, after) = rest.split_once(')').expect("HAPPENED(counter)");
+    format!("{before}sum_over_time(({})[$__range:$__interval]){}", events("", counter), filled(after))
+}
+
+/// Reads the queries of a panel.
+fn queries<'de, D: Deserializer<'de>>(panel: D) -> Result<Vec<Query>, D::Error> {
+    Ok(Vec::<Written>::deserialize(panel)?.into_iter().flat_map(Written::queries).collect())
+}
+
+impl Written {
+    fn queries(self) -> Vec<Query> {
+        vec![match self {
+            Self::Expr { expr, legend } => Query::new(filled(&expr), legend),
+            Self::Events { events, by, legend } => Query::events(&by, &events, legend),
+            Self::Share { part, whole, legend } => {
+                let (part, whole) = (filled(&part), filled(&whole));
+                let named = |name, number| format!(" * on () group_left ({name}) count_values(\"{name}\", {number})");
+                let share = format!("({part}) / ({whole} > 0)");
+                Query::new(share + &named("part", &part) + &named("whole", &whole), legend)
+            }
+            Self::Most { most, by, of, legend } => {
+                let lines = format!("sum by ({by}) (rate({of}[$__rate_interval]))");
+                let highest = format!("topk({most}, sum by ({by}) (rate({of}[$__range] @ end())))");
+                Query::new(format!("{lines} and {highest}"), legend)
+            }
+            Self::Highest { highest, by, of, legend } => {
+                Query::new(format!("sum by ({by}) ({of}) and topk({highest}, sum by ({by}) ({of} @ end()))"), legend)
+            }
+            Self::Quantiles { quantiles } => {
+                let quantile = |(quantile, name): (&str, &str)| {
+                    let buckets = format!("sum by (le) (rate({quantiles}[$__rate_interval]))");
+                    Query::new(format!("histogram_quantile({quantile}, {buckets})"), name.to_owned())
+                };
+                return [("0.5", "P50"), ("0.99", "P99")].map(quantile).into();
+            }
+        }]
+    }
 }
 
 impl Query {
-    pub(crate) fn new(expr: impl Into<Cow<'static, str>>, legend: &'static str) -> Self {
-        Self { expr: expr.into(), legend, events: None }
+    fn new(expr: String, legend: String) -> Self {
+        Self { expr, legend, events: None }
     }
 
     /// The events in each interval, summed by these labels.
-    pub(crate) fn events(by: &'static str, counter: &'static str, legend: &'static str) -> Self {
-        Self { events: Some((by, counter)), ..Self::new(events(by, counter), legend) }
-    }
-
-    /// The share of `part` in `whole`. The name of the series contains both numbers.
-    pub(crate) fn of_how_many(part: &str, whole: &str, legend: &'static str) -> Self {
-        let share = format!("({part}) / ({whole} > 0)");
-        let named = |name, number| format!(" * on () group_left ({name}) count_values(\"{name}\", {number})");
-        Self::new(share + &named("part", part) + &named("whole", whole), legend)
+    pub(crate) fn events(by: &str, counter: &str, legend: String) -> Self {
+        Self { events: Some((by.to_owned(), counter.to_owned())), ..Self::new(events(by, counter), legend) }
     }
 }
 
 impl Panel {
-    pub(crate) fn new(kind: Kind, title: &'static str, unit: Unit) -> Self {
-        let (description, queries, thresholds) = ("", Vec::new(), (Colour::Plain, [].as_slice()));
-        Self { title, description, unit, kind, queries, thresholds, nothing: None, link: None }
-    }
-
-    pub(crate) fn about(self, description: &'static str) -> Self {
-        Self { description, ..self }
-    }
-
-    pub(crate) fn queries(self, queries: impl IntoIterator<Item = Query>) -> Self {
-        Self { queries: queries.into_iter().collect(), ..self }
-    }
-
-    /// Sets the thresholds: `less` is the colour below all steps. A panel over time shows them as lines.
-    pub(crate) fn from(self, less: Colour, steps: &'static [(f64, Colour)]) -> Self {
-        Self { thresholds: (less, steps), ..self }
-    }
-
     /// The colour of a value.
     pub(crate) fn colour_at(&self, value: f64) -> Colour {
-        let (less, steps) = self.thresholds;
-        steps.iter().rev().find(|(from, _)| value >= *from).map_or(less, |(_, colour)| *colour)
-    }
-
-    /// Sets the text of a panel that can correctly be without data.
-    pub(crate) fn or_says(self, nothing: &'static str) -> Self {
-        Self { nothing: Some(nothing), ..self }
-    }
-
-    pub(crate) fn leads_to(self, link: Link) -> Self {
-        Self { link: Some(link), ..self }
+        let (less, steps) = &self.thresholds;
+        steps.iter().rev().find(|(from, _)| value >= *from).map_or(*less, |(_, colour)| *colour)
     }
 
     /// Returns true if the queries cover a time range, not only the current time.
@@ -188,7 +236,7 @@ impl Panel {
             }
             target
         });
-        let kind = match self.kind {
+        let kind = match &self.kind {
             Kind::Stat | Kind::Word(..) => "stat",
             Kind::Lines | Kind::Stacked | Kind::Bars => "timeseries",
             Kind::Table(_) => "table",
@@ -207,7 +255,7 @@ impl Panel {
         if self.has_intervals() {
             panel["interval"] = json!("1m");
         }
-        if let Kind::Table(columns) = self.kind {
+        if let Kind::Table(columns) = &self.kind {
             panel["transformations"] = organized(columns);
         }
         panel
@@ -218,7 +266,7 @@ impl Panel {
         if self.unit == Unit::Share {
             defaults["max"] = json!(1);
         }
-        if let Some(nothing) = self.nothing {
+        if let Some(nothing) = &self.nothing {
             defaults["noValue"] = json!(nothing);
         }
         if let Some(link) = self.link {
@@ -230,7 +278,7 @@ impl Panel {
         } else {
             defaults["color"] = json!({"mode": "thresholds"});
         }
-        match self.kind {
+        match &self.kind {
             Kind::Bars => defaults["decimals"] = json!(0),
             Kind::Word(one, zero) => {
                 let words = json!({"1": {"text": one, "index": 0}, "0": {"text": zero, "index": 1}});
@@ -257,7 +305,7 @@ impl Panel {
     }
 
     fn steps(&self) -> Value {
-        let (less, steps) = self.thresholds;
+        let (less, steps) = &self.thresholds;
         let steps = steps.iter().map(|(from, colour)| json!({"value": from, "color": colour.id()}));
         let all = std::iter::once(json!({"value": null, "color": less.id()})).chain(steps);
         json!({"mode": "absolute", "steps": all.collect::<Vec<_>>()})
@@ -268,12 +316,12 @@ impl Panel {
         if !self.is_over_time() {
             return Vec::new();
         }
-        let legends: Vec<_> = self.queries.iter().map(|query| query.legend).collect();
+        let legends: Vec<_> = self.queries.iter().map(|query| query.legend.as_str()).collect();
         fixed(&legends).map(|(name, colour)| colour.of_series(name)).collect()
     }
 
     fn options(&self, place: &Value) -> Value {
-        match self.kind {
+        match &self.kind {
             Kind::Stat | Kind::Word(..) => json!({
                 "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": false},
                 "textMode": "value_and_name",
@@ -297,9 +345,9 @@ impl Panel {
 }
 
 /// The transformation that shows only these columns, in this order.
-fn organized(columns: &[(&str, &str)]) -> Value {
-    let names = columns.iter().map(|(label, heading)| ((*label).to_owned(), json!(heading)));
-    let order = columns.iter().zip(0..).map(|((label, _), place)| ((*label).to_owned(), json!(place)));
+fn organized(columns: &[(String, String)]) -> Value {
+    let names = columns.iter().map(|(label, heading)| (label.clone(), json!(heading)));
+    let order = columns.iter().zip(0..).map(|((label, _), place)| (label.clone(), json!(place)));
     json!([{
         "id": "organize",
         "options": {
