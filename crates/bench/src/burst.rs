@@ -18,7 +18,7 @@ use crate::{
     clock,
     report::{Bars, Cell, Report, Row, Table},
     stacks::{self, Counts, Failure, HasFailure, Limit, Visitor},
-    stats::{Spread, figure, quantile_us},
+    stats::{Spread, figure, float, quantile_us},
 };
 
 const ABOUT: &str = "\
@@ -168,9 +168,8 @@ fn write(found: &Found, report: &mut Report) {
         let outcomes = found.outcomes.get(stack).map_or(&[][..], Vec::as_slice);
         Spread::over(outcomes, value)
     };
-    let goodput =
-        |outcome: &Outcome| f64::from(u32::try_from(outcome.served).unwrap_or(u32::MAX)) / outcome.took.as_secs_f64();
-    let served = |outcome: &Outcome| f64::from(u32::try_from(outcome.served).unwrap_or(u32::MAX));
+    let goodput = |outcome: &Outcome| float(outcome.served) / outcome.took.as_secs_f64();
+    let served = |outcome: &Outcome| float(outcome.served);
     let ready_p99 = |outcome: &Outcome| quantile_us(&outcome.ready, 990);
     let heard_p99 = |outcome: &Outcome| quantile_us(&outcome.failed_after, 990);
 

@@ -13,6 +13,7 @@ mod tables;
 
 use std::{
     path::{Path, PathBuf},
+    process::Command,
     sync::Arc,
     time::Duration,
 };
@@ -167,12 +168,10 @@ async fn measure(args: &FleetArgs, sizes: &[Size], found: &mut Vec<Found>) -> an
 
 /// Starts an operator with its release profile. It is killed when the value is dropped.
 pub(crate) fn start_operator(program: &Path, kubeconfig: &Path, folder: &Path) -> anyhow::Result<Process> {
-    let (program, kubeconfig) = (program.display().to_string(), format!("KUBECONFIG={}", kubeconfig.display()));
+    let mut command = Command::new(program);
+    command.env("KUBECONFIG", kubeconfig).args(["run", "--telemetry", "127.0.0.1:0", "--lease-namespace", "default"]);
     // No agent uses the service for identities, because agents already have their certificates.
-    let words = ["env", &kubeconfig, &program, "run", "--telemetry", "127.0.0.1:0", "--lease-namespace", "default"]
-        .into_iter()
-        .chain(["--identity-listen", "127.0.0.1:0", "--identity-url", "https://127.0.0.1"]);
-    let command: Vec<_> = words.map(str::to_owned).collect();
+    command.args(["--identity-listen", "127.0.0.1:0", "--identity-url", "https://127.0.0.1"]);
     Process::spawn("the operator", &command, Cores::All, &folder.join("operator.log"))
 }
 

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
-use crate::report::{Part, Report};
+use crate::report::{Measured, Report};
 
 const ABOUT: &str = "\
 One limit for all pods of a policy, which the leading operator counts ([scope Fleet](../design/fleet.md)). There is no \
@@ -20,7 +20,7 @@ store. Agents ask the operator over their channels, and take seats in advance.";
 const METHOD: &str = "A figure is the median of the repetitions, ± half of the distance between their quartiles. The \
 JSON file also has the lowest and the highest value.";
 
-/// A part of the page.
+/// A part of the page. Its name is the start of its titles.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LimitsPart {
     /// The code of agents and operator in virtual time, compared with a central limiter, equal parts and gossip
@@ -29,34 +29,6 @@ enum LimitsPart {
     Operator,
     /// Ten agents and an operator as processes, with real requests
     Agents,
-}
-
-impl LimitsPart {
-    /// Its name, with which its titles begin.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Simulated => "simulated",
-            Self::Operator => "operator",
-            Self::Agents => "agents",
-        }
-    }
-
-    /// What it measures, and how.
-    fn about(self) -> &'static str {
-        match self {
-            Self::Simulated => world::ABOUT,
-            Self::Operator => operator::ABOUT,
-            Self::Agents => agents::ABOUT,
-        }
-    }
-
-    fn measure(self, args: &LimitsArgs, part: &mut Part<'_>) -> anyhow::Result<()> {
-        match self {
-            Self::Simulated => world::measure(args.quick, part),
-            Self::Operator => operator::measure(args.quick, &args.operator, part),
-            Self::Agents => agents::measure(args.quick, &args.operator, part),
-        }
-    }
 }
 
 /// Measure limits that the operator counts for all pods.
@@ -80,17 +52,14 @@ struct LimitsArgs {
 /// Runs the program.
 pub(crate) fn run() -> anyhow::Result<()> {
     let args = LimitsArgs::parse();
-    let all = LimitsPart::value_variants();
-    let chosen = |part: &LimitsPart| args.parts.is_empty() || args.parts.contains(part);
-    let abouts = all.iter().map(|part| format!("**{}.** {}", part.name(), part.about()));
-    let about: Vec<_> = std::iter::once(ABOUT.to_owned()).chain(abouts).collect();
-    let mut report = Report::new("fleet-limits", "Limits that the operator counts", about.join("\n\n"), args.quick)?;
+    let parts: [Measured<LimitsPart, &LimitsArgs>; 3] = [
+        (LimitsPart::Simulated, world::ABOUT, |args, part| world::measure(args.quick, part)),
+        (LimitsPart::Operator, operator::ABOUT, |args, part| operator::measure(args.quick, &args.operator, part)),
+        (LimitsPart::Agents, agents::ABOUT, |args, part| agents::measure(args.quick, &args.operator, part)),
+    ];
+    let mut report = Report::new("fleet-limits", "Limits that the operator counts", ABOUT, args.quick)?;
     report.written_by("cargo xtask bench fleet-limits", METHOD);
-    for part in all.iter().filter(|part| chosen(part)) {
-        part.measure(&args, &mut Part { report: &mut report, name: part.name() })?;
-    }
     let out = args.out.clone().unwrap_or_else(|| crate::default_out(args.quick));
-    let kept: Vec<_> = all.iter().filter(|part| !chosen(part)).map(|part| part.name()).collect();
-    report.keep(&out, &kept)?;
+    report.measure_parts(&parts, &args.parts, &args, &out)?;
     report.write(&out)
 }

@@ -13,7 +13,7 @@ use anyhow::{Context as _, ensure};
 
 use self::limiters::{LIMITERS, RATE};
 use crate::{
-    proxy::{Cores, Load, Process, Wrk, free_address, start_app},
+    proxy::{Load, Wrk, start_app},
     report::{Bars, Cell, Report, Row, Table},
     stats::{Spread, float},
 };
@@ -44,12 +44,10 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
             eprintln!("gateway: {}, round {} of {rounds}", case.name, round + 1);
             for (limiter, found) in LIMITERS.into_iter().zip(found) {
                 let behind = case.upstream.then_some(upstream);
-                let command = GatewayArgs::command(limiter, free_address()?, behind, RATE, None)?;
-                let log = folder.path().join("gateway.log");
-                let process = Process::start(limiter, &command.words, Cores::All, &log, command.listen)?;
+                let (process, listen) = GatewayArgs::start(limiter, behind, RATE, None, folder.path())?;
                 let before = process.cpu()?;
                 let load = Wrk {
-                    url: &format!("http://{}/small", command.listen),
+                    url: &format!("http://{listen}/small"),
                     threads: case.threads,
                     connections: case.connections,
                     length,

@@ -37,7 +37,9 @@ pub(crate) use self::{
     load::{Load, Wrk, output},
     process::{CLIENT_CORE, Cores, Cpu, PROXY_CORE, Process, free_address},
     upstream::{accept, start as start_app, start_apps},
-    weir::{Addresses, agent_program, bucket, command as agent_command, put as put_snapshot, snapshot_of},
+    weir::{
+        Addresses, agent_program, bucket, command as agent_command, next_to_this, put as put_snapshot, snapshot_of,
+    },
 };
 
 const ABOUT: &str = "\
@@ -116,6 +118,11 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
 pub(crate) fn make_room() -> anyhow::Result<()> {
     to_the_clients_core()?;
     more_files()
+}
+
+/// Runs this on a thread of its own. Only this thread, and the processes that it starts, stay on a core.
+pub(crate) fn on_a_thread(measure: impl FnOnce() -> anyhow::Result<()> + Send) -> anyhow::Result<()> {
+    std::thread::scope(|scope| scope.spawn(measure).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }
 
 /// Binds this program to the clients' core. The clients that it starts inherit this.

@@ -4,6 +4,7 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{SocketAddr, TcpStream},
     path::Path,
+    process::Command,
     time::Duration,
 };
 
@@ -35,9 +36,8 @@ pub(crate) struct Work {
 pub(crate) fn start(folder: &Path, cores: Cores) -> anyhow::Result<(Process, SocketAddr)> {
     let address = free_address()?;
     let port = address.port().to_string();
-    let flags = ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
-    let words = ["redis-server"].into_iter().chain(flags).map(str::to_owned);
-    let command: Vec<_> = words.chain(["--dir".to_owned(), folder.display().to_string()]).collect();
+    let mut command = Command::new("redis-server");
+    command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"]).arg(folder);
     let process = Process::start("redis", &command, cores, &folder.join(format!("redis-{port}.log")), address)?;
     Ok((process, address))
 }

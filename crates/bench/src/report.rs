@@ -15,7 +15,7 @@ use self::machine::{Machine, versions};
 use crate::stats::{Spread, figure};
 
 pub(crate) use self::{
-    part::Part,
+    part::{Measured, Part},
     plot::{Bars, Chart, LimitLine, Lines, Series},
 };
 
@@ -129,8 +129,8 @@ impl Report {
     }
 
     /// Adds versions of programs that are not dependencies of this package.
-    pub(crate) fn add_versions(&mut self, versions: impl IntoIterator<Item = (String, String)>) {
-        self.versions.extend(versions);
+    pub(crate) fn add_versions<N: Into<String>>(&mut self, versions: impl IntoIterator<Item = (N, String)>) {
+        self.versions.extend(versions.into_iter().map(|(name, version)| (name.into(), version)));
     }
 
     pub(crate) fn aim(&mut self, aim: impl Into<String>, found: impl Into<String>, met: bool) {

@@ -15,7 +15,7 @@ use std::path::Path;
 
 use clap::ValueEnum;
 
-use crate::report::{Part, Report};
+use crate::report::{Measured, Report};
 
 pub(crate) use self::{
     crowd::StackArgs,
@@ -27,7 +27,7 @@ The tests of the documents that Weir started from, each with its own peers in th
 as in its image, with a policy in force that a snapshot brought. Each document has a number, with which the titles \
 begin.";
 
-/// One of the documents.
+/// One of the documents. Its number is the start of the titles of its part.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Seed {
     /// 50,000 requests at the same time with a capacity of 10,000, and 1,000 clients on one limit
@@ -47,51 +47,17 @@ pub(crate) enum Seed {
     Python,
 }
 
-impl Seed {
-    /// Its number, with which its part of the report begins.
-    fn number(self) -> &'static str {
-        match self {
-            Self::Crowd => "000",
-            Self::Levels => "001",
-            Self::Gateways => "002",
-            Self::Koa => "003",
-            Self::Python => "004",
-        }
-    }
-
-    /// What it measures, and how.
-    fn about(self) -> &'static str {
-        match self {
-            Self::Crowd => crowd::ABOUT,
-            Self::Levels => levels::ABOUT,
-            Self::Gateways => gateways::ABOUT,
-            Self::Koa => koa::ABOUT,
-            Self::Python => python::ABOUT,
-        }
-    }
-
-    fn measure(self, quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
-        match self {
-            Self::Crowd => crowd::measure(quick, part),
-            Self::Levels => levels::measure(quick, part),
-            Self::Gateways => gateways::measure(quick, part),
-            Self::Koa => koa::measure(quick, part),
-            Self::Python => python::measure(quick, part),
-        }
-    }
-}
+const PARTS: [Measured<Seed, bool>; 5] = [
+    (Seed::Crowd, crowd::ABOUT, crowd::measure),
+    (Seed::Levels, levels::ABOUT, levels::measure),
+    (Seed::Gateways, gateways::ABOUT, gateways::measure),
+    (Seed::Koa, koa::ABOUT, koa::measure),
+    (Seed::Python, python::ABOUT, python::measure),
+];
 
 /// Measures these seeds, or all if none is named.
 pub(crate) fn measure(quick: bool, named: &[Seed], out: &Path) -> anyhow::Result<Report> {
-    let all = Seed::value_variants();
-    let chosen = |seed: &Seed| named.is_empty() || named.contains(seed);
-    let abouts = all.iter().map(|seed| format!("**{}.** {}", seed.number(), seed.about()));
-    let about: Vec<_> = std::iter::once(ABOUT.to_owned()).chain(abouts).collect();
-    let mut report = Report::new("seeds", "The seeds through the agent", about.join("\n\n"), quick)?;
-    for seed in all.iter().filter(|seed| chosen(seed)) {
-        seed.measure(quick, &mut Part { report: &mut report, name: seed.number() })?;
-    }
-    let kept: Vec<_> = all.iter().filter(|seed| !chosen(seed)).map(|seed| seed.number()).collect();
-    report.keep(out, &kept)?;
+    let mut report = Report::new("seeds", "The seeds through the agent", ABOUT, quick)?;
+    report.measure_parts(&PARTS, named, quick, out)?;
     Ok(report)
 }

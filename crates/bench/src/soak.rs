@@ -82,7 +82,7 @@ pub(crate) fn run() -> anyhow::Result<bool> {
     let quick = args.minutes < WHOLE;
     let mut report = Report::new("soak", "Soak", ABOUT, quick)?;
     report.written_by("cargo xtask soak", METHOD);
-    report.add_versions([("weir".to_owned(), revision()), ("flags of the agent".to_owned(), flags(&args.agent))]);
+    report.add_versions([("weir", revision()), ("flags of the agent", flags(&args.agent))]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
     let length = Duration::from_secs(60 * args.minutes);
     let outcome = LocalSet::new().block_on(&runtime, soak(length, &args.agent))?;

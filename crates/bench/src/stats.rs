@@ -62,6 +62,12 @@ pub(crate) fn quantile_ms(sorted: &[Duration], per_mille: usize) -> f64 {
     quantile(sorted, per_mille).as_secs_f64() * 1e3
 }
 
+/// P50, P95 and P99 in milliseconds; zeros without values.
+pub(crate) fn percentiles_ms(mut times: Vec<Duration>) -> [f64; 3] {
+    times.sort_unstable();
+    [500, 950, 990].map(|per_mille| quantile_ms(&times, per_mille))
+}
+
 /// The quantile of durations, in microseconds.
 pub(crate) fn quantile_us(sorted: &[Duration], per_mille: usize) -> f64 {
     quantile(sorted, per_mille).as_secs_f64() * 1e6

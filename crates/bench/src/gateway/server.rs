@@ -4,6 +4,8 @@ use std::{
     convert::Infallible,
     net::{IpAddr, SocketAddr},
     num::NonZeroUsize,
+    path::Path,
+    process::Command,
     time::Duration,
 };
 
@@ -26,6 +28,7 @@ use weir_core::{Quota, RuleLimiter, Strategy, Terms};
 use weir_tower::{Admit, Answer, HttpAnswer, IpKey, KeyedAdmit, LatencyLayer, MonotonicClock, WithoutKey};
 
 use super::limiters::{DASHMAP, DashBuckets, MUTEX, MutexBuckets, RATE, Rate, Take, WEIR};
+use crate::proxy::{Cores, Process, free_address, next_to_this};
 
 /// A gateway of `cargo xtask bench gateway`, which starts this program.
 #[derive(Parser)]
@@ -45,33 +48,23 @@ pub(crate) struct GatewayArgs {
     timeout_millis: Option<u64>,
 }
 
-/// The command that starts a gateway.
-pub(crate) struct GatewayCommand {
-    pub(crate) words: Vec<String>,
-    pub(crate) listen: SocketAddr,
-}
-
 impl GatewayArgs {
-    pub(crate) fn command(
+    /// Starts a gateway as a process. Returns its address, too.
+    pub(crate) fn start(
         limiter: &str,
-        listen: SocketAddr,
         upstream: Option<SocketAddr>,
         rate: Rate,
         timeout: Option<Duration>,
-    ) -> anyhow::Result<GatewayCommand> {
-        let program = std::env::current_exe().context("find this program")?.with_file_name("weir-bench-gateway");
-        let mut words = vec![program.display().to_string(), limiter.to_owned(), listen.to_string()];
-        words.extend(upstream.map(|upstream| upstream.to_string()));
-        let numbers = [
-            ("--requests", Some(u128::from(rate.requests))),
-            ("--period-millis", Some(rate.period.as_millis())),
-            ("--burst", Some(u128::from(rate.burst))),
-            ("--timeout-millis", timeout.map(|timeout| timeout.as_millis())),
-        ];
-        for (flag, number) in numbers {
-            words.extend(number.into_iter().flat_map(|number| [flag.to_owned(), number.to_string()]));
-        }
-        Ok(GatewayCommand { words, listen })
+        folder: &Path,
+    ) -> anyhow::Result<(Process, SocketAddr)> {
+        let listen = free_address()?;
+        let mut command = Command::new(next_to_this("weir-bench-gateway")?);
+        command.args([limiter, &listen.to_string()]).args(upstream.map(|upstream| upstream.to_string()));
+        command.arg(format!("--requests={}", rate.requests)).arg(format!("--burst={}", rate.burst));
+        command.arg(format!("--period-millis={}", rate.period.as_millis()));
+        command.args(timeout.map(|timeout| format!("--timeout-millis={}", timeout.as_millis())));
+        let process = Process::start(limiter, &command, Cores::All, &folder.join("gateway.log"), listen)?;
+        Ok((process, listen))
     }
 
     /// Serves until it is stopped.

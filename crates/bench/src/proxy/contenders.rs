@@ -70,34 +70,34 @@ impl Contender {
             let path = folder.join(file);
             fs::write(&path, fill(template, &values, &scenario.rule_prefixes()))
                 .with_context(|| format!("write {}", path.display()))?;
-            Ok::<_, anyhow::Error>(path.display().to_string())
+            anyhow::Ok(path)
         };
-        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        let mut control = None;
-        let command = match self {
-            Self::Nginx => words(&["nginx", "-c", &put("nginx.conf", NGINX)?]),
+        let at = weir::Addresses { listen: http1, ..weir::Addresses::free()? };
+        let mut command = Command::new(match self {
+            Self::Nginx => "nginx".into(),
+            Self::Haproxy => "haproxy".into(),
+            Self::Envoy => "envoy".into(),
+            Self::Weir => weir::agent_program()?.into(),
+            Self::Before => env::var_os(BEFORE).context(BEFORE)?,
+        });
+        match self {
+            Self::Nginx => command.arg("-c").arg(put("nginx.conf", NGINX)?),
             Self::Haproxy => {
                 put("rules.map", "# each rule\n{{path}} {{rule}}\n# end\n")?;
-                words(&["haproxy", "-db", "-f", &put("haproxy.cfg", HAPROXY)?])
+                command.args(["-db", "-f"]).arg(put("haproxy.cfg", HAPROXY)?)
             }
             Self::Envoy => {
-                let flags = ["--concurrency", "1", "--disable-hot-restart", "--log-level", "error"];
-                [words(&["envoy", "-c", &put("envoy.yaml", ENVOY)?]), words(&flags)].concat()
+                command.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "error"]);
+                command.arg("-c").arg(put("envoy.yaml", ENVOY)?)
             }
             Self::Weir | Self::Before => {
-                let at = weir::Addresses { listen: http1, control: free_address()?, telemetry: free_address()? };
-                control = Some(at.control);
-                let mut command = weir::command(upstream, &at, &[("--workers", "1")])?;
-                if self == Self::Before {
-                    command[0] = env::var(BEFORE).context(BEFORE)?;
-                }
-                command
+                command.args(at.flags()).args(["--upstream", &upstream.to_string(), "--workers", "1"])
             }
         };
         let log = folder.join(format!("{}.log", self.name()));
         let process = Process::start(self.name(), &command, Cores::Own, &log, http1)?;
-        if let Some(control) = control {
-            weir::configure(control, scenario)?;
+        if matches!(self, Self::Weir | Self::Before) {
+            weir::configure(at.control, scenario)?;
         }
         Ok(Proxy { process, http1, http2 })
     }

@@ -81,7 +81,7 @@ impl Process {
     /// Starts a program, with its output in a log, and waits until it accepts connections.
     pub(crate) fn start(
         name: &str,
-        command: &[String],
+        command: &Command,
         cores: Cores,
         log: &Path,
         listen: SocketAddr,
@@ -100,7 +100,7 @@ impl Process {
     }
 
     /// Starts a program, with its output in a log. It is killed when the value is dropped.
-    pub(crate) fn spawn(name: &str, command: &[String], cores: Cores, log: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn spawn(name: &str, command: &Command, cores: Cores, log: &Path) -> anyhow::Result<Self> {
         let output = fs::File::create(log).with_context(|| format!("write {}", log.display()))?;
         let started = clock::now();
         let mut words = Command::new("setpriv");
@@ -110,7 +110,9 @@ impl Process {
             words.args(["taskset", "-c", &PROXY_CORE.to_string()]);
         }
         let child = words
-            .args(command)
+            .arg(command.get_program())
+            .args(command.get_args())
+            .envs(command.get_envs().filter_map(|(variable, value)| Some((variable, value?))))
             .stdin(Stdio::null())
             .stdout(output.try_clone().context("share the log")?)
             .stderr(output)

@@ -1,6 +1,6 @@
 //! The agent as a contender: its flags, and the snapshot with a scenario's rules.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
@@ -23,29 +23,33 @@ impl Addresses {
     pub(crate) fn free() -> anyhow::Result<Self> {
         Ok(Self { listen: free_address()?, control: free_address()?, telemetry: free_address()? })
     }
+
+    pub(crate) fn flags(&self) -> [String; 3] {
+        let Self { listen, control, telemetry } = self;
+        [format!("--listen={listen}"), format!("--control={control}"), format!("--telemetry={telemetry}")]
+    }
 }
 
 /// The path of the agent: the value of `WEIR_AGENT`, or the agent next to this program.
-pub(crate) fn agent_program() -> anyhow::Result<String> {
+pub(crate) fn agent_program() -> anyhow::Result<PathBuf> {
     let program = match std::env::var_os("WEIR_AGENT") {
         Some(named) => named.into(),
-        None => std::env::current_exe().context("find this program")?.with_file_name("weir-agent"),
+        None => next_to_this("weir-agent")?,
     };
     ensure!(program.is_file(), "{} is missing: cargo build --release -p weir-agent", program.display());
-    Ok(program.display().to_string())
+    Ok(program)
 }
 
-/// How to start an agent, with more flags than those of its addresses.
-pub(crate) fn command(upstream: SocketAddr, at: &Addresses, more: &[(&str, &str)]) -> anyhow::Result<Vec<String>> {
-    let flags = [
-        ("--listen", at.listen.to_string()),
-        ("--control", at.control.to_string()),
-        ("--telemetry", at.telemetry.to_string()),
-        ("--upstream", upstream.to_string()),
-    ];
-    let more = more.iter().map(|(name, value)| (*name, (*value).to_owned()));
-    let flags = flags.into_iter().chain(more).flat_map(|(name, value)| [name.to_owned(), value]);
-    Ok(std::iter::once(agent_program()?).chain(flags).collect())
+/// The path of another program in the folder of this one.
+pub(crate) fn next_to_this(program: &str) -> anyhow::Result<PathBuf> {
+    Ok(std::env::current_exe().context("find this program")?.with_file_name(program))
+}
+
+/// How to start an agent with these addresses.
+pub(crate) fn command(upstream: SocketAddr, at: &Addresses) -> anyhow::Result<Command> {
+    let mut command = Command::new(agent_program()?);
+    command.args(at.flags()).args(["--upstream", &upstream.to_string()]);
+    Ok(command)
 }
 
 /// Sends a snapshot with the scenario's rules to the agent.

@@ -1,11 +1,42 @@
 //! What one part of a benchmark adds to the report: its name stands before each title and name.
 
+use std::path::Path;
+
+use clap::ValueEnum;
+
 use super::{Bars, Lines, Report, Table};
+
+/// A part that can be measured alone: what it measures and how, and the measurement with these settings.
+pub(crate) type Measured<P, Settings> = (P, &'static str, fn(Settings, &mut Part<'_>) -> anyhow::Result<()>);
 
 pub(crate) struct Part<'a> {
     pub(crate) report: &'a mut Report,
     /// Empty if the report has no parts.
-    pub(crate) name: &'static str,
+    pub(crate) name: &'a str,
+}
+
+impl Report {
+    /// Measures the named parts, or all if none is named, and keeps what the folder has of the others.
+    pub(crate) fn measure_parts<P: ValueEnum + PartialEq, Settings: Copy>(
+        &mut self,
+        parts: &[Measured<P, Settings>],
+        named: &[P],
+        settings: Settings,
+        out: &Path,
+    ) -> anyhow::Result<()> {
+        let names: Vec<_> = parts.iter().filter_map(|(part, ..)| part.to_possible_value()).collect();
+        let mut kept = Vec::new();
+        for ((part, about, measure), name) in parts.iter().zip(&names) {
+            let name = name.get_name();
+            self.about += &format!("\n\n**{name}.** {about}");
+            if named.is_empty() || named.contains(part) {
+                measure(settings, &mut Part { report: self, name })?;
+            } else {
+                kept.push(name);
+            }
+        }
+        self.keep(out, &kept)
+    }
 }
 
 impl Part<'_> {
@@ -35,7 +66,7 @@ impl Part<'_> {
         self.report.chart(Lines { name, title, ..lines });
     }
 
-    pub(crate) fn versions(&mut self, versions: impl IntoIterator<Item = (String, String)>) {
+    pub(crate) fn versions<N: Into<String>>(&mut self, versions: impl IntoIterator<Item = (N, String)>) {
         self.report.add_versions(versions);
     }
 }

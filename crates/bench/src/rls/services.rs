@@ -1,12 +1,12 @@
 //! The contenders as processes: envoyproxy/ratelimit with its Redis, and `weir-agent rls`.
 
-use std::{fs, net::SocketAddr, path::Path, time::Duration};
+use std::{fs, net::SocketAddr, path::Path, process::Command, time::Duration};
 
 use anyhow::Context as _;
 use serde_json::Value;
 
 use crate::{
-    proxy::{Cores, Cpu, Process, agent_program, free_address},
+    proxy::{Addresses, Cores, Cpu, Process, agent_program, free_address},
     redis,
 };
 
@@ -42,35 +42,25 @@ impl Service {
     pub(crate) fn peer(folder: &Path, settings: PeerSettings) -> anyhow::Result<Self> {
         let program = std::env::var(PEER).with_context(|| format!("{PEER} is not set: cargo xtask sets it"))?;
         let (grpc, json, debug) = (free_address()?, free_address()?, free_address()?);
-        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        let place = folder.display().to_string();
         let (store, redis) = match settings.redis {
             Some(redis) => (None, redis),
             None => redis::start(folder, settings.cores).map(|(store, redis)| (Some(store), redis))?,
         };
-
-        let address =
-            |name: &str, port: &str, at: SocketAddr| [format!("{name}={}", at.ip()), format!("{port}={}", at.port())];
-        let fixed = words(&[
-            "env",
-            "REDIS_SOCKET_TYPE=tcp",
-            &format!("REDIS_URL={redis}"),
-            &format!("RUNTIME_ROOT={place}"),
-            "RUNTIME_SUBDIRECTORY=",
-            "RUNTIME_APPDIRECTORY=config",
-            "RUNTIME_WATCH_ROOT=false",
-            "USE_STATSD=false",
-            "DISABLE_STATS=true",
-            "LOG_LEVEL=error",
+        let mut command = Command::new(program);
+        command.env("REDIS_SOCKET_TYPE", "tcp").env("REDIS_URL", redis.to_string()).env("RUNTIME_ROOT", folder);
+        command.envs([
+            ("RUNTIME_SUBDIRECTORY", ""),
+            ("RUNTIME_APPDIRECTORY", "config"),
+            ("RUNTIME_WATCH_ROOT", "false"),
+            ("USE_STATSD", "false"),
+            ("DISABLE_STATS", "true"),
+            ("LOG_LEVEL", "error"),
         ]);
-        let addresses = [
-            address("GRPC_HOST", "GRPC_PORT", grpc),
-            address("HOST", "PORT", json),
-            address("DEBUG_HOST", "DEBUG_PORT", debug),
-        ];
-        let more = settings.more.iter().map(|(name, value)| format!("{name}={value}"));
-        let command: Vec<_> =
-            fixed.into_iter().chain(addresses.into_iter().flatten()).chain(more).chain([program]).collect();
+        for (prefix, at) in [("GRPC_", grpc), ("", json), ("DEBUG_", debug)] {
+            command.env(format!("{prefix}HOST"), at.ip().to_string());
+            command.env(format!("{prefix}PORT"), at.port().to_string());
+        }
+        command.envs(settings.more.iter().copied());
         let log = folder.join("ratelimit.log");
         let service = Process::start("envoyproxy/ratelimit", &command, settings.cores, &log, grpc)?;
         Ok(Self { grpc, json, control: None, processes: std::iter::once(service).chain(store).collect() })
@@ -78,19 +68,13 @@ impl Service {
 
     /// Starts `weir-agent rls` with a snapshot.
     pub(crate) fn weir(folder: &Path, snapshot: &Value, cores: Cores) -> anyhow::Result<Self> {
-        let (listen, control, telemetry) = (free_address()?, free_address()?, free_address()?);
+        let at = Addresses::free()?;
         let bootstrap = folder.join("bootstrap.json");
         fs::write(&bootstrap, snapshot.to_string()).with_context(|| format!("write {}", bootstrap.display()))?;
-        let flags = [
-            ("--listen", listen.to_string()),
-            ("--control", control.to_string()),
-            ("--telemetry", telemetry.to_string()),
-            ("--bootstrap", bootstrap.display().to_string()),
-        ];
-        let flags = flags.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
-        let command: Vec<_> = [agent_program()?, "rls".to_owned()].into_iter().chain(flags).collect();
-        let process = Process::start("weir-agent", &command, cores, &folder.join("weir-agent.log"), listen)?;
-        Ok(Self { grpc: listen, json: listen, control: Some(control), processes: vec![process] })
+        let mut command = Command::new(agent_program()?);
+        command.arg("rls").args(at.flags()).arg("--bootstrap").arg(bootstrap);
+        let process = Process::start("weir-agent", &command, cores, &folder.join("weir-agent.log"), at.listen)?;
+        Ok(Self { grpc: at.listen, json: at.listen, control: Some(at.control), processes: vec![process] })
     }
 
     /// Starts a node of Gubernator with this number, which joins the first one. Nodes know each other by their IP address
@@ -100,7 +84,11 @@ impl Service {
             std::env::var(GUBERNATOR).with_context(|| format!("{GUBERNATOR} is not set: cargo xtask sets it"))?;
         let at = |offset: u16| SocketAddr::from(([127, 0, 0, number], port + offset));
         let (grpc, http, members) = (at(0), at(1), at(2));
-        let settings = [
+        let mut command = Command::new("unshare");
+        command.args(["--uts", "sh", "-c", r#"hostname "$0" && exec "$1""#, &format!("node-{number}"), &program]);
+        command.env("GUBER_PEER_DISCOVERY_TYPE", "member-list").env("GUBER_LOG_LEVEL", "error");
+        command.env("OTEL_TRACES_EXPORTER", "none");
+        for (setting, address) in [
             ("GUBER_GRPC_ADDRESS", grpc),
             ("GUBER_HTTP_ADDRESS", http),
             ("GUBER_ADVERTISE_ADDRESS", grpc),
@@ -108,16 +96,9 @@ impl Service {
             ("GUBER_MEMBERLIST_ADDRESS", members),
             ("GUBER_MEMBERLIST_BIND_ADDRESS", members),
             ("GUBER_MEMBERLIST_KNOWN_NODES", SocketAddr::from(([127, 0, 0, 1], port + 2))),
-        ];
-        let settings = settings.into_iter().map(|(name, address)| format!("{name}={address}"));
-        let fixed = ["GUBER_PEER_DISCOVERY_TYPE=member-list", "GUBER_LOG_LEVEL=error", "OTEL_TRACES_EXPORTER=none"];
-        let run = ["unshare", "--uts", "sh", "-c", r#"hostname "$0" && exec "$1""#].map(str::to_owned);
-        let command: Vec<_> = std::iter::once("env".to_owned())
-            .chain(settings)
-            .chain(fixed.map(str::to_owned))
-            .chain(run)
-            .chain([format!("node-{number}"), program])
-            .collect();
+        ] {
+            command.env(setting, address.to_string());
+        }
         let process = Process::start("gubernator", &command, cores, &folder.join("gubernator.log"), grpc)?;
         Ok(Self { grpc, json: http, control: None, processes: vec![process] })
     }

@@ -10,26 +10,20 @@ pub(super) const WEIR: &str = "weir-agent";
 /// The store's name in rules.
 const STORE: &str = "bench/limits";
 
-/// A running agent, with as many threads as the machine has cores. It is stopped when this value is dropped.
-pub(super) struct Agent {
-    pub(super) process: Process,
-    pub(super) listen: SocketAddr,
-}
-
-impl Agent {
-    /// Starts the agent with these rules. `flags` are added to the flags for the addresses.
-    pub(super) fn start(
-        upstream: SocketAddr,
-        flags: &[(&str, &str)],
-        policy: &Policy,
-        folder: &Path,
-    ) -> anyhow::Result<Self> {
-        let at = Addresses::free()?;
-        let command = agent_command(upstream, &at, flags)?;
-        let process = Process::start(WEIR, &command, Cores::All, &folder.join("weir-agent.log"), at.listen)?;
-        put_snapshot(at.control, &policy.snapshot())?;
-        Ok(Self { process, listen: at.listen })
-    }
+/// Starts an agent with these rules, and with as many threads as the machine has cores. `flags` are added to the flags
+/// for the addresses. Returns the address of the proxy, too.
+pub(super) fn start_agent(
+    upstream: SocketAddr,
+    flags: &[&str],
+    policy: &Policy,
+    folder: &Path,
+) -> anyhow::Result<(Process, SocketAddr)> {
+    let at = Addresses::free()?;
+    let mut command = agent_command(upstream, &at)?;
+    let log = folder.join("weir-agent.log");
+    let process = Process::start(WEIR, command.args(flags), Cores::All, &log, at.listen)?;
+    put_snapshot(at.control, &policy.snapshot())?;
+    Ok((process, at.listen))
 }
 
 /// A policy as the operator sends it.

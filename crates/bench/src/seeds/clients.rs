@@ -19,7 +19,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpStream, runtime::Runtime, task::JoinSet};
 
-use crate::clock;
+use crate::{clock, stats::float};
 
 /// How long requests of one contender took, sorted.
 #[derive(Default)]
@@ -46,9 +46,8 @@ impl Answers {
 
     /// The share that was served, in percent.
     pub(super) fn success(&self) -> f64 {
-        let count = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
         let all = self.served.len() + self.refused.len() + self.timed_out.len() + self.broken;
-        100.0 * count(self.served.len()) / count(all).max(1.0)
+        100.0 * float(self.served.len()) / float(all).max(1.0)
     }
 }
 

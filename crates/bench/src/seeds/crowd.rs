@@ -6,7 +6,7 @@ mod h2load;
 mod server;
 mod tables;
 
-use std::{collections::BTreeMap, net::SocketAddr, path::Path, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, path::Path, process::Command, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use serde_json::json;
@@ -15,9 +15,9 @@ use self::{
     app::App,
     h2load::{Answer, H2load},
 };
-use super::agent::{Agent, Policy};
+use super::agent::{Policy, start_agent};
 use crate::{
-    proxy::{Cores, Process, bucket, free_address, more_files},
+    proxy::{Cores, Process, bucket, free_address, more_files, next_to_this},
     report::Part,
     stacks,
 };
@@ -135,16 +135,13 @@ impl Bench<'_> {
     fn start(&self, name: &str, load: Load, http2: bool) -> anyhow::Result<(Process, SocketAddr)> {
         if name.starts_with(AGENT) {
             let wait = (name == AGENT_WAIT).then_some(load.timeout);
-            let Agent { process, listen } = Agent::start(self.app.address, &[], &policy(load, wait), self.folder)?;
-            return Ok((process, listen));
+            return start_agent(self.app.address, &[], &policy(load, wait), self.folder);
         }
         let listen = free_address()?;
-        let program = std::env::current_exe().context("find this program")?.with_file_name("weir-bench-stack");
-        let mut command = vec![program.display().to_string(), name.to_owned(), listen.to_string()];
-        command.push(self.app.address.to_string());
-        command.extend(["--per-second".to_owned(), load.per_second.to_string()]);
-        command.extend(["--timeout-millis".to_owned(), load.timeout.as_millis().to_string()]);
-        command.extend(http2.then(|| "--http2".to_owned()));
+        let mut command = Command::new(next_to_this("weir-bench-stack")?);
+        command.args([name, &listen.to_string(), &self.app.address.to_string()]);
+        command.arg(format!("--per-second={}", load.per_second));
+        command.arg(format!("--timeout-millis={}", load.timeout.as_millis())).args(http2.then_some("--http2"));
         Ok((Process::start(name, &command, Cores::All, &self.folder.join("stack.log"), listen)?, listen))
     }
 

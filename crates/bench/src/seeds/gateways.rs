@@ -9,11 +9,11 @@ use std::{net::SocketAddr, path::Path, time::Duration};
 use anyhow::{Context as _, ensure};
 use serde_json::json;
 
-use super::agent::{Agent, Policy, WEIR};
+use super::agent::{Policy, WEIR, start_agent};
 use crate::{
     clock,
     gateway::{DASHMAP, GatewayArgs, MUTEX, Rate},
-    proxy::{Connection, Cores, Load, Process, Wrk, bucket, free_address, more_files, start_app},
+    proxy::{Connection, Load, Process, Wrk, bucket, more_files, start_app},
     report::Part,
     stats::{Spread, figure, float},
 };
@@ -218,13 +218,10 @@ impl Bench<'_> {
         let (rate, timeout) = (self.kind.rate(), (self.kind == Kind::Hangs).then_some(TIMEOUT));
         let started = clock::now();
         let (process, listen) = if name == WEIR {
-            let Agent { process, listen } = Agent::start(self.app, &[], &policy(rate, timeout), self.folder)?;
-            (process, listen)
+            start_agent(self.app, &[], &policy(rate, timeout), self.folder)?
         } else {
             let behind = (self.kind != Kind::Refused).then_some(self.app);
-            let command = GatewayArgs::command(name, free_address()?, behind, rate, timeout)?;
-            let log = self.folder.join("gateway.log");
-            (Process::start(name, &command.words, Cores::All, &log, command.listen)?, command.listen)
+            GatewayArgs::start(name, behind, rate, timeout, self.folder)?
         };
         Ok(Gateway { process, listen, started, admitted: 0 })
     }

@@ -4,19 +4,20 @@
 pub(super) mod app;
 mod tables;
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{net::SocketAddr, path::Path, process::Command, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use serde_json::json;
 use tokio::runtime::Builder;
 
 use super::{
-    agent::{Agent, Policy, WEIR},
+    agent::{Policy, WEIR, start_agent},
     clients::{Answers, Client, run_step},
 };
 use crate::{
     proxy::{Cores, Process, bucket, free_address, more_files},
     report::Part,
+    stats::float,
 };
 
 pub(super) const ABOUT: &str = "\
@@ -112,7 +113,7 @@ pub(super) fn measure(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
         }
         alone.push(found);
     }
-    part.versions([("golang.org/x/time".to_owned(), go_version()?)]);
+    part.versions([("golang.org/x/time", go_version()?)]);
     tables::write(&steps, &alone, part);
     Ok(())
 }
@@ -128,22 +129,19 @@ fn start(name: &str, upstream: SocketAddr, folder: &Path) -> anyhow::Result<(Pro
         "ticker, 75 ms" => ("ticker-timeout", DOCUMENT_RATE, DOCUMENT_WAIT),
         "x/time/rate, 75 ms" => ("rate", DOCUMENT_RATE, DOCUMENT_WAIT),
         "x/time/rate, 210 ms" => ("rate", RATE, WAIT),
-        _ => {
-            let Agent { process, listen } = Agent::start(upstream, &[], &policy(), folder)?;
-            return Ok((process, listen));
-        }
+        _ => return start_agent(upstream, &[], &policy(), folder),
     };
     let listen = free_address()?;
-    let flags = [
-        ("-listen", listen.to_string()),
-        ("-upstream", upstream.to_string()),
-        ("-limiter", limiter.to_owned()),
-        ("-rate", rate.to_string()),
-        ("-burst", BURST.to_string()),
-        ("-wait", format!("{}ms", wait.as_millis())),
-    ];
-    let flags = flags.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
-    let command: Vec<_> = std::iter::once(go_program()?).chain(flags).collect();
+    let mut command = Command::new(go_program()?);
+    command.args(["-listen", &listen.to_string(), "-upstream", &upstream.to_string(), "-limiter", limiter]);
+    command.args([
+        "-rate",
+        &rate.to_string(),
+        "-burst",
+        &BURST.to_string(),
+        "-wait",
+        &format!("{}ms", wait.as_millis()),
+    ]);
     Ok((Process::start(name, &command, Cores::All, &folder.join("limiter.log"), listen)?, listen))
 }
 
@@ -174,10 +172,10 @@ fn go_version() -> anyhow::Result<String> {
 fn check(rate: u32, length: Duration, ours: &Answers) -> anyhow::Result<()> {
     let admitted = ours.served.len() + ours.timed_out.len();
     let most = f64::from(BURST) + f64::from(RATE) * ours.lasting.saturating_sub(SERVICE).as_secs_f64();
-    let offered = u32::try_from(admitted + ours.refused.len()).unwrap_or(u32::MAX);
+    let offered = admitted + ours.refused.len();
     ensure!(ours.broken == 0, "{} requests of {rate} a second were not answered", ours.broken);
     ensure!(
-        f64::from(u32::try_from(admitted).unwrap_or(u32::MAX)) <= most,
+        float(admitted) <= most,
         "the agent admitted {admitted} of {offered} in {length:?}, {most:.0} at most should have been"
     );
     Ok(())

@@ -18,7 +18,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use crate::{proxy::make_room, report::Part};
+use crate::{
+    proxy::{make_room, on_a_thread},
+    report::Part,
+};
 
 pub(crate) use self::stores::{ABOUT as ABOUT_STORES, measure as measure_stores};
 
@@ -48,13 +51,7 @@ const FULL: Effort = Effort { rounds: 5, length: Duration::from_millis(250) };
 const QUICK: Effort = Effort { rounds: 1, length: Duration::from_millis(50) };
 
 pub(super) fn measure(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
-    // Only this thread, and the processes that it starts, stay on a core.
     on_a_thread(|| measure_on_two_cores(quick, part))
-}
-
-/// Runs this on a thread of its own, which can stay on a core.
-fn on_a_thread(measure: impl FnOnce() -> anyhow::Result<()> + Send) -> anyhow::Result<()> {
-    std::thread::scope(|scope| scope.spawn(measure).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }
 
 fn measure_on_two_cores(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {

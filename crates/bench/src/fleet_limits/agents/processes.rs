@@ -1,6 +1,6 @@
 //! The processes: agents with certificates, and an operator in standalone mode with a policy of scope Fleet.
 
-use std::{fs, net::SocketAddr, path::Path, time::Duration};
+use std::{fs, net::SocketAddr, path::Path, process::Command, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
@@ -132,15 +132,15 @@ impl Agent {
     async fn start(folder: &Path, upstream: SocketAddr) -> anyhow::Result<Self> {
         let addresses = folder.join("addresses");
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let flags = [
+        let mut command = agent_command(upstream, &Addresses { listen: any, control: any, telemetry: any })?;
+        for (flag, name) in [
             ("--addresses-file", "addresses"),
             ("--control-cert", "tls.crt"),
             ("--control-key", "tls.key"),
             ("--control-client-ca", "ca.crt"),
-        ];
-        let flags = flags.map(|(flag, name)| (flag, folder.join(name).display().to_string()));
-        let flags = flags.each_ref().map(|(flag, path)| (*flag, path.as_str()));
-        let command = agent_command(upstream, &Addresses { listen: any, control: any, telemetry: any }, &flags)?;
+        ] {
+            command.arg(flag).arg(folder.join(name));
+        }
         let process = Process::spawn("an agent", &command, Cores::All, &folder.join("agent.log"))?;
         let bound = loop {
             let text = fs::read(&addresses).ok();
@@ -157,17 +157,16 @@ impl Agent {
 
 /// Starts an operator in standalone mode.
 fn start_operator(program: &Path, folder: &Path, agents: &[Agent]) -> anyhow::Result<Process> {
-    let mut command = vec![program.display().to_string(), "standalone".to_owned()];
-    let telemetry = [("--telemetry", "127.0.0.1:0".to_owned())];
-    let files = [
+    let mut command = Command::new(program);
+    command.args(["standalone", "--telemetry", "127.0.0.1:0"]);
+    for (flag, name) in [
         ("--policies", "policies"),
         ("--agent-ca", "operator/agents.crt"),
         ("--client-cert", "operator/tls.crt"),
         ("--client-key", "operator/tls.key"),
-    ];
-    let files = files.map(|(flag, name)| (flag, folder.join(name).display().to_string()));
-    let agents = agents.iter().map(|agent| ("--agent", format!("https://{}", agent.link.address)));
-    let flags = telemetry.into_iter().chain(files).chain(agents);
-    command.extend(flags.flat_map(|(flag, value)| [flag.to_owned(), value]));
+    ] {
+        command.arg(flag).arg(folder.join(name));
+    }
+    command.args(agents.iter().map(|agent| format!("--agent=https://{}", agent.link.address)));
     Process::spawn("the operator", &command, Cores::All, &folder.join("operator.log"))
 }

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::config::Config;
 use crate::{
     clock,
-    proxy::{Connection, Cores, Process, free_address},
+    proxy::{Connection, Cores, Process, free_address, next_to_this},
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -44,15 +44,11 @@ impl Operator {
     pub(super) fn start(folder: &Path, control: SocketAddr) -> anyhow::Result<Self> {
         let policies = folder.join("policies");
         fs::create_dir(&policies).with_context(|| format!("make {}", policies.display()))?;
-        let (telemetry, state) = (free_address()?, folder.display().to_string());
-        let command = [
-            program()?.display().to_string(),
-            "standalone".to_owned(),
-            format!("--policies={}", policies.display()),
-            format!("--state-dir={state}"),
-            format!("--agent=http://{control},app=rls,weir.dev/rate-limit-service=enabled"),
-            format!("--telemetry={telemetry}"),
-        ];
+        let telemetry = free_address()?;
+        let mut command = Command::new(program()?);
+        command.arg("standalone").arg("--policies").arg(&policies).arg("--state-dir").arg(folder);
+        command.arg(format!("--agent=http://{control},app=rls,weir.dev/rate-limit-service=enabled"));
+        command.arg(format!("--telemetry={telemetry}"));
         let log = folder.join("weir-operator.log");
         let process = Process::start("weir-operator", &command, Cores::All, &log, telemetry)?;
         Ok(Self { folder: policies, control, _process: process })
@@ -90,7 +86,7 @@ impl Operator {
 
 /// The operator next to this program.
 fn program() -> anyhow::Result<PathBuf> {
-    let program = std::env::current_exe().context("find this program")?.with_file_name("weir-operator");
+    let program = next_to_this("weir-operator")?;
     ensure!(program.is_file(), "{} is missing: cargo build -p weir-operator", program.display());
     Ok(program)
 }

@@ -12,7 +12,7 @@ use super::{
     versions,
 };
 use crate::{
-    proxy::{Cores, free_address, make_room},
+    proxy::{Cores, free_address, make_room, on_a_thread},
     redis,
     report::{Cell, Part, Row, Table},
     rls::services::{PeerSettings, Service},
@@ -121,11 +121,7 @@ fn snapshot(redis: &str) -> Value {
 }
 
 pub(crate) fn measure(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
-    // This thread stays on one core, and ends with the measurement.
-    std::thread::scope(|scope| {
-        let measured = scope.spawn(|| measure_on_two_cores(quick, part)).join();
-        measured.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+    on_a_thread(|| measure_on_two_cores(quick, part))
 }
 
 fn measure_on_two_cores(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
@@ -136,7 +132,7 @@ fn measure_on_two_cores(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> 
     let found = runtime.block_on(rounds_of(&started, effort))?;
     let admitted = runtime.block_on(admitted_of(&started, effort))?;
     part.versions(versions()?);
-    part.versions([("Gubernator".to_owned(), gubernator()?)]);
+    part.versions([("Gubernator", gubernator()?)]);
     tables::write(&found, &CONTENDERS.map(Contender::name), AIMS, part);
     write_others(&found, part);
     write(&admitted, part);

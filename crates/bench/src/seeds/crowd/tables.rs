@@ -42,8 +42,7 @@ const CLIENTS: [(&str, Value); 4] = [
 ];
 
 fn count(outcome: &Outcome, counts: impl Fn(&Answer) -> bool) -> f64 {
-    let count = outcome.answers.iter().filter(|answer| counts(answer)).count();
-    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
+    float(outcome.answers.iter().filter(|answer| counts(answer)).count())
 }
 
 /// A quantile of those that were served, or of the others, in milliseconds.

@@ -9,7 +9,7 @@ use tokio::runtime::Builder;
 use super::{FEW, Gateway, HEADER, Kind, Sample};
 use crate::{
     seeds::clients::{Answers, Client, run_step},
-    stats::quantile_ms,
+    stats::percentiles_ms,
 };
 
 /// The rates, as a share of what the slowest gateway serves in a closed loop with the same number of connections.
@@ -43,7 +43,7 @@ pub(super) fn sample(gateway: &mut Gateway, kind: Kind, connections: usize, rate
     check(answers, kind)?;
     let times = answers.all();
     let count = u32::try_from(times.len()).context("a count of requests")?;
-    let [p50, p95, p99] = [500, 950, 990].map(|per_mille| quantile_ms(&times, per_mille));
+    let [p50, p95, p99] = percentiles_ms(times);
     let per_request = cpu.total().as_secs_f64() * 1e6 / f64::from(count);
     Ok(Sample { per_second: f64::from(count) / LENGTH.as_secs_f64(), p50, p95, p99, cpu: per_request })
 }

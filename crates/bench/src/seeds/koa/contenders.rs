@@ -16,7 +16,7 @@ use super::{LARGE, Limit, RATE, SMALL, delayed::delayed};
 use crate::{
     proxy::{Cores, Process, bucket, free_address},
     redis::Redis,
-    seeds::agent::{Agent, Policy, WEIR, redis_store, share},
+    seeds::agent::{Policy, WEIR, redis_store, share, start_agent},
 };
 
 const APP: &str = include_str!("peers/app.js");
@@ -127,9 +127,9 @@ impl Running {
             if contender.is_agent() {
                 let folder = folder.join(format!("agent-{}", app.port()));
                 fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-                let agent = Agent::start(app, &[], &contender.policy(store), &folder)?;
-                processes.push(agent.process);
-                listen.push(agent.listen);
+                let (agent, address) = start_agent(app, &[], &contender.policy(store), &folder)?;
+                processes.push(agent);
+                listen.push(address);
             } else {
                 listen.push(app);
             }
@@ -144,17 +144,11 @@ fn start_app(contender: Contender, store: SocketAddr, folder: &Path) -> anyhow::
     let address = free_address()?;
     let limits = LIMITS
         .map(|Limit { path, requests, millis }| (path.to_owned(), json!({ "requests": requests, "millis": millis })));
-    let environment = [
-        ("NODE_ENV", "production".to_owned()),
-        ("NODE_PATH", modules()?.display().to_string()),
-        ("WEIR_PORT", address.port().to_string()),
-        ("WEIR_LIMITER", contender.limiter().to_owned()),
-        ("WEIR_REDIS", format!("redis://{store}/")),
-        ("WEIR_LIMITS", Value::Object(limits.into_iter().collect()).to_string()),
-    ];
-    let environment = environment.into_iter().map(|(name, value)| format!("{name}={value}"));
-    let program = ["node".to_owned(), app.display().to_string()];
-    let command: Vec<_> = std::iter::once("env".to_owned()).chain(environment).chain(program).collect();
+    let mut command = Command::new("node");
+    command.arg(app).env("NODE_ENV", "production").env("NODE_PATH", modules()?);
+    command.env("WEIR_PORT", address.port().to_string()).env("WEIR_LIMITER", contender.limiter());
+    command.env("WEIR_REDIS", format!("redis://{store}/"));
+    command.env("WEIR_LIMITS", Value::Object(limits.into_iter().collect()).to_string());
     let log = folder.join(format!("app-{}.log", address.port()));
     Ok((Process::start(contender.name(), &command, Cores::All, &log, address)?, address))
 }

@@ -19,7 +19,7 @@ use crate::{
     clock,
     proxy::{Connection, Wrk},
     seeds::clients::{Answers, Client, run_step},
-    stats::{float, quantile_ms},
+    stats::{float, percentiles_ms},
 };
 
 /// As in the document.
@@ -164,10 +164,9 @@ impl Load {
         let length = Duration::from_secs(seconds);
         let answers = run_step(&runtime, &clients, u32::try_from(each).context("a rate")?, length);
         let broken: usize = answers.iter().map(|answers| answers.broken).sum();
-        let mut times: Vec<_> = answers.iter().flat_map(Answers::all).collect();
-        times.sort_unstable();
-        let latencies = [500, 950, 990].map(|per_mille| quantile_ms(&times, per_mille));
-        Ok(Counted { requests: times.len() as u64, failed: broken as u64, seconds: length.as_secs_f64(), latencies })
+        let times: Vec<_> = answers.iter().flat_map(Answers::all).collect();
+        let (requests, failed, seconds) = (times.len() as u64, broken as u64, length.as_secs_f64());
+        Ok(Counted { requests, failed, seconds, latencies: percentiles_ms(times) })
     }
 }
 

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use super::{counting::Counting, plan::Plan};
 use crate::{
     proxy::{CLIENT_CORE, Cores, PROXY_CORE, Process, free_address},
-    seeds::agent::{Agent, Policy},
+    seeds::agent::{Policy, start_agent},
 };
 
 const APP: &str = include_str!("app.py");
@@ -105,9 +105,9 @@ impl Contender {
             let (app, mut address) = start_app(self, plan, counting, folder)?;
             running.processes.push(app);
             if self == Self::Agent {
-                let agent = start_agent(address, plan, counting, folder)?;
-                address = agent.listen;
-                running.processes.push(agent.process);
+                let (agent, listen) = start_agent_of(plan, address, counting, folder)?;
+                address = listen;
+                running.processes.push(agent);
             }
             running.addresses.push(address);
         }
@@ -124,13 +124,18 @@ impl Running {
 }
 
 /// An agent that enforces the plan before this app, on one core.
-pub(super) fn start_agent(app: SocketAddr, plan: &Plan, counting: &Counting, folder: &Path) -> anyhow::Result<Agent> {
+pub(super) fn start_agent_of(
+    plan: &Plan,
+    app: SocketAddr,
+    counting: &Counting,
+    folder: &Path,
+) -> anyhow::Result<(Process, SocketAddr)> {
     let folder = folder.join(format!("agent-{}", free_address()?.port()));
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
     let policy = Policy { rules: plan.rules(counting), stores: counting.stores(), ..Policy::default() };
-    let agent = Agent::start(app, &[("--workers", "1")], &policy, &folder)?;
-    agent.process.run_on(Placement::OneCore.cores())?;
-    Ok(agent)
+    let (process, listen) = start_agent(app, &["--workers=1"], &policy, &folder)?;
+    process.run_on(Placement::OneCore.cores())?;
+    Ok((process, listen))
 }
 
 fn start_app(
@@ -144,27 +149,14 @@ fn start_app(
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
     fs::write(folder.join("app.py"), APP).context("write the app")?;
     let python = std::env::var(PYTHON).with_context(|| format!("{PYTHON} is not set: run cargo xtask bench seeds"))?;
-    let environment = [
-        ("WEIR_SEEDS_LIMITER", contender.limiter().to_owned()),
-        ("WEIR_SEEDS_STORE", counting.url()),
-        ("WEIR_SEEDS_PLAN", serde_json::to_string(plan).context("write the plan")?),
-    ];
-    let flags = [
-        ("--app-dir", folder.display().to_string()),
-        ("--host", listen.ip().to_string()),
-        ("--port", listen.port().to_string()),
-        ("--loop", "uvloop".to_owned()),
-        ("--http", "httptools".to_owned()),
-        ("--log-level", "error".to_owned()),
-        // Longer than a round of all contenders.
-        ("--timeout-keep-alive", "75".to_owned()),
-        ("--backlog", "2048".to_owned()),
-    ];
-    let command: Vec<String> = std::iter::once("env".to_owned())
-        .chain(environment.into_iter().map(|(name, value)| format!("{name}={value}")))
-        .chain([&python, "-B", "-m", "uvicorn", "app:app", "--no-access-log"].map(str::to_owned))
-        .chain(flags.into_iter().flat_map(|(name, value)| [name.to_owned(), value]))
-        .collect();
+    let mut command = Command::new(python);
+    command.env("WEIR_SEEDS_LIMITER", contender.limiter()).env("WEIR_SEEDS_STORE", counting.url());
+    command.env("WEIR_SEEDS_PLAN", serde_json::to_string(plan).context("write the plan")?);
+    command.args(["-B", "-m", "uvicorn", "app:app", "--no-access-log", "--app-dir"]).arg(&folder);
+    command.args(["--host", &listen.ip().to_string(), "--port", &listen.port().to_string()]);
+    command.args(["--loop", "uvloop", "--http", "httptools", "--log-level", "error", "--backlog", "2048"]);
+    // Longer than a round of all contenders.
+    command.args(["--timeout-keep-alive", "75"]);
     Ok((Process::start(contender.name(), &command, Cores::Own, &folder.join("log"), listen)?, listen))
 }
 

@@ -1,6 +1,6 @@
 //! Where limiters count: each process in its memory, or all processes of a contender in one store.
 
-use std::{net::SocketAddr, path::Path};
+use std::{net::SocketAddr, path::Path, process::Command};
 
 use serde_json::{Value, json};
 
@@ -65,9 +65,10 @@ pub(super) fn start_redis(folder: &Path) -> anyhow::Result<(Process, SocketAddr)
 pub(super) fn start_memcached(folder: &Path) -> anyhow::Result<(Process, SocketAddr)> {
     let address = free_address()?;
     let (host, port) = (address.ip().to_string(), address.port().to_string());
-    let words = ["memcached", "-l", &host, "-p", &port, "-U", "0", "-u", "nobody", "-m", "256", "-c", "4096"];
+    let mut command = Command::new("memcached");
+    command.args(["-l", &host, "-p", &port, "-U", "0", "-u", "nobody", "-m", "256", "-c", "4096"]);
     let log = folder.join(format!("memcached-{port}.log"));
-    let process = Process::start("memcached", &words.map(str::to_owned), Cores::Own, &log, address)?;
+    let process = Process::start("memcached", &command, Cores::Own, &log, address)?;
     Ok((process, address))
 }
 

@@ -14,10 +14,14 @@ use super::{
     contenders::{Contender, PLACEMENTS, Running},
     counting::Counting,
     plan::{KEY, Limit, Plan, Route},
-    rounds::{fresh_key, in_rounds, percentiles},
+    rounds::{fresh_key, in_rounds},
     tables::{Results, Rounds as _, figures},
 };
-use crate::{clock, report::Part, stats::float};
+use crate::{
+    clock,
+    report::Part,
+    stats::{float, percentiles_ms},
+};
 
 const CONTENDERS: [Contender; 3] = [Contender::Alone, Contender::Agent, Contender::Traffik];
 
@@ -108,7 +112,7 @@ impl Scenario {
             latencies.extend(talks.into_iter().flat_map(|(latencies, _)| latencies));
         }
         let per_second = float(latencies.len()) / time.as_secs_f64();
-        Ok(Sample { per_second, latencies: percentiles(latencies), wrong })
+        Ok(Sample { per_second, latencies: percentiles_ms(latencies), wrong })
     }
 }
 

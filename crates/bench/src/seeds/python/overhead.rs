@@ -12,7 +12,7 @@ use anyhow::{Context as _, ensure};
 
 use super::{
     clients::{Answer, get},
-    contenders::{Contender, Running, start_agent},
+    contenders::{Contender, Running, start_agent_of},
     counting::Counting,
     plan::{Fields, Gate, Limit, Plan, Route, Selection},
     rounds::{Admitted, Round, Sample, fresh_key},
@@ -255,14 +255,15 @@ impl Variant {
 fn cpu(variants: &[Variant], rounds: usize, length: Duration, folder: &Path) -> anyhow::Result<Vec<f64>> {
     let app = start_app()?;
     let alone = Counting::in_memory();
-    let agents = variants.iter().map(|variant| start_agent(app, &variant.plan(), &alone, folder));
+    let agents = variants.iter().map(|variant| start_agent_of(&variant.plan(), app, &alone, folder));
     let agents = agents.collect::<anyhow::Result<Vec<_>>>()?;
     let mut used = vec![(0.0, 0.0); variants.len()];
     for round in 0..rounds {
         for place in order(round, variants.len()) {
-            let before = agents[place].process.cpu()?;
-            let sample = variants[place].round(agents[place].listen, length)?;
-            let cpu = agents[place].process.cpu()? - before;
+            let (process, listen) = &agents[place];
+            let before = process.cpu()?;
+            let sample = variants[place].round(*listen, length)?;
+            let cpu = process.cpu()? - before;
             used[place].0 += cpu.total().as_secs_f64() * 1e6;
             used[place].1 += sample.sent;
         }

@@ -10,7 +10,7 @@ use std::{
 use super::clients::{Answer, Clients};
 use crate::{
     clock,
-    stats::{float, quantile_ms},
+    stats::{float, percentiles_ms},
     turns::order,
 };
 
@@ -108,7 +108,7 @@ impl Round<'_> {
 impl Sample {
     fn new(answers: &[Answer], time: Duration, counts: Counts) -> Self {
         let of = |is_counted: &dyn Fn(&Answer) -> bool| {
-            percentiles(answers.iter().filter(|answer| is_counted(answer)).map(Answer::latency).collect())
+            percentiles_ms(answers.iter().filter(|answer| is_counted(answer)).map(Answer::latency).collect())
         };
         Self {
             per_second: float(answers.len()) / time.as_secs_f64(),
@@ -121,12 +121,6 @@ impl Sample {
             exceeding: counts.exceeding,
         }
     }
-}
-
-/// P50, P95 and P99 in milliseconds; zeros without values.
-pub(super) fn percentiles(mut latencies: Vec<Duration>) -> Latencies {
-    latencies.sort_unstable();
-    [500, 950, 990].map(|per_mille| quantile_ms(&latencies, per_mille))
 }
 
 /// Measures all contenders in each round. Returns the samples by contender.

@@ -7,11 +7,13 @@ use super::{
     Effort, FULL, QUICK,
     contenders::{self, Contender, Placement},
     counting::{Counting, Store, start_memcached, start_redis},
-    on_a_thread,
     speed::{self, Lists},
     strategies,
 };
-use crate::{proxy::make_room, report::Part};
+use crate::{
+    proxy::{make_room, on_a_thread},
+    report::Part,
+};
 
 pub(crate) const ABOUT: &str = "\
 The scenarios of [seed 004](seeds.md) with limits in Redis and in Memcached, and with one and two processes. Each process \
