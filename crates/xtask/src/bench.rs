@@ -46,78 +46,55 @@ pub(crate) async fn run(
 ) -> anyhow::Result<ExitCode> {
     let fleets: Vec<_> = args.suites.extract_if(.., |suite| fleet::NAMES.contains(&suite.as_str())).collect();
     for name in &fleets {
-        let code = fleet::run(workspace, name, &args, interrupt).await?;
-        if code != ExitCode::SUCCESS {
-            return Ok(code);
-        }
+        fleet::run(workspace, name, &args, interrupt).await?;
     }
     // Without a name, run all suites that need no other programs.
     if args.suites.is_empty() && !fleets.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    let mut build = Command::new(env!("CARGO"));
-    build.current_dir(workspace.root()).args(["build", "--release", "--locked", "-p", "weir-bench"]);
-    if finish("cargo build", &mut build, interrupt).await? != Some(0) {
-        return Ok(ExitCode::FAILURE);
-    }
+    workspace.build("--release -p weir-bench", interrupt).await?;
     let program = workspace.target().join("release/weir-bench");
-    let mut bench = Command::new(&program);
     let named = |name: &str| args.suites.iter().any(|suite| suite == name);
-    let (proxy, rls, seeds, shared) = (named("proxy"), named("rls"), named("seeds"), named("shared"));
+    let (seeds, shared, rls) = (named("seeds"), named("shared"), named("rls"));
     // Without a name, `seeds` and `shared` run all of their parts.
     let seed = |number: &str| seeds && (args.seeds.is_empty() || args.seeds.iter().any(|seed| seed == number));
     let part = |name: &str| shared && (args.parts.is_empty() || args.parts.iter().any(|part| part == name));
-    let (node, python, services) = (seed(NODE), seed(PYTHON) || part("python"), part("services"));
-    if proxy || rls || seeds || shared {
-        let mut agent = Command::new(env!("CARGO"));
-        agent.current_dir(workspace.root()).args(["build", "--profile", "dist", "--locked", "-p", "weir-agent"]);
-        if finish("cargo build", &mut agent, interrupt).await? != Some(0) {
-            return Ok(ExitCode::FAILURE);
-        }
+    let mut bench = if named("proxy") || rls || seeds || shared {
+        workspace.build("--profile dist -p weir-agent", interrupt).await?;
+        let mut bench = alone(&program);
+        // This agent has the same build profile as the one in the image.
+        bench.env("WEIR_AGENT", workspace.target().join("dist/weir-agent"));
+        bench.envs(args.before.map(|before| ("WEIR_AGENT_BEFORE", before)));
+        bench
+    } else {
+        Command::new(&program)
+    };
+    let needing = [
+        ("proxy", peers::Of::Proxy),
+        ("seeds", peers::Of::Seeds),
+        ("shared", peers::Of::Shared),
+        ("rls", peers::Of::Rls),
+        ("gateway", peers::Of::Gateway),
+    ];
+    if let Some((_, of)) = needing.into_iter().find(|(name, _)| named(name)) {
+        bench.env("PATH", peers::ensure(of, interrupt).await?);
     }
-    if proxy || rls || seeds || shared || named("gateway") {
-        let of = if proxy {
-            peers::Of::Proxy
-        } else if seeds {
-            peers::Of::Seeds
-        } else if shared {
-            peers::Of::Shared
-        } else if rls {
-            peers::Of::Rls
-        } else {
-            peers::Of::Gateway
-        };
-        let Some(path) = peers::ensure(of, interrupt).await? else { return Ok(ExitCode::from(2)) };
-        if proxy || rls || seeds || shared {
-            bench = alone(&program);
-            // This agent has the same build profile as the one in the image.
-            bench.env("WEIR_AGENT", workspace.target().join("dist/weir-agent"));
-            bench.envs(args.before.map(|before| ("WEIR_AGENT_BEFORE", before)));
-        }
-        if seeds {
-            let Some(limiter) = peers::go_limiter(workspace, interrupt).await? else { return Ok(ExitCode::from(2)) };
-            bench.env("WEIR_GO_LIMITER", limiter);
-        }
-        if rls || services {
-            let Some(peer) = peers::rate_limit_service("bench", workspace, interrupt).await? else {
-                return Ok(ExitCode::from(2));
-            };
-            bench.env("WEIR_RATELIMIT", peer);
-        }
-        if shared && !peers::ensure_stores(interrupt).await? {
-            return Ok(ExitCode::from(2));
-        }
-        if services {
-            let Some(peer) = peers::gubernator(workspace, interrupt).await? else { return Ok(ExitCode::from(2)) };
-            bench.env("WEIR_GUBERNATOR", peer);
-        }
-        bench.env("PATH", path);
+    if seeds {
+        bench.env("WEIR_GO_LIMITER", peers::go_limiter(workspace, interrupt).await?);
     }
-    if node {
-        let Some(packages) = peers::node_packages(workspace, interrupt).await? else { return Ok(ExitCode::from(2)) };
-        bench.env("WEIR_SEEDS_NODE", packages);
+    if rls || part("services") {
+        bench.env("WEIR_RATELIMIT", peers::rate_limit_service("bench", workspace, interrupt).await?);
     }
-    if python {
+    if shared {
+        peers::ensure_stores(interrupt).await?;
+    }
+    if part("services") {
+        bench.env("WEIR_GUBERNATOR", peers::gubernator(workspace, interrupt).await?);
+    }
+    if seed(NODE) {
+        bench.env("WEIR_SEEDS_NODE", peers::node_packages(workspace, interrupt).await?);
+    }
+    if seed(PYTHON) || part("python") {
         let requirements = workspace.root().join("crates/bench/src/seeds/python/requirements.txt");
         bench.env("WEIR_SEEDS_PYTHON", python::environment("seeds", &requirements, interrupt).await?);
     }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     process::{Child as Process, Command},
@@ -107,6 +107,12 @@ pub(crate) async fn finish(
             Ok(None)
         }
     }
+}
+
+/// Runs a program, which must succeed. On an interrupt, the program is stopped.
+pub(crate) async fn succeed(name: &str, command: &mut Command, interrupt: &CancellationToken) -> anyhow::Result<()> {
+    ensure!(finish(name, command, interrupt).await? == Some(0), "{name} failed");
+    Ok(())
 }
 
 #[cfg(test)]

@@ -17,9 +17,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     bench::peers,
-    children::finish,
-    debian, python,
-    workspace::{Workspace, debug_build},
+    children::succeed,
+    debian::{self, Missing},
+    python,
+    workspace::Workspace,
 };
 
 #[derive(clap::Args)]
@@ -39,20 +40,14 @@ pub(crate) async fn run(
 ) -> anyhow::Result<ExitCode> {
     let missing: Vec<_> = NEEDS.iter().filter(|(program, _)| !debian::is_on_path(program)).collect();
     if !missing.is_empty() {
-        eprintln!("clients: these programs are missing:");
-        for (program, package) in missing {
-            eprintln!("  {program:<10} package {package}");
-        }
-        return Ok(ExitCode::from(2));
+        let lines: String =
+            missing.iter().map(|(program, package)| format!("\n  {program:<10} package {package}")).collect();
+        return Err(Missing(format!("clients: these programs are missing:{lines}")).into());
     }
-    let Some(path) = peers::ensure(peers::Of::Proxy, interrupt).await? else { return Ok(ExitCode::from(2)) };
+    let path = peers::ensure(peers::Of::Proxy, interrupt).await?;
     let folder = workspace.root().join("limiter-agent/clients");
     let python = python::environment("clients", &folder.join("requirements.txt"), interrupt).await?;
-    let mut build = Command::new(env!("CARGO"));
-    build.current_dir(workspace.root()).args(debug_build(&["weir-agent"]));
-    if finish("cargo build", &mut build, interrupt).await? != Some(0) {
-        return Ok(ExitCode::FAILURE);
-    }
+    workspace.build("--workspace --bin weir-agent", interrupt).await?;
     let mut tests = Command::new(python);
     tests.current_dir(&folder).args(["-B", "-m", "unittest"]);
     if args.tests.is_empty() {
@@ -62,6 +57,6 @@ pub(crate) async fn run(
         tests.arg("-v").args(&args.tests);
     }
     tests.env("PATH", path).env("WEIR_AGENT", workspace.target().join("debug/weir-agent"));
-    let good = finish("the tests of limiter-agent/clients", &mut tests, interrupt).await? == Some(0);
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    succeed("the tests of limiter-agent/clients", &mut tests, interrupt).await?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,12 +1,26 @@
 //! Finds the third-party programs that a command needs, or installs them from Debian's packages.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
 
-use anyhow::ensure;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use crate::children::finish;
+use crate::children::succeed;
+
+/// What this machine lacks. The exit code is then 2.
+#[derive(Debug)]
+pub(crate) struct Missing(pub(crate) String);
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Missing {}
 
 /// A program, its Debian package, and its purpose.
 pub(crate) type Need = (&'static str, &'static str, &'static str);
@@ -14,23 +28,22 @@ pub(crate) type Need = (&'static str, &'static str, &'static str);
 /// Folders with programs that are not in the PATH of every user.
 pub(crate) const SYSTEM: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
-/// Returns true if all of `needs` are available. On Debian as root, it installs missing programs first. On other
-/// machines, it lists them.
+/// Checks that all of `needs` are available. On Debian as root, it installs missing programs first.
 pub(crate) async fn ensure(
     command: &str,
     needs: impl IntoIterator<Item = Need>,
     interrupt: &CancellationToken,
-) -> anyhow::Result<bool> {
+) -> anyhow::Result<()> {
     let missing: Vec<Need> = needs.into_iter().filter(|(program, _, _)| !is_on_path(program)).collect();
     if missing.is_empty() {
-        return Ok(true);
+        return Ok(());
     }
     if !is_debian_as_root() {
-        eprintln!("{command}: these programs are missing (on Debian as root, this command installs them):");
-        for (program, package, reason) in missing {
-            eprintln!("  {program:<10} {reason}; package {package}");
-        }
-        return Ok(false);
+        let lines =
+            missing.iter().map(|(program, package, reason)| format!("\n  {program:<10} {reason}; package {package}"));
+        let lines: String = lines.collect();
+        let text = "these programs are missing (on Debian as root, this command installs them):";
+        return Err(Missing(format!("{command}: {text}{lines}")).into());
     }
     let packages: Vec<_> = missing.iter().map(|(_, package, _)| *package).collect();
     eprintln!("{command}: installing {} with apt-get", packages.join(", "));
@@ -41,12 +54,9 @@ pub(crate) async fn ensure(
         command.stdout(std::io::stderr());
         command
     };
-    let update = finish("apt-get update", &mut apt(&["update"]), interrupt).await?;
-    ensure!(update == Some(0), "apt-get update failed");
+    succeed("apt-get update", &mut apt(&["update"]), interrupt).await?;
     let mut install = apt(&["install", "--no-install-recommends"]);
-    install.args(&packages);
-    ensure!(finish("apt-get install", &mut install, interrupt).await? == Some(0), "apt-get install failed");
-    Ok(true)
+    succeed("apt-get install", install.args(&packages), interrupt).await
 }
 
 /// Returns true if this is Debian, or made of it, and programs can be installed.

@@ -145,7 +145,7 @@ async fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("xtask: {error:#}");
-            ExitCode::FAILURE
+            if error.is::<debian::Missing>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }

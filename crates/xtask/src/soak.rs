@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use crate::{children::finish, workspace::Workspace};
+use crate::{children::succeed, workspace::Workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct SoakArgs {
@@ -23,21 +23,9 @@ pub(crate) async fn run(
     args: &SoakArgs,
     interrupt: &CancellationToken,
 ) -> anyhow::Result<ExitCode> {
-    let mut build = Command::new(env!("CARGO"));
-    build.current_dir(workspace.root()).args([
-        "build",
-        "--release",
-        "--locked",
-        "-p",
-        "weir-bench",
-        "-p",
-        "weir-agent",
-    ]);
-    if finish("cargo build", &mut build, interrupt).await? != Some(0) {
-        return Ok(ExitCode::FAILURE);
-    }
+    workspace.build("--release -p weir-bench -p weir-agent", interrupt).await?;
     let mut soak = Command::new(workspace.target().join("release/weir-bench-soak"));
     soak.args(["--minutes", &args.minutes.to_string()]).arg("--").args(&args.agent);
-    let good = finish("weir-bench-soak", &mut soak, interrupt).await? == Some(0);
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    succeed("weir-bench-soak", &mut soak, interrupt).await?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -4,6 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use cargo_metadata::{Metadata, MetadataCommand};
+use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
+
+use crate::children::succeed;
 
 /// The workspace of this command.
 pub(crate) struct Workspace {
@@ -34,6 +38,13 @@ impl Workspace {
 
     pub(crate) fn target(&self) -> &Path {
         self.metadata.target_directory.as_std_path()
+    }
+
+    /// Builds with cargo. `flags` are separated by spaces.
+    pub(crate) async fn build(&self, flags: &str, interrupt: &CancellationToken) -> anyhow::Result<()> {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(self.root()).args(["build", "--locked"]).args(flags.split(' '));
+        succeed("cargo build", &mut cargo, interrupt).await
     }
 
     /// The names of the tests of `package` that cargo builds only with `feature`.

@@ -5,14 +5,14 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     cache,
-    children::finish,
-    debian::{self, Need, SYSTEM},
+    children::succeed,
+    debian::{self, Missing, Need, SYSTEM},
     python::ENVOY,
     workspace::Workspace,
 };
@@ -52,60 +52,49 @@ pub(crate) enum Of {
 /// npm's lock file.
 const LOCK: &str = "package-lock.json";
 
-/// Finds or installs the programs. Returns a PATH with all of them. None if programs are missing, which it has listed.
-pub(crate) async fn ensure(of: Of, interrupt: &CancellationToken) -> anyhow::Result<Option<OsString>> {
+/// Finds or installs the programs. Returns a PATH with all of them.
+pub(crate) async fn ensure(of: Of, interrupt: &CancellationToken) -> anyhow::Result<OsString> {
     let proxy = of == Of::Proxy;
     let seeds = proxy || of == Of::Seeds;
     let uses_wrk = !matches!(of, Of::Rls | Of::Shared);
     let needs = LOAD.into_iter().filter(|_| uses_wrk).chain(ALONE.into_iter().filter(|_| of != Of::Gateway));
     let needs = needs.chain(SEEDS.into_iter().filter(|_| seeds)).chain(PROXY.into_iter().filter(|_| proxy));
     let needs = needs.chain(PYTHON.into_iter().filter(|_| of == Of::Shared));
-    if !debian::ensure("bench", needs, interrupt).await? {
-        return Ok(None);
-    }
+    debian::ensure("bench", needs, interrupt).await?;
     let mut folders = if proxy { vec![ENVOY.install(interrupt).await?] } else { Vec::new() };
     folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
     folders.extend(SYSTEM.map(PathBuf::from));
-    Ok(Some(std::env::join_paths(folders).context("a folder of the PATH has a colon in its name")?))
+    std::env::join_paths(folders).context("a folder of the PATH has a colon in its name")
 }
 
 /// The proxy in Go with `golang.org/x/time/rate`.
-pub(crate) async fn go_limiter(
-    workspace: &Workspace,
-    interrupt: &CancellationToken,
-) -> anyhow::Result<Option<PathBuf>> {
+pub(crate) async fn go_limiter(workspace: &Workspace, interrupt: &CancellationToken) -> anyhow::Result<PathBuf> {
     go_build("bench", workspace, "seeds/peers/limiter", ".", "limiter", interrupt).await
 }
 
-/// Finds Redis for envoyproxy/ratelimit, and builds it. If a program is missing, prints a message and returns `None`.
+/// Finds Redis for envoyproxy/ratelimit, and builds it.
 pub(crate) async fn rate_limit_service(
     command: &str,
     workspace: &Workspace,
     interrupt: &CancellationToken,
-) -> anyhow::Result<Option<PathBuf>> {
-    if !debian::ensure(command, RATELIMIT, interrupt).await? {
-        return Ok(None);
-    }
+) -> anyhow::Result<PathBuf> {
+    debian::ensure(command, RATELIMIT, interrupt).await?;
     let package = "github.com/envoyproxy/ratelimit/src/service_cmd";
     go_build(command, workspace, "rls/peers/ratelimit", package, "ratelimit", interrupt).await
 }
 
-/// Finds or installs the stores of shared limits. If a store is missing, prints a message and returns false.
-pub(crate) async fn ensure_stores(interrupt: &CancellationToken) -> anyhow::Result<bool> {
+/// Finds or installs the stores of shared limits.
+pub(crate) async fn ensure_stores(interrupt: &CancellationToken) -> anyhow::Result<()> {
     debian::ensure("bench", STORES, interrupt).await
 }
 
 /// Gubernator.
-pub(crate) async fn gubernator(
-    workspace: &Workspace,
-    interrupt: &CancellationToken,
-) -> anyhow::Result<Option<PathBuf>> {
+pub(crate) async fn gubernator(workspace: &Workspace, interrupt: &CancellationToken) -> anyhow::Result<PathBuf> {
     let package = "github.com/gubernator-io/gubernator/v2/cmd/gubernator";
     go_build("bench", workspace, "rls/peers/gubernator", package, "gubernator", interrupt).await
 }
 
-/// Builds a package with the `go.mod` of a folder of the benchmarks, and returns the path of the program. Without Go,
-/// prints a message and returns `None`.
+/// Builds a package with the `go.mod` of a folder of the benchmarks, and returns the path of the program.
 async fn go_build(
     command: &str,
     workspace: &Workspace,
@@ -113,28 +102,22 @@ async fn go_build(
     package: &str,
     name: &str,
     interrupt: &CancellationToken,
-) -> anyhow::Result<Option<PathBuf>> {
+) -> anyhow::Result<PathBuf> {
     if !debian::is_on_path("go") {
-        eprintln!("{command}: this machine lacks go, which builds a peer; package golang, 1.26 or later");
-        return Ok(None);
+        let lacks = "this machine lacks go, which builds a peer; package golang, 1.26 or later";
+        return Err(Missing(format!("{command}: {lacks}")).into());
     }
     let program = workspace.scratch().join(name);
     let mut build = Command::new("go");
     build.current_dir(workspace.root().join("crates/bench/src").join(folder)).env("CGO_ENABLED", "0");
     build.args(["build", "-trimpath", "-o"]).arg(&program).arg(package);
-    ensure!(finish("go build", &mut build, interrupt).await? == Some(0), "{package} of {folder} does not build");
-    Ok(Some(program))
+    succeed("go build", &mut build, interrupt).await.with_context(|| format!("build {package} of {folder}"))?;
+    Ok(program)
 }
 
-/// Installs the packages of the lock file for the peers in Node.js, if necessary. Returns their folder; none after a
-/// message if programs are missing.
-pub(crate) async fn node_packages(
-    workspace: &Workspace,
-    interrupt: &CancellationToken,
-) -> anyhow::Result<Option<PathBuf>> {
-    if !debian::ensure("bench", NODE, interrupt).await? {
-        return Ok(None);
-    }
+/// Installs the packages of the lock file for the peers in Node.js, if necessary. Returns their folder.
+pub(crate) async fn node_packages(workspace: &Workspace, interrupt: &CancellationToken) -> anyhow::Result<PathBuf> {
+    debian::ensure("bench", NODE, interrupt).await?;
     let source = workspace.root().join("crates/bench/src/seeds/koa/peers");
     let folder = cache::folder()?.join("koa");
     let packages = folder.join("node_modules");
@@ -151,8 +134,8 @@ pub(crate) async fn node_packages(
         npm.args(["ci", "--loglevel=error", "--no-progress", "--no-audit", "--no-fund"]).current_dir(&folder);
         // The standard output of this command is not for the messages of npm.
         npm.stdout(std::io::stderr());
-        ensure!(finish("npm", &mut npm, interrupt).await? == Some(0), "npm ci failed in {}", folder.display());
+        succeed("npm ci", &mut npm, interrupt).await.with_context(|| format!("install in {}", folder.display()))?;
         std::fs::write(&installed, lock).with_context(|| format!("write {}", installed.display()))?;
     }
-    Ok(Some(packages))
+    Ok(packages)
 }

@@ -7,14 +7,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use super::prometheus::Series;
-use crate::{children::finish, workspace::Workspace};
+use crate::{children::succeed, workspace::Workspace};
 
 const SOURCE: &str = "e2e/panels";
 const LOCK: &str = "package-lock.json";
@@ -125,9 +125,8 @@ impl Page {
     async fn run(&self, program: &str, args: &[&str]) -> anyhow::Result<()> {
         let mut command = Command::new(program);
         command.args(args).current_dir(&self.folder);
-        let code = finish(program, &mut command, &self.interrupt).await?;
-        ensure!(code == Some(0), "{program} {} failed in {}", args.join(" "), self.folder.display());
-        Ok(())
+        let name = format!("{program} {} in {}", args.join(" "), self.folder.display());
+        succeed(&name, &mut command, &self.interrupt).await
     }
 }
 

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::prometheus::free_port;
 use crate::{
-    children::finish,
+    children::succeed,
     clock,
     demo::{Agent, Cast},
 };
@@ -120,7 +120,7 @@ impl Certificate {
         // It is its own authority, but not that of another certificate.
         openssl.args(["-addext", "basicConstraints=critical,CA:FALSE", "-out", &certificate, "-keyout", &key]);
         openssl.stderr(Stdio::null());
-        ensure!(finish("openssl", &mut openssl, interrupt).await? == Some(0), "openssl has not created a certificate");
+        succeed("openssl", &mut openssl, interrupt).await?;
         Ok(Self { certificate, key })
     }
 

@@ -23,7 +23,7 @@ use super::{
     shown,
 };
 use crate::{
-    children::finish,
+    children::succeed,
     clock,
     debian::{self, Need},
     demo::{Cast, Screen},
@@ -62,15 +62,11 @@ const POLL: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(workspace: &Workspace, draw: bool, interrupt: &CancellationToken) -> anyhow::Result<ExitCode> {
     let needs = NEEDS.into_iter().chain(draw.then_some(SMALLER));
-    if !debian::ensure("dashboards", needs, interrupt).await? {
-        return Ok(ExitCode::from(2));
-    }
+    debian::ensure("dashboards", needs, interrupt).await?;
     for args in PROMTOOL {
         let mut promtool = Command::new("promtool");
         promtool.args(args).current_dir(workspace.root().join(ALERTS));
-        if finish("promtool", &mut promtool, interrupt).await? != Some(0) {
-            return Ok(ExitCode::FAILURE);
-        }
+        succeed("promtool", &mut promtool, interrupt).await?;
     }
     let mut cast = Cast::new(workspace, scene::POLICIES)?;
     for (name, text) in [("bars", bars::promtool_test()), ("headroom", headroom::promtool_test())] {
@@ -78,9 +74,7 @@ pub(super) async fn run(workspace: &Workspace, draw: bool, interrupt: &Cancellat
         fs::write(&test, text).with_context(|| format!("write {}", test.display()))?;
         let mut promtool = Command::new("promtool");
         promtool.args(["test", "rules"]).arg(&test);
-        if finish("promtool", &mut promtool, interrupt).await? != Some(0) {
-            return Ok(ExitCode::FAILURE);
-        }
+        succeed("promtool", &mut promtool, interrupt).await?;
     }
     let result = tokio::select! {
         biased;
@@ -200,7 +194,7 @@ async fn keep(workspace: &Workspace, pictures: &Path, interrupt: &CancellationTo
             let mut pngquant = Command::new("pngquant");
             pngquant.args(["--force", "--strip", "--speed=1", "--nofs", "64", "--output"]);
             pngquant.arg(folder.join(&name)).arg(pictures.join(&name));
-            ensure!(finish("pngquant", &mut pngquant, interrupt).await? == Some(0), "pngquant failed");
+            succeed("pngquant", &mut pngquant, interrupt).await?;
             println!("{PICTURES}/{name} written");
         }
     }

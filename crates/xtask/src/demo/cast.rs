@@ -69,17 +69,7 @@ impl Cast {
     pub(crate) async fn build(&mut self, screen: &Screen) -> anyhow::Result<()> {
         screen.note("building weir-agent, weir-operator and weir-testapp in release …");
         let mut command = Command::new(env!("CARGO"));
-        command.args([
-            "build",
-            "--release",
-            "--locked",
-            "-p",
-            "weir-agent",
-            "-p",
-            "weir-operator",
-            "-p",
-            "weir-testapp",
-        ]);
+        command.args(["build", "--release", "--locked", "-p=weir-agent", "-p=weir-operator", "-p=weir-testapp"]);
         // With --json, the standard output must contain only JSON. Cargo reports its progress on standard error.
         command.current_dir(&self.root).stdout(Stdio::null());
         let mut cargo = Child::spawn("cargo build", &mut command)?;
