@@ -22,7 +22,7 @@ use serde::Deserialize as _;
 use serde_yaml::Value;
 
 use self::{commands::Commands, figures::Results, markdown::Page};
-use crate::workspace::{Workspace, debug_build};
+use crate::workspace::{DEBUG_BUILD, Workspace};
 
 /// The folders with pages, and single pages.
 const PAGES: [&str; 7] =
@@ -88,21 +88,15 @@ fn report(faults: &[Fault], checked: &str) -> ExitCode {
     if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The command that installs mdBook, for which Debian has no package.
-const INSTALL: &str = "cargo install mdbook --locked";
-
 fn site(root: &Path) -> anyhow::Result<ExitCode> {
-    let book::Site::Built { pages, faults } = book::build(root)? else {
-        eprintln!("mdbook is not in the PATH; install it with: {INSTALL} (takes some minutes)");
-        return Ok(ExitCode::from(2));
-    };
+    let (pages, faults) = book::build(root)?;
     Ok(report(&faults, &format!("{pages} pages of a site")))
 }
 
 /// Builds both programs.
 fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(debug_build(&["weir-operator", "weir-agent"])).arg("--quiet");
+    cargo.args(DEBUG_BUILD.split(' ')).args(["--bin", "weir-operator", "--bin", "weir-agent", "--quiet"]);
     let status = cargo.current_dir(workspace.root()).status().context("run cargo")?;
     ensure!(status.success(), "cannot build the operator and the agent");
     Ok(workspace.target().join("debug"))

@@ -57,10 +57,6 @@ impl Workspace {
     }
 }
 
-/// The arguments of cargo that build programs in debug. They select all packages, as the stage `unit` does. With
-/// another selection, cargo would choose other features for the dependencies and compile them again, which takes
-/// minutes.
-pub(crate) fn debug_build<'a>(programs: &[&'a str]) -> Vec<&'a str> {
-    let programs = programs.iter().flat_map(|program| ["--bin", program]);
-    ["build", "--locked", "--workspace"].into_iter().chain(programs).collect()
-}
+/// The arguments of cargo that build programs in debug. They select all packages, as the stage `unit` does. With another
+/// selection, cargo would choose other features for the dependencies and compile them again, which takes minutes.
+pub(crate) const DEBUG_BUILD: &str = "build --locked --workspace";

@@ -13,30 +13,29 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 
 use super::{Fault, markdown::relative_to};
+use crate::debian::Missing;
 
 /// The output folder in book.toml.
 const SITE: &str = "target/manual";
 /// The page for unknown addresses. Its links are relative to the root of the site.
 const ANYWHERE: &str = "404.html";
 
-pub(super) enum Site {
-    Built {
-        pages: usize,
-        faults: Vec<Fault>,
-    },
-    /// mdBook is not installed.
-    NoMdBook,
-}
+/// The command that installs mdBook, for which Debian has no package.
+const INSTALL: &str = "cargo install mdbook --locked";
 
-pub(super) fn build(root: &Path) -> anyhow::Result<Site> {
+/// Builds the site. Returns the number of its pages, and the faults.
+pub(super) fn build(root: &Path) -> anyhow::Result<(usize, Vec<Fault>)> {
     match Command::new("mdbook").arg("build").current_dir(root).status() {
         Ok(status) => ensure!(status.success(), "mdbook build: {status}"),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Site::NoMdBook),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let text = format!("mdbook is not in the PATH; install it with: {INSTALL} (takes some minutes)");
+            return Err(Missing(text).into());
+        }
         Err(error) => bail!("run mdbook: {error}"),
     }
     let pages = read(&root.join(SITE))?;
     let faults = follow(&root.join(SITE), &pages);
-    Ok(Site::Built { pages: pages.len(), faults })
+    Ok((pages.len(), faults))
 }
 
 /// The links of a page of the site, and its anchors.

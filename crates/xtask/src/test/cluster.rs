@@ -11,7 +11,7 @@ use super::{
     results::{Count, Tally},
     runner::{Log, Runner, Step},
 };
-use crate::{airgap, workspace::debug_build};
+use crate::{airgap, workspace::DEBUG_BUILD};
 
 const WORKERS: &str = "1";
 /// The images that e2e/images/build.sh builds for the scenarios.
@@ -93,14 +93,8 @@ impl<'a> Cluster<'a> {
         let preparations = [
             (Step::new(&docker, &["start", &self.docker_state]), None),
             (Step::new(scripts.join("build.sh"), &[node_image]), None),
-            (
-                Step::cargo(&["build", "--release", "--locked"])
-                    .arg("-pweir-agent")
-                    .arg("-pweir-operator")
-                    .arg("-pweir-testapp"),
-                None,
-            ),
-            (Step::cargo(&debug_build(&["weir-e2e"])).arg("--example").arg("shop"), None),
+            (Step::cargo("build --release --locked -p weir-agent -p weir-operator -p weir-testapp"), None),
+            (Step::cargo(&format!("{DEBUG_BUILD} --bin weir-e2e --example shop")), None),
             (
                 Step::new(self.runner.workspace.root().join("e2e/images/build.sh"), &["e2e"])
                     .env("BIN_DIR", release.display().to_string())

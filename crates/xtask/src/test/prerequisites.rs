@@ -8,7 +8,11 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 
 use super::stages::Stage;
-use crate::{airgap, debian, workspace::Workspace};
+use crate::{
+    airgap,
+    debian::{self, Missing},
+    workspace::Workspace,
+};
 
 /// A program and its purpose.
 type Need = (&'static str, &'static str);
@@ -47,8 +51,8 @@ const E2E: &[Need] = &[
     ("jq", "edits the node image's OCI spec"),
 ];
 
-/// Finds or installs the programs that `stages` need. Returns a list of the programs that are still missing, if any.
-pub(super) fn ensure(workspace: &Workspace, stages: &[Stage]) -> anyhow::Result<Option<String>> {
+/// Finds or installs the programs that `stages` need.
+pub(super) fn ensure(workspace: &Workspace, stages: &[Stage]) -> anyhow::Result<()> {
     let debian_root = debian::is_debian_as_root();
     let mut needs = Vec::new();
     for stage in stages {
@@ -78,7 +82,7 @@ pub(super) fn ensure(workspace: &Workspace, stages: &[Stage]) -> anyhow::Result<
     if stages.contains(&Stage::E2e) && !rustix::process::geteuid().is_root() {
         missing.push(("root", "starts dockerd and builds the node image; or use --no-e2e"));
     }
-    Ok((!missing.is_empty()).then(|| list(&missing)))
+    if missing.is_empty() { Ok(()) } else { Err(Missing(list(&missing)).into()) }
 }
 
 fn install(workspace: &Workspace, part: Option<&str>) -> anyhow::Result<()> {

@@ -36,8 +36,9 @@ impl Step {
         Self { program: program.into(), args, envs: Vec::new(), count: Count::One, judge: None }
     }
 
-    pub(super) fn cargo(args: &[&str]) -> Self {
-        Self::new(env!("CARGO"), args)
+    /// A step of cargo, with these arguments, separated by spaces.
+    pub(super) fn cargo(args: &str) -> Self {
+        Self::new(env!("CARGO"), &args.split(' ').collect::<Vec<_>>())
     }
 
     pub(super) fn arg(mut self, arg: impl Into<String>) -> Self {

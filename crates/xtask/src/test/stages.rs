@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     airgap,
-    workspace::{Workspace, debug_build},
+    workspace::{DEBUG_BUILD, Workspace},
 };
 
 /// The package with the tests that need a control plane, and the feature that enables them.
@@ -97,45 +97,36 @@ impl Stage {
     }
 
     fn steps(self, workspace: &Workspace) -> anyhow::Result<Vec<Step>> {
-        let tests = |args: &[&str]| Step::cargo(args).count(Count::CargoTests);
+        let tests = |args: &str| Step::cargo(args).count(Count::CargoTests);
         Ok(match self {
-            Self::Fmt => vec![Step::cargo(&["fmt", "--all", "--check"])],
+            Self::Fmt => vec![Step::cargo("fmt --all --check")],
             Self::Generated => vec![xtask(&["crds", "--check"])?, xtask(&["dashboards", "--check"])?],
             Self::Tidy => vec![xtask(&["tidy"])?],
             Self::Supply => vec![xtask(&["deny"])?, xtask(&["sbom"])?],
-            Self::Clippy => vec![Step::cargo(&[
-                "clippy",
-                "--locked",
-                "--workspace",
-                "--all-targets",
-                "--all-features",
-                "--",
-                "-D",
-                "warnings",
-            ])],
+            Self::Clippy => {
+                vec![Step::cargo("clippy --locked --workspace --all-targets --all-features -- -D warnings")]
+            }
             Self::Unit => vec![
-                unit_tests("--lib").arg("--bins").arg("--tests"),
+                unit_tests("--lib --bins --tests"),
                 // The tests of agent processes run a second time, with all HTTP/1 through hyper. Tests that compare
                 // both paths are skipped, because they always run both. The packages must be the same as above,
                 // because otherwise cargo would build them with other features.
-                tests(&["test", "--locked", "--workspace", "--test", "agent", "--no-fail-fast", "--"])
-                    .arg("--skip")
-                    .arg("differential::")
+                tests("test --locked --workspace --test agent --no-fail-fast -- --skip differential::")
                     .env("WEIR_TEST_IN_PLACE", "off"),
             ],
             Self::ReleaseExact => {
-                vec![tests(&["test", "--locked", "--release", "-p", "weir-core", "--lib", "--tests", "--no-fail-fast"])]
+                vec![tests("test --locked --release -p weir-core --lib --tests --no-fail-fast")]
             }
             Self::Doc => vec![
-                tests(&["test", "--locked", "--workspace", "--doc", "--no-fail-fast"]),
-                Step::cargo(&["doc", "--locked", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"),
+                tests("test --locked --workspace --doc --no-fail-fast"),
+                Step::cargo("doc --locked --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings"),
             ],
             Self::Manual => vec![xtask(&["manual"])?],
             // Loom runs twice, because each variant finds faults that the other does not: see `sync/explored.rs` of
             // weir-core.
             Self::Loom => ["plain", "writes"]
                 .map(|loads| {
-                    tests(&["test", "--locked", "--release", "-p", "weir-core", "--test", "loom*"])
+                    tests("test --locked --release -p weir-core --test loom*")
                         .env("RUSTFLAGS", "--cfg loom")
                         .env("WEIR_LOOM_LOADS", loads)
                         // Loom uses a separate target folder, because other flags would discard the builds in the
@@ -156,20 +147,14 @@ impl Stage {
                     .env("WEIR_ENVOY", compiled(workspace, "envoy")),
                 xtask(&["valkey"])?.arg(compiled(workspace, "valkey-server")),
                 // The tests of weir-store a second time, with Valkey in place of Redis. This Valkey is built without TLS.
-                unit_tests("--lib")
-                    .arg("--")
-                    .arg("tests::suite")
-                    .arg("tests::faults")
-                    .arg("--skip")
-                    .arg("connections_are_secured_by_tls")
+                unit_tests("--lib -- tests::suite tests::faults --skip connections_are_secured_by_tls")
                     .env("WEIR_REDIS_SERVER", compiled(workspace, "valkey-server")),
             ],
             Self::Helm => helm::steps(workspace, &airgap::tools(workspace)?.join("helm"))?,
             Self::Examples => {
                 let programs =
                     EXAMPLES.map(|example| Step::new(workspace.target().join("debug/examples").join(example), &[]));
-                let build = EXAMPLES.into_iter().flat_map(|example| ["--example", example]);
-                let build = debug_build(&[]).into_iter().chain(build).collect::<Vec<_>>();
+                let build = format!("{DEBUG_BUILD} --example {}", EXAMPLES.join(" --example "));
                 [Step::cargo(&build).count(Count::Nothing)].into_iter().chain(programs).collect()
             }
             Self::Demo => vec![xtask(&["demo", "--json"])?],
@@ -182,14 +167,14 @@ impl Stage {
 /// The tests of these targets. The feature enables the tests of the benchmarks that need the operator. No other package
 /// depends on weir-bench, so other stages build nothing again.
 fn unit_tests(targets: &str) -> Step {
-    Step::cargo(&["test", "--locked", "--workspace", "--no-fail-fast", "--features", "weir-bench/fleet", targets])
+    Step::cargo(&format!("test --locked --workspace --no-fail-fast --features weir-bench/fleet {targets}"))
         .count(Count::CargoTests)
 }
 
-/// The tests that need kube-apiserver and etcd, or Envoy. All packages are selected, for the reason of [`debug_build`].
+/// The tests that need kube-apiserver and etcd, or Envoy. All packages are selected, for the reason of [`DEBUG_BUILD`].
 fn with_control_plane(workspace: &Workspace) -> Step {
-    let step = Step::cargo(&["test", "--locked", "--workspace", "--no-fail-fast", "--features"]);
-    let step = step.arg(format!("{SCENARIOS}/{CONTROL_PLANE}")).count(Count::CargoTests);
+    let line = format!("test --locked --workspace --no-fail-fast --features {SCENARIOS}/{CONTROL_PLANE}");
+    let step = Step::cargo(&line).count(Count::CargoTests);
     let tests = workspace.tests_that_need(SCENARIOS, CONTROL_PLANE).into_iter();
     tests.fold(step, |step, test| step.arg("--test").arg(test))
 }
