@@ -82,6 +82,15 @@ pub(crate) async fn before_its_pods(space: &TestNamespace) -> Result<Vec<String>
     Ok(pods)
 }
 
+/// Creates this number of pods, and limits each of them by a bucket. Returns their names when all enforce the policy.
+pub(crate) async fn limited_pods(space: &TestNamespace, pods: u32, requests: u64, burst: u64) -> Result<Vec<String>> {
+    workload::create(space, pods.try_into()?).await?;
+    let names = workload::ready(space, pods as usize).await?;
+    space.apply(&bucket(requests, burst)).await?;
+    wait_enforced(space, NAME, pods.into(), SOON).await?;
+    Ok(names)
+}
+
 /// A policy's metadata and status.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observed {

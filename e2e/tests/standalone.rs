@@ -356,9 +356,14 @@ impl Stage {
     }
 
     fn write(&self, requests: u32) -> Result<()> {
+        self.write_rule(&format!("limits: [{{name: day, requests: {requests}, per: 24h}}]"))
+    }
+
+    /// Writes the policy with one rule, which has these fields.
+    fn write_rule(&self, fields: &str) -> Result<()> {
         let text = format!(
             "apiVersion: weir.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: {}}}\nspec:\n  selector: {{matchLabels: {{app: web}}}}\n  \
-             rules:\n  - name: all\n    limits:\n    - {{name: day, requests: {requests}, per: 24h}}\n",
+             rules:\n  - {{name: all, {fields}}}\n",
             self.name
         );
         Ok(fs::write(self.folder.path().join("policy.yaml"), text)?)
@@ -494,21 +499,13 @@ impl Agent {
 
     /// Sends this number of requests. Returns the number of admitted ones.
     async fn passes(&self, requests: u32) -> Result<u32> {
-        let mut passed = 0;
-        for _ in 0..requests {
-            match ask(&self.listen, "/").await?.as_str() {
-                head if head.starts_with("HTTP/1.1 502") => passed += 1,
-                head if head.starts_with("HTTP/1.1 429") => {}
-                other => bail!("{other}"),
-            }
-        }
-        Ok(passed)
+        admitted(&self.listen, &get("/"), "502", requests).await
     }
 
     /// Sends a request with this key. Returns the error in the body of the refusal. Empty if the request was admitted.
     async fn error(&self, key: &str) -> Result<String> {
         let head = "GET / HTTP/1.1\r\nhost: test\r\nconnection: close";
-        let answer = exchange(&self.listen, format!("{head}\r\nx-key: {key}\r\n\r\n")).await?;
+        let answer = exchange(&self.listen, &format!("{head}\r\nx-key: {key}\r\n\r\n")).await?;
         match answer.split_once("\r\n\r\n") {
             Some((head, _)) if head.starts_with("HTTP/1.1 502") => Ok(String::new()),
             Some((head, body)) if head.starts_with("HTTP/1.1 429") => {
@@ -544,15 +541,7 @@ impl Agent {
         let body = json!({"domain": "shop", "descriptors": [descriptor]}).to_string();
         let length = body.len();
         let head = format!("POST /json HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {length}");
-        let mut passed = 0;
-        for _ in 0..questions {
-            match exchange(&self.listen, format!("{head}\r\n\r\n{body}")).await?.as_str() {
-                head if head.starts_with("HTTP/1.1 200") => passed += 1,
-                head if head.starts_with("HTTP/1.1 429") => {}
-                other => bail!("{other}"),
-            }
-        }
-        Ok(passed)
+        admitted(&self.listen, &format!("{head}\r\n\r\n{body}"), "200", questions).await
     }
 
     async fn metric(&self, series: &str) -> Result<u64> {
@@ -567,11 +556,28 @@ async fn metric(telemetry: &str, series: &str) -> Result<u64> {
 }
 
 async fn ask(address: &str, path: &str) -> Result<String> {
-    exchange(address, format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n")).await
+    exchange(address, &get(path)).await
+}
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n")
+}
+
+/// Sends a request this number of times. Returns the number of responses with this status. All others must be refusals.
+async fn admitted(address: &str, request: &str, status: &str, times: u32) -> Result<u32> {
+    let mut admitted = 0;
+    for _ in 0..times {
+        match exchange(address, request).await?.strip_prefix("HTTP/1.1 ") {
+            Some(answer) if answer.starts_with(status) => admitted += 1,
+            Some(answer) if answer.starts_with("429") => {}
+            other => bail!("{other:?}"),
+        }
+    }
+    Ok(admitted)
 }
 
 /// Sends a request on a new connection, and returns the whole response.
-async fn exchange(address: &str, request: String) -> Result<String> {
+async fn exchange(address: &str, request: &str) -> Result<String> {
     let exchange = async {
         let mut stream = TcpStream::connect(address).await?;
         stream.write_all(request.as_bytes()).await?;

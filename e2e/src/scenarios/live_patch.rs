@@ -33,10 +33,7 @@ const FIRST: (u64, u64) = (50, 200);
 const IN_FORCE_WITHIN: Duration = Duration::from_secs(2);
 
 pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
-    workload::create(space, PODS.try_into()?).await?;
-    let pods = workload::ready(space, PODS as usize).await?;
-    space.apply(&policy::bucket(FIRST.0, FIRST.1)).await?;
-    policy::wait_enforced(space, policy::NAME, PODS.into(), Duration::from_secs(60)).await?;
+    let pods = policy::limited_pods(space, PODS, FIRST.0, FIRST.1).await?;
     let before = identities(space).await?;
 
     // The load is far above the highest limit. It lasts longer than the patches, and is stopped after them.

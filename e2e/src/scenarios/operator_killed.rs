@@ -24,10 +24,7 @@ const AWAY: Duration = Duration::from_secs(30);
 const RIGHT_AGAIN_WITHIN: Duration = Duration::from_secs(30);
 
 pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
-    workload::create(space, PODS.try_into()?).await?;
-    let pods = workload::ready(space, PODS as usize).await?;
-    space.apply(&policy::bucket(REQUESTS.into(), BURST.into())).await?;
-    policy::wait_enforced(space, policy::NAME, PODS.into(), Duration::from_secs(60)).await?;
+    let pods = policy::limited_pods(space, PODS, REQUESTS.into(), BURST.into()).await?;
 
     let result = without_operator(space, &pods).await;
     // The operator is started again also after a failure, because the next scenarios need it.

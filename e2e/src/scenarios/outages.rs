@@ -28,10 +28,7 @@ const AWAY: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(90);
 
 pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
-    workload::create(space, PODS.try_into()?).await?;
-    let pods = workload::ready(space, PODS as usize).await?;
-    space.apply(&policy::bucket(REQUESTS[0].into(), BURST.into())).await?;
-    policy::wait_enforced(space, policy::NAME, PODS.into(), SOON).await?;
+    let pods = policy::limited_pods(space, PODS, REQUESTS[0].into(), BURST.into()).await?;
 
     let rate = 2 * REQUESTS[0] * PODS;
     let load = Load { name: "load", url: workload::PODS_URL, addresses: PODS, rate, duration: LOADED };

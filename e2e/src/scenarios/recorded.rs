@@ -21,10 +21,7 @@ const PAUSE: Duration = Duration::from_millis(2_500);
 const TITLE: &str = "kubectl get rlp --watch, while a limit is changed under load";
 
 pub(crate) async fn run(space: &TestNamespace, file: &Path) -> Result<()> {
-    workload::create(space, PODS.try_into()?).await?;
-    workload::ready(space, PODS as usize).await?;
-    space.apply(&policy::bucket(20, 20)).await?;
-    policy::wait_enforced(space, policy::NAME, PODS.into(), SOON).await?;
+    policy::limited_pods(space, PODS, 20, 20).await?;
     let duration = Duration::from_secs(120);
     let load =
         Load { name: "load", url: workload::PODS_URL, addresses: PODS, rate: 150, duration }.start(space).await?;

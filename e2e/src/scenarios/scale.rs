@@ -20,10 +20,7 @@ const REQUESTS: u32 = 20;
 const BURST: u32 = 20;
 
 pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
-    workload::create(space, 3).await?;
-    workload::ready(space, 3).await?;
-    space.apply(&policy::bucket(REQUESTS.into(), BURST.into())).await?;
-    policy::wait_enforced(space, policy::NAME, 3, Duration::from_secs(60)).await?;
+    policy::limited_pods(space, 3, REQUESTS.into(), BURST.into()).await?;
 
     workload::scale(space, 6).await?;
     none_counts_before_it_is_limited(space, 6).await?;

@@ -42,11 +42,7 @@ impl Fleet {
     }
 
     fn write(&self, rule: &str) -> Result<()> {
-        let text = format!(
-            "apiVersion: weir.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: limits}}\nspec:\n  selector: {{matchLabels: {{app: web}}}}\n  \
-             rules:\n  - {{name: all, scope: Fleet, {rule}}}\n"
-        );
-        Ok(fs::write(self.stage.folder.path().join("policy.yaml"), text)?)
+        self.stage.write_rule(&format!("scope: Fleet, {rule}"))
     }
 
     /// Replaces the policy with one of scope Pod.

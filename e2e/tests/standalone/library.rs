@@ -42,15 +42,7 @@ impl Shop {
 
     /// Sends this number of requests. Returns the number of admitted ones.
     async fn passes(&self, requests: u32) -> Result<u32> {
-        let mut passed = 0;
-        for _ in 0..requests {
-            match ask(&self.listen, "/checkout").await?.as_str() {
-                answer if answer.starts_with("HTTP/1.1 200") => passed += 1,
-                answer if answer.starts_with("HTTP/1.1 429") => {}
-                other => bail!("{other}"),
-            }
-        }
-        Ok(passed)
+        admitted(&self.listen, &get("/checkout"), "200", requests).await
     }
 
     /// Waits until the metric has this value.
@@ -61,14 +53,6 @@ impl Shop {
 }
 
 const OPERATOR_UP: &str = "weir_store_up{store=\"operator\"}";
-
-fn write(stage: &Stage, rule: &str) -> Result<()> {
-    let text = format!(
-        "apiVersion: weir.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: limits}}\nspec:\n  selector: {{matchLabels: {{app: web}}}}\n  \
-         rules:\n  - {{name: all, {rule}}}\n"
-    );
-    Ok(fs::write(stage.folder.path().join("policy.yaml"), text)?)
-}
 
 /// Both programs count as pods, and have one limit together. Without the operator, each has its share.
 #[tokio::test]
@@ -84,7 +68,7 @@ async fn programs_with_the_library_have_one_limit_together_and_a_share_without_t
     }
     let files = OperatorFiles::write(&at("operator"), &authority, &operators.issue("operator.test", DAY)?)?;
     let stage = Stage { folder: tempfile::tempdir()?, name: "limits" };
-    write(&stage, "scope: Fleet, limits: [{name: day, requests: 30, per: 24h, strategy: SlidingWindowLog}]")?;
+    stage.write_rule("scope: Fleet, limits: [{name: day, requests: 30, per: 24h, strategy: SlidingWindowLog}]")?;
     let urls: Vec<String> = shops.iter().map(|shop| format!("https://{}", shop.control)).collect();
     let operator = Operator::start(&stage, &urls, &files.args())?;
     stage.until("2/2", |it| enforced(it) == "2/2").await?;
@@ -95,13 +79,15 @@ async fn programs_with_the_library_have_one_limit_together_and_a_share_without_t
     let passed = shops[1].passes(12).await? + shops[0].passes(5).await?;
     ensure!(passed == 8, "{passed} of the other 8 were admitted");
 
-    write(&stage, "scope: Fleet, limits: [{name: day, requests: 45, per: 24h, strategy: SlidingWindowLog}]")?;
+    stage.write_rule("scope: Fleet, limits: [{name: day, requests: 45, per: 24h, strategy: SlidingWindowLog}]")?;
     stage.until("the change", |it| it["status"]["observedGeneration"] == 2 && enforced(it) == "2/2").await?;
     let passed = shops[0].passes(10).await? + shops[1].passes(10).await?;
     ensure!(passed == 15, "{passed} instead of 15 more were admitted");
 
     // Without the operator, each of the two programs has half of the limit.
-    write(&stage, "scope: Fleet, limits: [{name: second, requests: 40, per: 1s, strategy: TokenBucket, burst: 40}]")?;
+    stage.write_rule(
+        "scope: Fleet, limits: [{name: second, requests: 40, per: 1s, strategy: TokenBucket, burst: 40}]",
+    )?;
     stage.until("the rate", |it| it["status"]["observedGeneration"] == 3 && enforced(it) == "2/2").await?;
     operator.program.kill().await?;
     for shop in &shops {
@@ -124,17 +110,17 @@ async fn a_program_with_the_library_is_limited_over_plain_http_on_loopback() -> 
     build_programs().await?;
     let mut shop = Shop::start(&[("WEIR_WAIT_FOR_CONFIG", "false".to_owned())]).await?;
     let stage = Stage { folder: tempfile::tempdir()?, name: "limits" };
-    write(&stage, "limits: [{name: day, requests: 3, per: 24h, strategy: SlidingWindowLog}]")?;
+    stage.write_rule("limits: [{name: day, requests: 3, per: 24h, strategy: SlidingWindowLog}]")?;
     let operator = Operator::start(&stage, &[format!("http://{}", shop.control)], &[])?;
     stage.until("1/1", |it| enforced(it) == "1/1").await?;
     ensure!(shop.passes(5).await? == 3, "the limit is not in force");
-    write(&stage, "limits: [{name: day, requests: 5, per: 24h, strategy: SlidingWindowLog}]")?;
+    stage.write_rule("limits: [{name: day, requests: 5, per: 24h, strategy: SlidingWindowLog}]")?;
     stage.until("the change", |it| it["status"]["observedGeneration"] == 2 && enforced(it) == "1/1").await?;
     ensure!(shop.passes(5).await? == 2, "three of five were used");
     let health = ask(&shop.listen, "/healthz").await?;
     ensure!(health.starts_with("HTTP/1.1 200"), "a route without the layer is limited: {health}");
     // The policy counts messages of WebSocket, which a layer cannot do.
-    write(&stage, "per: Message, limits: [{name: day, requests: 9, per: 24h, strategy: SlidingWindowLog}]")?;
+    stage.write_rule("per: Message, limits: [{name: day, requests: 9, per: 24h, strategy: SlidingWindowLog}]")?;
     let is_told = |it: &Value| {
         let drifted = it["status"]["enforcement"]["drifted"].as_array().and_then(|drifted| drifted.first());
         drifted.is_some_and(|pod| pod["reason"] == "Refused" && pod["message"].to_string().contains("a layer cannot"))
