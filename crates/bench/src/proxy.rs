@@ -29,8 +29,6 @@ use rustix::{
 use self::scenarios::SCENARIOS;
 use crate::report::Report;
 
-#[cfg(feature = "fleet")]
-pub(crate) use self::exchange::parse_head;
 pub(crate) use self::{
     exchange::Connection,
     lean::{LARGEST_ANSWER, PolledConnection},

@@ -15,6 +15,7 @@ use self::machine::{Machine, versions};
 use crate::stats::{Spread, figure};
 
 pub(crate) use self::{
+    machine::{go_version, program_version},
     part::{Measured, Part},
     plot::{Bars, Chart, LimitLine, Lines, Series},
 };

@@ -17,7 +17,10 @@ use clap::ValueEnum;
 
 use crate::report::{Measured, Report};
 
+#[cfg(feature = "fleet")]
+pub(crate) use self::clients::OpenLoopClient;
 pub(crate) use self::{
+    agent::{redis_store, share},
     crowd::StackArgs,
     python::{ABOUT_STORES as ABOUT_PYTHON, measure_stores as measure_python},
 };

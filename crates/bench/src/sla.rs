@@ -14,7 +14,7 @@ use self::{
 };
 use crate::{
     report::{Cell, Lines, Report, Row, Series, Table},
-    stats::{figure, quantile_ms},
+    stats::{any_quantile_ms as quantile, figure, quantile_ms},
 };
 
 pub(crate) use self::slots::Slots;
@@ -79,10 +79,6 @@ const FIGURES: [Figure; 6] = [
     ("failed-p95", "Failures, P95", "ms", |durations| quantile(&durations.failed, 950)),
     ("failed-p99", "Failures, P99", "ms", |durations| quantile(&durations.failed, 990)),
 ];
-
-fn quantile(sorted: &[Duration], per_mille: usize) -> Option<f64> {
-    (!sorted.is_empty()).then(|| quantile_ms(sorted, per_mille))
-}
 
 /// Adds the ratios at the highest load. More is better: the success rate is divided by that of the peer, and the times
 /// of the peer are divided by those of Weir.

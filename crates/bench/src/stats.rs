@@ -62,6 +62,11 @@ pub(crate) fn quantile_ms(sorted: &[Duration], per_mille: usize) -> f64 {
     quantile(sorted, per_mille).as_secs_f64() * 1e3
 }
 
+/// The quantile of durations, in milliseconds. None without values.
+pub(crate) fn any_quantile_ms(sorted: &[Duration], per_mille: usize) -> Option<f64> {
+    (!sorted.is_empty()).then(|| quantile_ms(sorted, per_mille))
+}
+
 /// P50, P95 and P99 in milliseconds; zeros without values.
 pub(crate) fn percentiles_ms(mut times: Vec<Duration>) -> [f64; 3] {
     times.sort_unstable();

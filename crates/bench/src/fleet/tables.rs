@@ -29,7 +29,7 @@ pub(super) fn report(found: &[Found], is_part: bool, load_before: &str) -> anyho
     let mut report = Report::new("fleet", "The operator with up to 10,000 pods", ABOUT, is_part)?;
     report.written_by("cargo xtask bench fleet", METHOD);
     let load = format!("{load_before} before, {} after", load_average());
-    report.add_versions([("load average".to_owned(), load)]);
+    report.add_versions([("load average", load)]);
     if let Some(largest) = found.last() {
         aims(largest, &mut report);
         report.chart(changes(largest));

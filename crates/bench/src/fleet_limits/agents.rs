@@ -1,7 +1,6 @@
 //! Ten agents and an operator as processes, with real requests: what they admit together while the operator and
 //! the connections fail.
 
-mod client;
 mod link;
 mod processes;
 mod tables;
@@ -14,15 +13,17 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
+use http::StatusCode;
 use rustix::process::Signal;
 
-use self::{client::Client, processes::Fleet};
+use self::processes::Fleet;
 use super::world::{Decision, Fault, OF_PROCESSES, Request, Run, Scenario, Traffic, Verdict, judge};
 use crate::{
     clock,
     fleet::{load_average, raise_open_files},
     proxy::start_app,
     report::Part,
+    seeds::OpenLoopClient,
 };
 
 pub(super) const ABOUT: &str = "\
@@ -63,7 +64,7 @@ pub(super) fn measure(quick: bool, operator: &Path, part: &mut Part<'_>) -> anyh
         }
         found.push(all);
     }
-    part.versions([("load average of agents".to_owned(), format!("{before} before, {} after", load_average()))]);
+    part.versions([("load average of agents", format!("{before} before, {} after", load_average()))]);
     tables::write(&found, part);
     Ok(())
 }
@@ -72,7 +73,7 @@ pub(super) fn measure(quick: bool, operator: &Path, part: &mut Part<'_>) -> anyh
 async fn run(scenario: &Scenario, seed: u64, operator: &Path, upstream: SocketAddr) -> anyhow::Result<(Traffic, Run)> {
     let traffic = scenario.traffic(seed);
     let mut fleet = Fleet::start(operator, scenario.limit, upstream).await?;
-    let clients: Vec<_> = fleet.addresses().into_iter().map(Client::new).collect();
+    let clients: Vec<_> = fleet.addresses().into_iter().map(|address| OpenLoopClient::new(address, "/")).collect();
     let decided: Arc<Mutex<Vec<(Decision, usize)>>> = Arc::default();
     let begun = clock::now();
     let micros = move || u64::try_from(clock::since(begun).as_micros()).unwrap_or(u64::MAX);
@@ -85,10 +86,12 @@ async fn run(scenario: &Scenario, seed: u64, operator: &Path, upstream: SocketAd
                 continue;
             }
             rest = later;
-            let (client, decided, pod) = (Arc::clone(&clients[request.pod]), Arc::clone(&decided), request.pod);
+            let (client, decided, pod) = (clients[request.pod].clone(), Arc::clone(&decided), request.pod);
             responses.push(tokio::spawn(async move {
                 let begun = micros();
-                let is_admitted = client.is_admitted().await?;
+                let status = client.get().await?;
+                ensure!(matches!(status.as_u16(), 200 | 429), "the agent answered {status}");
+                let is_admitted = status == StatusCode::OK;
                 let decision = Decision { begun, ended: micros(), is_admitted };
                 decided.lock().unwrap_or_else(PoisonError::into_inner).push((decision, pod));
                 anyhow::Ok(())

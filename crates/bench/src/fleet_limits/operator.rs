@@ -74,7 +74,7 @@ pub(super) fn measure(quick: bool, program: &Path, part: &mut Part<'_>) -> anyho
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let sizes = if quick { &QUICK[..] } else { &FULL[..] };
     let found = runtime.block_on(measure_all(sizes, program))?;
-    part.versions([("load average of operator".to_owned(), format!("{before} before, {} after", load_average()))]);
+    part.versions([("load average of operator", format!("{before} before, {} after", load_average()))]);
     tables::write(&found, part);
     Ok(())
 }

@@ -81,16 +81,16 @@ pub(super) fn get(path: &str, key: &str) -> String {
 
 /// The head of a response.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Head {
-    pub(crate) status: u16,
+pub(super) struct Head {
+    pub(super) status: u16,
     /// The length of the head.
-    pub(crate) length: usize,
+    pub(super) length: usize,
     /// The length of the body.
-    pub(crate) body: usize,
+    pub(super) body: usize,
 }
 
 /// Parses the head at the beginning of these bytes. None if it is incomplete.
-pub(crate) fn parse_head(bytes: &[u8]) -> anyhow::Result<Option<Head>> {
+pub(super) fn parse_head(bytes: &[u8]) -> anyhow::Result<Option<Head>> {
     let (mut status, mut body, mut length) = (None, None, 0);
     for end in memchr::memchr_iter(b'\n', bytes) {
         let line = bytes[length..end].trim_ascii_end();

@@ -6,6 +6,8 @@ use anyhow::Context as _;
 use cargo_metadata::MetadataCommand;
 use serde::{Deserialize, Serialize};
 
+use crate::proxy::output;
+
 /// The peers whose versions are reported, if this package depends on them.
 const PEERS: [&str; 9] =
     ["shot-limit", "tower-shot", "governor", "leaky-bucket", "tower", "tokio", "dashmap", "scc", "papaya"];
@@ -61,6 +63,20 @@ pub(super) fn versions() -> anyhow::Result<Vec<(String, String)>> {
         .collect();
     versions.sort();
     Ok(versions)
+}
+
+/// The version of a module that a `go.mod` requires.
+pub(crate) fn go_version(modules: &str, module: &str) -> anyhow::Result<String> {
+    let mut lines = modules.lines().map(|line| line.trim().trim_start_matches("require "));
+    let version = lines.find_map(|line| line.strip_prefix(module)?.strip_prefix(' ')?.split(' ').next());
+    Ok(version.with_context(|| format!("go.mod does not require {module}"))?.to_owned())
+}
+
+/// The version that a program reports: `v20.1.0`, or `Redis server v=7.0.1 sha=…`.
+pub(crate) fn program_version(program: &str) -> anyhow::Result<String> {
+    let text = output(Command::new(program).arg("--version"))?;
+    let version = text.split_whitespace().find_map(|word| word.strip_prefix('v'));
+    Ok(version.with_context(|| format!("{program} reports its version"))?.trim_start_matches('=').to_owned())
 }
 
 #[cfg(test)]

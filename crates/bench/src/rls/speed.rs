@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     proxy::{Cores, Cpu, Process, make_room, snapshot_of},
-    report::{Part, Report},
+    report::{Part, Report, go_version, program_version},
     stats::{float, quantile_us},
 };
 
@@ -323,14 +323,9 @@ async fn sample(target: &Target, questions: &[Vec<u8>], expected: Code, effort: 
     })
 }
 
-fn versions() -> anyhow::Result<Vec<(String, String)>> {
-    const MODULES: &str = include_str!("peers/ratelimit/go.mod");
-    let peer = MODULES.lines().find_map(|line| line.trim().strip_prefix("github.com/envoyproxy/ratelimit "));
-    let peer = peer.and_then(|version| version.split_whitespace().next()).context("the peer's version is in go.mod")?;
-    let redis = std::process::Command::new("redis-server").arg("--version").output().context("run redis-server")?;
-    let said = String::from_utf8_lossy(&redis.stdout).into_owned();
-    let redis = said.split_whitespace().find_map(|word| word.strip_prefix("v=")).unwrap_or("unknown");
-    Ok([("envoyproxy/ratelimit", peer), ("Redis", redis)].map(|(name, version)| (name.into(), version.into())).into())
+fn versions() -> anyhow::Result<[(&'static str, String); 2]> {
+    let peer = go_version(include_str!("peers/ratelimit/go.mod"), "github.com/envoyproxy/ratelimit")?;
+    Ok([("envoyproxy/ratelimit", peer), ("Redis", program_version("redis-server")?)])
 }
 
 #[cfg(test)]
@@ -339,8 +334,8 @@ mod tests {
 
     #[test]
     fn the_version_of_the_peer_is_in_its_modules() {
-        const MODULES: &str = include_str!("peers/ratelimit/go.mod");
-        assert!(MODULES.contains("github.com/envoyproxy/ratelimit v"), "{MODULES}");
+        let version = go_version(include_str!("peers/ratelimit/go.mod"), "github.com/envoyproxy/ratelimit");
+        assert!(version.is_ok_and(|version| version.starts_with('v')));
     }
 
     #[test]

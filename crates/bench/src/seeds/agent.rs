@@ -46,7 +46,7 @@ impl Policy {
     }
 }
 
-pub(super) fn redis_store(address: SocketAddr) -> Value {
+pub(crate) fn redis_store(address: SocketAddr) -> Value {
     store(&json!({ "redis": { "topology": "Standalone", "endpoints": [address.to_string()] } }))
 }
 
@@ -55,7 +55,7 @@ pub(super) fn store(backend: &Value) -> Value {
 }
 
 /// Gives a rule scope Shared, with the default for a lost store.
-pub(super) fn share(rule: &mut Value, sharers: usize) {
+pub(crate) fn share(rule: &mut Value, sharers: usize) {
     let name = rule["name"].as_str().unwrap_or_default();
     rule["shared"] = json!({
         "store": STORE,

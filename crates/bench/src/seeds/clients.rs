@@ -59,7 +59,7 @@ fn sorted(parts: &[&[Duration]]) -> Vec<Duration> {
 
 /// Sends requests over connections that it keeps, each in turn. It opens one more if all are busy.
 #[derive(Clone)]
-pub(super) struct Client {
+pub(crate) struct OpenLoopClient {
     address: SocketAddr,
     path: &'static str,
     /// The header with the key of a request, and its values, which the requests have in turn.
@@ -69,9 +69,9 @@ pub(super) struct Client {
     idle: Arc<Mutex<VecDeque<SendRequest<Empty<Bytes>>>>>,
 }
 
-impl Client {
+impl OpenLoopClient {
     /// Every request has the key 0 in the header `x-key`, until [`use_keys`](Self::use_keys) gives other keys.
-    pub(super) fn new(address: SocketAddr, path: &'static str) -> Self {
+    pub(crate) fn new(address: SocketAddr, path: &'static str) -> Self {
         let (header, keys) = (HeaderName::from_static("x-key"), [HeaderValue::from_static("0")].into());
         Self { address, path, header, keys, sent: Arc::default(), idle: Arc::default() }
     }
@@ -93,7 +93,8 @@ impl Client {
         Ok(())
     }
 
-    async fn get(&self) -> anyhow::Result<StatusCode> {
+    /// Sends a request. Returns the status of the response.
+    pub(crate) async fn get(&self) -> anyhow::Result<StatusCode> {
         // Closed ones are dropped.
         let idle = std::iter::from_fn(|| self.pop()).find(|connection| !connection.is_closed());
         let mut connection = match idle {
@@ -130,7 +131,7 @@ impl Client {
 }
 
 /// Sends the same arrivals to all clients. Between two arrivals each client has a moment of its own.
-pub(super) fn run_step(runtime: &Runtime, clients: &[Client], rate: u32, length: Duration) -> Vec<Answers> {
+pub(super) fn run_step(runtime: &Runtime, clients: &[OpenLoopClient], rate: u32, length: Duration) -> Vec<Answers> {
     let _entered = runtime.enter();
     let mut tasks: Vec<JoinSet<Ended>> = clients.iter().map(|_| JoinSet::new()).collect();
     let gap = Duration::from_secs(1) / rate;
@@ -200,7 +201,7 @@ mod tests {
     fn every_request_is_counted_once() {
         let [address] = app::start().expect("a free port");
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-        let clients = [Client::new(address, "/"), Client::new(address, AT_ONCE)];
+        let clients = [OpenLoopClient::new(address, "/"), OpenLoopClient::new(address, AT_ONCE)];
         let answers = run_step(&runtime, &clients, 200, Duration::from_millis(100));
         assert_eq!(answers.iter().map(|answers| answers.served.len()).collect::<Vec<_>>(), [20, 20]);
         assert!(answers[0].served[0] >= Duration::from_millis(24), "a slot is busy for 25 ms");
@@ -212,7 +213,7 @@ mod tests {
     fn an_app_that_is_gone_breaks_requests() {
         let address = crate::proxy::free_address().expect("a free port");
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-        let answers = run_step(&runtime, &[Client::new(address, "/")], 100, Duration::from_millis(50));
+        let answers = run_step(&runtime, &[OpenLoopClient::new(address, "/")], 100, Duration::from_millis(50));
         assert_eq!((answers[0].broken, answers[0].served.len()), (5, 0));
     }
 }

@@ -12,11 +12,11 @@ use tokio::runtime::Builder;
 
 use super::{
     agent::{Policy, WEIR, start_agent},
-    clients::{Answers, Client, run_step},
+    clients::{Answers, OpenLoopClient, run_step},
 };
 use crate::{
     proxy::{Cores, Process, bucket, free_address, more_files},
-    report::Part,
+    report::{self, Part},
     stats::float,
 };
 
@@ -87,7 +87,7 @@ pub(super) fn measure(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let addresses = proxies.iter().map(|(_, listen)| *listen);
     let paths = addresses.map(|address| (address, "/")).chain([(apps[0], app::AT_ONCE)]);
-    let clients: Vec<_> = paths.map(|(address, path)| Client::new(address, path)).collect();
+    let clients: Vec<_> = paths.map(|(address, path)| OpenLoopClient::new(address, path)).collect();
     for client in &clients {
         runtime.block_on(client.open(CONNECTIONS))?;
     }
@@ -162,9 +162,7 @@ fn go_program() -> anyhow::Result<String> {
 
 /// The version of the peer's module.
 fn go_version() -> anyhow::Result<String> {
-    let module = include_str!("peers/limiter/go.mod");
-    let line = module.lines().find_map(|line| line.strip_prefix("require golang.org/x/time "));
-    Ok(line.context("the peer's go.mod requires golang.org/x/time")?.to_owned())
+    report::go_version(include_str!("peers/limiter/go.mod"), "golang.org/x/time")
 }
 
 /// Checks that the agent admitted no more than its limit: a full bucket, and the units that the bucket earned until the

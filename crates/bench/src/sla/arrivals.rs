@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::{runtime::Runtime, task::JoinSet};
 
 use super::guards::Guard;
-use crate::clock;
+use crate::{clock, stats::float};
 
 /// One step of the load, and the results of all guards.
 pub(super) struct Step {
@@ -24,9 +24,7 @@ pub(super) struct Durations {
 
 impl Durations {
     pub(super) fn success(&self) -> f64 {
-        let count = |times: &[Duration]| f64::from(u32::try_from(times.len()).unwrap_or(u32::MAX));
-        let served = count(&self.served);
-        100.0 * served / (served + count(&self.failed)).max(1.0)
+        100.0 * float(self.served.len()) / float(self.served.len() + self.failed.len()).max(1.0)
     }
 }
 

@@ -56,5 +56,5 @@ fn row(agents: &str, load: &Load) -> Row {
 }
 
 fn counted(count: usize) -> String {
-    figure(u32::try_from(count).unwrap_or(u32::MAX).into())
+    figure(float(count))
 }

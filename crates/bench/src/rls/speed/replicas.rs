@@ -1,9 +1,9 @@
 //! Two replicas of each service, which share their limits: in one Redis, or among themselves.
 
-use std::{fs, time::Duration};
+use std::{fs, net::SocketAddr, time::Duration};
 
 use anyhow::Context as _;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     CONNECTIONS, DOMAIN, Effort, Found, IN_FLIGHT, Load, Pace, Protocol, SCENARIOS, Sample, Target, question,
@@ -14,8 +14,9 @@ use super::{
 use crate::{
     proxy::{Cores, free_address, make_room, on_a_thread},
     redis,
-    report::{Cell, Part, Row, Table},
+    report::{Cell, Part, Row, Table, go_version},
     rls::services::{PeerSettings, Service},
+    seeds::{redis_store, share},
     stats::{Spread, figure, float},
 };
 
@@ -35,7 +36,6 @@ pub(super) const UNREACHED: u64 = 1_000_000_000;
 const REPLICAS: u8 = 2;
 /// A limit that is reached, with a new value of the key each time.
 const REACHED: (&str, u64) = ("thousand", 1_000);
-const STORE: &str = "bench/limits";
 
 const AIMS: Aims =
     Aims { throughput: ("more throughput of a core than any peer", 1.0), latency: ("a lower P99 than any peer", 1.0) };
@@ -85,7 +85,7 @@ impl Contender {
                 Self::Peer => Service::peer(&place, settings(&[]))?,
                 Self::TunedPeer => Service::peer(&place, settings(super::TUNED))?,
                 Self::Gubernator => Service::gubernator(&place, number, port, Cores::Own)?,
-                Self::Weir => Service::weir(&place, &snapshot(&redis.context("a store")?.to_string()), Cores::Own)?,
+                Self::Weir => Service::weir(&place, &snapshot(redis.context("a store")?), Cores::Own)?,
             });
         }
         Ok(target)
@@ -100,23 +100,14 @@ fn config() -> String {
     format!("domain: {DOMAIN}\ndescriptors:\n{}", limits.concat())
 }
 
-fn snapshot(redis: &str) -> Value {
+fn snapshot(redis: SocketAddr) -> Value {
     let shared = |(key, requests): (&str, u64)| {
         let mut rule = rule(key, requests);
-        rule["shared"] = json!({
-            "store": STORE,
-            "counters": format!("bench/bench.{key}"),
-            "stamp": 1,
-            "onStoreLoss": "LocalShare",
-            "sharers": REPLICAS,
-        });
+        share(&mut rule, REPLICAS.into());
         rule
     };
     let mut snapshot = super::snapshot(LIMITS.map(shared));
-    snapshot["stores"] = json!([{
-        "name": STORE,
-        "backend": { "redis": { "topology": "Standalone", "endpoints": [redis] } },
-    }]);
+    snapshot["stores"] = vec![redis_store(redis)].into();
     snapshot
 }
 
@@ -218,15 +209,13 @@ fn write(admitted: &Admitted, part: &mut Part<'_>) {
 
 /// The version of Gubernator, from its modules.
 fn gubernator() -> anyhow::Result<String> {
-    const MODULES: &str = include_str!("../peers/gubernator/go.mod");
-    const MODULE: &str = "github.com/gubernator-io/gubernator/v2 ";
-    let version = MODULES.lines().find_map(|line| line.trim().strip_prefix(MODULE));
-    let version = version.and_then(|version| version.split_whitespace().next());
-    Ok(version.context("the version of Gubernator is in go.mod")?.to_owned())
+    go_version(include_str!("../peers/gubernator/go.mod"), "github.com/gubernator-io/gubernator/v2")
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::{super::DAY, *};
 
     #[test]
@@ -236,7 +225,7 @@ mod tests {
 
     #[test]
     fn all_services_have_the_same_limits() {
-        let (config, snapshot) = (config(), snapshot("127.0.0.1:1"));
+        let (config, snapshot) = (config(), snapshot(SocketAddr::from(([127, 0, 0, 1], 1))));
         for (number, (key, requests)) in LIMITS.into_iter().enumerate() {
             assert!(
                 config.contains(&format!("- key: {key}\n  rate_limit: {{ unit: day, requests_per_unit: {requests} }}"))

@@ -8,7 +8,7 @@ use tokio::runtime::Builder;
 
 use super::{FEW, Gateway, HEADER, Kind, Sample};
 use crate::{
-    seeds::clients::{Answers, Client, run_step},
+    seeds::clients::{Answers, OpenLoopClient, run_step},
     stats::percentiles_ms,
 };
 
@@ -33,7 +33,7 @@ impl Share {
 /// Sends `rate` requests a second over `connections`, each in turn.
 pub(super) fn sample(gateway: &mut Gateway, kind: Kind, connections: usize, rate: u32) -> anyhow::Result<Sample> {
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let mut client = Client::new(gateway.listen, "/small");
+    let mut client = OpenLoopClient::new(gateway.listen, "/small");
     client.use_keys(HEADER, (0..FEW.count).map(|number| FEW.address(number)))?;
     runtime.block_on(client.open(connections))?;
     let before = gateway.process.cpu()?;

@@ -9,13 +9,14 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use super::{LARGE, Limit, RATE, SMALL, delayed::delayed};
 use crate::{
     proxy::{Cores, Process, bucket, free_address},
     redis::Redis,
+    report::program_version,
     seeds::agent::{Policy, WEIR, redis_store, share, start_agent},
 };
 
@@ -162,17 +163,8 @@ fn modules() -> anyhow::Result<PathBuf> {
 
 /// The versions of Node.js, of Redis, and of the packages.
 pub(super) fn versions() -> anyhow::Result<Vec<(String, String)>> {
-    let programs = ["node", "redis-server"].map(|program| Ok((program.to_owned(), version(program)?)));
+    let programs = ["node", "redis-server"].map(|program| Ok((program.to_owned(), program_version(program)?)));
     Ok(programs.into_iter().collect::<anyhow::Result<Vec<_>>>()?.into_iter().chain(packages()?).collect())
-}
-
-fn version(program: &str) -> anyhow::Result<String> {
-    let output = Command::new(program).arg("--version").output().with_context(|| format!("run {program}"))?;
-    ensure!(output.status.success(), "{program} --version failed");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    // `v20.1.0`, or `Redis server v=7.0.1 sha=…`.
-    let version = text.split_whitespace().find_map(|word| word.strip_prefix('v'));
-    Ok(version.with_context(|| format!("{program} reports its version"))?.trim_start_matches('=').to_owned())
 }
 
 fn packages() -> anyhow::Result<Vec<(String, String)>> {

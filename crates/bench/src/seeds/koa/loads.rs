@@ -18,7 +18,7 @@ use super::{
 use crate::{
     clock,
     proxy::{Connection, Wrk},
-    seeds::clients::{Answers, Client, run_step},
+    seeds::clients::{Answers, OpenLoopClient, run_step},
     stats::{float, percentiles_ms},
 };
 
@@ -155,7 +155,7 @@ impl Load {
 
     fn open(&self, listen: &[SocketAddr], key: &str, tenths: u64, seconds: u64) -> anyhow::Result<Counted> {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        let mut clients: Vec<_> = listen.iter().map(|address| Client::new(*address, self.limit.path)).collect();
+        let mut clients: Vec<_> = listen.iter().map(|address| OpenLoopClient::new(*address, self.limit.path)).collect();
         for client in &mut clients {
             client.use_keys("x-key", std::iter::once(key.to_owned()))?;
             runtime.block_on(client.open(OPEN))?;

@@ -1,12 +1,10 @@
 //! The tables, charts and aims of the service level.
 
-use std::time::Duration;
-
 use super::{ALONE, Alone, CONTENDERS, DOCUMENT_RATE, LONG, OURS, RATES, Round, Step};
 use crate::{
     report::{Cell, Lines, Part, Row, Series, Table},
     seeds::clients::Answers,
-    stats::{Spread, figure, quantile_ms},
+    stats::{Spread, any_quantile_ms as quantile, figure},
 };
 
 /// The service level of the document.
@@ -29,10 +27,6 @@ const FIGURES: [Figure; 8] = [
     ("failed-p95", "failed, P95", "ms", |answers| quantile(&answers.failed(), 950)),
     ("refused-p99", "refused, P99", "ms", |answers| quantile(&answers.refused, 990)),
 ];
-
-fn quantile(sorted: &[Duration], per_mille: usize) -> Option<f64> {
-    (!sorted.is_empty()).then(|| quantile_ms(sorted, per_mille))
-}
 
 pub(super) fn write(steps: &[Step], alone: &Alone, part: &mut Part<'_>) {
     aims(steps, alone, part);

@@ -3,7 +3,7 @@
 use super::{AGENTS, CONTENDERS, Found, LOADS, run::Sample};
 use crate::{
     report::{Bars, Cell, Part, Row, Table},
-    stats::{Spread, figure},
+    stats::{Spread, figure, float},
 };
 
 /// A figure: its title with the unit, and its value.
@@ -60,8 +60,7 @@ pub(super) fn write(found: &Found, part: &mut Part<'_>) {
 
 /// `10`, or `1,000`.
 fn counted(count: usize) -> String {
-    let exact = u32::try_from(count).unwrap_or(u32::MAX);
-    if count < 100 { count.to_string() } else { figure(exact.into()) }
+    if count < 100 { count.to_string() } else { figure(float(count)) }
 }
 
 fn aims(found: &Found, part: &mut Part<'_>) {
