@@ -180,6 +180,7 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
+    use crate::workspace::files_below;
 
     /// Reads the rows of the table: the parser, its target and its oracle.
     fn rows(contributing: &str) -> Vec<[String; 3]> {
@@ -236,12 +237,7 @@ mod tests {
 
     /// Collects the names of the target and the test for every `Target::new` in a test file.
     fn collect(folder: &Path, found: &mut BTreeSet<(String, String)>) {
-        for entry in fs::read_dir(folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                collect(&path, found);
-                continue;
-            }
+        for path in files_below(folder).expect("a folder") {
             let name = path.display().to_string();
             let is_target = name.ends_with("fuzz.rs") || name.contains("/fuzz/");
             let is_own =

@@ -22,7 +22,7 @@ use serde::Deserialize as _;
 use serde_yaml::Value;
 
 use self::{commands::Commands, figures::Results, markdown::Page};
-use crate::workspace::{DEBUG_BUILD, Workspace};
+use crate::workspace::{DEBUG_BUILD, Workspace, files_below};
 
 /// The folders with pages, and single pages.
 const PAGES: [&str; 7] =
@@ -105,14 +105,10 @@ fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 /// Reads all pages, by path.
 fn read(root: &Path) -> anyhow::Result<BTreeMap<String, Page>> {
     let mut pages = BTreeMap::new();
-    let mut places: Vec<PathBuf> = PAGES.iter().map(|place| root.join(place)).collect();
-    while let Some(place) = places.pop() {
-        if place.is_dir() {
-            let entries = fs::read_dir(&place).with_context(|| format!("read {}", place.display()))?;
-            places.extend(entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?);
-        } else if place.extension().is_some_and(|extension| extension == "md") {
-            let text = fs::read_to_string(&place).with_context(|| format!("read {}", place.display()))?;
-            let name = place.strip_prefix(root).unwrap_or(&place).display().to_string();
+    for place in PAGES {
+        for file in files_below(&root.join(place))?.iter().filter(|it| it.extension().is_some_and(|it| it == "md")) {
+            let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+            let name = file.strip_prefix(root).unwrap_or(file).display().to_string();
             pages.insert(name, Page::parse(&text));
         }
     }

@@ -57,6 +57,36 @@ impl Workspace {
     }
 }
 
+/// The folders without files of this project.
+const FOREIGN: [&str; 3] = ["target", "node_modules", ".git"];
+
+/// All files below a folder, or the file itself, sorted. Files of other projects are left out.
+pub(crate) fn files_below(place: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let (mut files, mut places) = (Vec::new(), vec![place.to_owned()]);
+    while let Some(place) = places.pop() {
+        if place.is_dir() {
+            for entry in std::fs::read_dir(&place).with_context(|| format!("list {}", place.display()))? {
+                let path = entry?.path();
+                places.extend((!FOREIGN.iter().any(|foreign| path.ends_with(foreign))).then_some(path));
+            }
+        } else if place.exists() {
+            files.push(place);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Copies the files of a folder. Other files in the target folder stay.
+pub(crate) fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<()> {
+    for file in files_below(from)? {
+        let copy = to.join(file.strip_prefix(from).unwrap_or(&file));
+        std::fs::create_dir_all(copy.parent().unwrap_or(to)).with_context(|| format!("make {}", to.display()))?;
+        std::fs::copy(&file, copy).with_context(|| format!("copy {}", file.display()))?;
+    }
+    Ok(())
+}
+
 /// The arguments of cargo that build programs in debug. They select all packages, as the stage `unit` does. With another
 /// selection, cargo would choose other features for the dependencies and compile them again, which takes minutes.
 pub(crate) const DEBUG_BUILD: &str = "build --locked --workspace";

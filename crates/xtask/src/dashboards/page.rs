@@ -14,7 +14,10 @@ use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use super::prometheus::Series;
-use crate::{children::succeed, workspace::Workspace};
+use crate::{
+    children::succeed,
+    workspace::{Workspace, copy_folder},
+};
 
 const SOURCE: &str = "e2e/panels";
 const LOCK: &str = "package-lock.json";
@@ -99,7 +102,7 @@ impl Page {
     /// folder.
     pub(super) async fn build(workspace: &Workspace, interrupt: &CancellationToken) -> anyhow::Result<Self> {
         let folder = workspace.target().join("panels");
-        copy(&workspace.root().join(SOURCE), &folder)?;
+        copy_folder(&workspace.root().join(SOURCE), &folder)?;
         let page = Self { folder, interrupt: interrupt.clone() };
         let lock = fs::read(page.folder.join(LOCK)).with_context(|| format!("read {SOURCE}/{LOCK}"))?;
         let installed = page.folder.join(INSTALLED);
@@ -128,21 +131,4 @@ impl Page {
         let name = format!("{program} {} in {}", args.join(" "), self.folder.display());
         succeed(&name, &mut command, &self.interrupt).await
     }
-}
-
-/// Copies the files of a folder, recursively. Other files in the target folder stay.
-fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(to).with_context(|| format!("make {}", to.display()))?;
-    for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_name() == "node_modules" {
-            // A user who has tested the page manually has left this folder.
-        } else if entry.file_type()?.is_dir() {
-            copy(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), &target).with_context(|| format!("copy {}", entry.path().display()))?;
-        }
-    }
-    Ok(())
 }

@@ -24,7 +24,11 @@ use super::{
     policy::PolicyFile,
     screen::Screen,
 };
-use crate::{children::Child, clock, workspace::Workspace};
+use crate::{
+    children::Child,
+    clock,
+    workspace::{Workspace, copy_folder},
+};
 
 const AGENTS: usize = 2;
 /// The label of these agents, which the demo's policies select.
@@ -52,7 +56,7 @@ impl Cast {
     pub(crate) fn new(workspace: &Workspace, policies_of: &str) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("weir-demo-").tempdir().context("make a temporary folder")?;
         let policies = folder.path().join("policies");
-        copy(&workspace.root().join(policies_of), &policies)?;
+        copy_folder(&workspace.root().join(policies_of), &policies)?;
         let policy = PolicyFile::find(&policies)?;
         Ok(Self {
             folder,
@@ -323,14 +327,4 @@ impl Cast {
     fn log_path(&self, name: &str) -> PathBuf {
         self.folder.path().join(format!("{name}.log"))
     }
-}
-
-fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(to).with_context(|| format!("make {}", to.display()))?;
-    for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
-        let entry = entry?;
-        fs::copy(entry.path(), to.join(entry.file_name()))
-            .with_context(|| format!("copy {}", entry.path().display()))?;
-    }
-    Ok(())
 }

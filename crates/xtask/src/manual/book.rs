@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 
 use super::{Fault, markdown::relative_to};
-use crate::debian::Missing;
+use crate::{debian::Missing, workspace::files_below};
 
 /// The output folder in book.toml.
 const SITE: &str = "target/manual";
@@ -69,18 +69,10 @@ fn values<'a>(line: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
 /// Reads all pages, by their path within the site.
 fn read(site: &Path) -> anyhow::Result<BTreeMap<String, Page>> {
     let mut pages = BTreeMap::new();
-    let mut folders = vec![site.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))? {
-            let place = entry?.path();
-            if place.is_dir() {
-                folders.push(place);
-            } else if place.extension().is_some_and(|extension| extension == "html") {
-                let html = fs::read_to_string(&place).with_context(|| format!("read {}", place.display()))?;
-                let name = place.strip_prefix(site).unwrap_or(&place).display().to_string();
-                pages.insert(name, Page::parse(&html));
-            }
-        }
+    for place in files_below(site)?.into_iter().filter(|place| place.extension().is_some_and(|it| it == "html")) {
+        let html = fs::read_to_string(&place).with_context(|| format!("read {}", place.display()))?;
+        let name = place.strip_prefix(site).unwrap_or(&place).display().to_string();
+        pages.insert(name, Page::parse(&html));
     }
     Ok(pages)
 }

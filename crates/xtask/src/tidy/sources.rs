@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 use super::{Violation, examples};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, files_below};
 
 /// The maximum number of lines of code in a file, without comments, blank lines and tests. A longer file contains more
 /// than one idea.
@@ -153,23 +153,8 @@ pub(super) fn holds_only_tests(place: &str) -> bool {
 }
 
 pub(super) fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    if !folder.is_dir() {
-        return Ok(files);
-    }
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))? {
-            let path = entry?.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                files.push(path);
-            }
-        }
-    }
-    files.sort();
-    Ok(files)
+    let is_rust = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "rs");
+    Ok(files_below(folder)?.into_iter().filter(is_rust).collect())
 }
 
 pub(super) fn place(workspace: &Workspace, path: &Path) -> String {

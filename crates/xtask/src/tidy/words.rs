@@ -1,14 +1,11 @@
 //! Checks that texts do not use certain words. Each of these words has a plain replacement, which every reader knows.
 
-use std::{
-    ffi::OsStr,
-    path::{Path, PathBuf},
-};
+use std::{ffi::OsStr, path::Path};
 
 use anyhow::Context as _;
 
 use super::Violation;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, files_below};
 
 /// A refused word, in lower case, and its replacement.
 const WORDS: [(&str, &str); 34] = [
@@ -53,15 +50,12 @@ const EXTENSIONS: [&str; 12] = ["go", "lua", "md", "mjs", "rs", "sh", "toml", "t
 /// The name of a Dockerfile, or its extension, as in `agent.Dockerfile`.
 const DOCKERFILE: &str = "Dockerfile";
 
-/// The folders without files of this project.
-const FOREIGN: [&str; 3] = ["target", "node_modules", ".git"];
-
 /// This file, which must contain the words.
 const HERE: &str = "crates/xtask/src/tidy/words.rs";
 
 pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Violation>> {
     let mut violations = Vec::new();
-    for path in files(workspace.root())? {
+    for path in files_below(workspace.root())?.into_iter().filter(|path| is_ours(path)) {
         let place = path.strip_prefix(workspace.root()).unwrap_or(&path).display().to_string();
         if place != HERE {
             let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
@@ -98,23 +92,6 @@ fn holds(line: &str, word: &str) -> bool {
 fn is_ours(path: &Path) -> bool {
     let is_known = |extension: &OsStr| extension == DOCKERFILE || EXTENSIONS.iter().any(|known| extension == *known);
     path.file_name().is_some_and(|name| name == DOCKERFILE) || path.extension().is_some_and(is_known)
-}
-
-fn files(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let (mut files, mut folders) = (Vec::new(), vec![root.to_owned()]);
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))? {
-            let entry = entry?;
-            let (path, kind) = (entry.path(), entry.file_type()?);
-            if kind.is_dir() && !FOREIGN.iter().any(|foreign| path.ends_with(foreign)) {
-                folders.push(path);
-            } else if kind.is_file() && is_ours(&path) {
-                files.push(path);
-            }
-        }
-    }
-    files.sort();
-    Ok(files)
 }
 
 #[cfg(test)]
