@@ -12,7 +12,7 @@ use anyhow::{Context as _, ensure};
 /// Also enough for an app that has requests of a thousand connections to answer first.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LARGEST_HEAD: usize = 16 * 1024;
-const LENGTH: &[u8] = b"content-length:";
+const MOST_FIELDS: usize = 64;
 
 pub(crate) struct Connection {
     stream: TcpStream,
@@ -91,30 +91,15 @@ pub(super) struct Head {
 
 /// Parses the head at the beginning of these bytes. None if it is incomplete.
 pub(super) fn parse_head(bytes: &[u8]) -> anyhow::Result<Option<Head>> {
-    let (mut status, mut body, mut length) = (None, None, 0);
-    for end in memchr::memchr_iter(b'\n', bytes) {
-        let line = bytes[length..end].trim_ascii_end();
-        length = end + 1;
-        if line.is_empty() {
-            let (status, body) = status.zip(body).context("a head without a status or a length")?;
-            return Ok(Some(Head { status, length, body }));
-        } else if status.is_none() {
-            let code = line
-                .strip_prefix(b"HTTP/1.1 ")
-                .and_then(|line| number(line.get(..3)?))
-                .and_then(|code| code.try_into().ok());
-            status = Some(code.with_context(|| format!("not understood: {}", String::from_utf8_lossy(line)))?);
-        } else if let Some((name, value)) = line.split_at_checked(LENGTH.len())
-            && name.eq_ignore_ascii_case(LENGTH)
-        {
-            body = number(value);
-        }
-    }
-    Ok(None)
-}
-
-fn number(text: &[u8]) -> Option<usize> {
-    str::from_utf8(text).ok()?.trim().parse().ok()
+    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+    let mut response = httparse::Response::new(&mut fields);
+    let parsed = response.parse(bytes);
+    let parsed = parsed.with_context(|| format!("not understood: {}", String::from_utf8_lossy(bytes)))?;
+    let httparse::Status::Complete(length) = parsed else { return Ok(None) };
+    let body = response.headers.iter().find(|field| field.name.eq_ignore_ascii_case("content-length"));
+    let body = body.and_then(|field| str::from_utf8(field.value).ok()?.trim().parse().ok());
+    let (status, body) = response.code.zip(body).context("a head without a status or a length")?;
+    Ok(Some(Head { status, length, body }))
 }
 
 #[cfg(test)]
