@@ -172,7 +172,7 @@ fn unreadable(port: &Guarded, why: &str) -> String {
     format!(
         "port {} is not plain HTTP ({why}), and the agent reads only plain HTTP: set weir.dev/inject: disabled, or, if the \
          app speaks HTTP there, name the port in annotation weir.dev/port",
-        port.name.as_ref().map_or_else(|| port.number.to_string(), Clone::clone),
+        port.shown(),
     )
 }
 
@@ -183,16 +183,17 @@ fn choose(ports: &[Guarded]) -> Result<Guarded, String> {
     }
     match (named.pop(), ports.len()) {
         (Some(only), 1) => Ok(only),
+        // The other ports could be the app's, and this one could be for metrics.
+        (Some(only), _) if named.is_empty() && only.says_http() => Ok(only),
         (None, 0) => Err("no container port to guard: declare the app's port with a name, or give its number in \
                           annotation weir.dev/port"
             .to_owned()),
         (None, _) => Err("its ports have no names: give a name to the one that Services use and target it by that \
                           name, or give its number in annotation weir.dev/port"
             .to_owned()),
-        (Some(last), _) if named.is_empty() => Ok(last),
-        (Some(last), _) => {
-            let names: Vec<String> = named.into_iter().chain([last]).filter_map(|port| port.name).collect();
-            Err(format!("several ports are possible ({}): name one in annotation weir.dev/port", names.join(", ")))
+        (Some(_), _) => {
+            let ports: Vec<String> = ports.iter().map(Guarded::shown).collect();
+            Err(format!("several ports are possible ({}): name one in annotation weir.dev/port", ports.join(", ")))
         }
     }
 }
@@ -209,8 +210,7 @@ fn tcp_ports(place: Place, container: &Container) -> impl Iterator<Item = Guarde
 impl Guarded {
     /// Returns the reason why the port is not plain HTTP, if something shows that.
     fn other_protocol(&self, spec: &PodSpec) -> Option<String> {
-        let protocol = self.name.as_deref().and_then(|name| name.split('-').next());
-        if let Some(protocol) = protocol.filter(|protocol| OTHER_PROTOCOLS.contains(protocol)) {
+        if let Some(protocol) = self.protocol().filter(|protocol| OTHER_PROTOCOLS.contains(protocol)) {
             return Some(format!("its name begins with {protocol}"));
         }
         let is_https = |get: &&HTTPGetAction| get.scheme.as_deref() == Some("HTTPS");
@@ -218,12 +218,25 @@ impl Guarded {
             return Some("a probe or hook uses HTTPS there".to_owned());
         }
         // A name or a probe that says HTTP counts more than the number.
-        let says_http = protocol.is_some_and(|protocol| protocol.starts_with("http") || protocol.starts_with("grpc"));
-        if says_http || self.http_gets(spec).next().is_some() {
+        if self.says_http() || self.http_gets(spec).next().is_some() {
             return None;
         }
         let (_, other) = OTHER_PORTS.iter().find(|(number, _)| *number == self.number)?;
         Some(format!("{} is the port of {other}", self.number))
+    }
+
+    /// Returns the part of the name that can be a protocol.
+    fn protocol(&self) -> Option<&str> {
+        self.name.as_deref()?.split('-').next()
+    }
+
+    fn says_http(&self) -> bool {
+        self.protocol().is_some_and(|protocol| protocol.starts_with("http") || protocol.starts_with("grpc"))
+    }
+
+    /// Returns the name or the number, for messages.
+    fn shown(&self) -> String {
+        self.name.clone().unwrap_or_else(|| self.number.to_string())
     }
 
     /// Removes the name from the app's container, and writes the number into its probes and hooks.

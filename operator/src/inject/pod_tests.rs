@@ -313,7 +313,15 @@ fn which_port_is_guarded() {
     for (what, ports, annotations, upstream, name, warns) in [
         ("the port named http", three.clone(), vec![], 80, "http", false),
         ("the only TCP port", udp, vec![], 80, "web", false),
-        ("the only port with a name", mixed, vec![], 80, "web", false),
+        ("the only port with a name, of those that can be HTTP", mixed, vec![], 80, "web", false),
+        (
+            "the only name, and it says HTTP",
+            json!([{"containerPort": 8080}, {"name": "http-api", "containerPort": 80}]),
+            vec![],
+            80,
+            "http-api",
+            false,
+        ),
         ("by name", two.clone(), vec![(port, "admin")], 9000, "admin", false),
         ("by the number of a port with a name", two, vec![(port, "9000")], 9000, "admin", false),
         ("by the number of a port without a name", three, vec![(port, "81")], 81, "weir-proxy", true),
@@ -404,6 +412,11 @@ fn pods_that_get_no_agent_and_why() {
             "several",
             app(&json!([{"name": "a", "containerPort": 1}, {"name": "b", "containerPort": 2}])),
             "(a, b): name one",
+        ),
+        (
+            "a name for metrics only",
+            app(&json!([{"name": "metrics", "containerPort": 9090}, {"containerPort": 8080}])),
+            "several ports are possible (metrics, 8080): name one",
         ),
         ("8480", own(8480), "container app has a port that the agent needs (8480, 8481, 8482)"),
         ("8482", own(8482), "container app has a port that the agent needs"),
