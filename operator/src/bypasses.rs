@@ -68,7 +68,7 @@ fn judge(policies: &[RateLimitPolicy]) -> anyhow::Result<String> {
         bail!("requests can bypass the limits of {} of {} policies:{}", ways.len(), policies.len(), ways.concat());
     }
     let note = if notes.is_empty() { String::new() } else { format!("; but look at these:{}", notes.concat()) };
-    Ok(format!("no Service and no policy lets requests bypass the limits of {} policies{note}", policies.len()))
+    Ok(format!("no Service, hostPort or policy lets requests bypass the limits of {} policies{note}", policies.len()))
 }
 
 #[cfg(test)]
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn headless_services_are_noted_but_do_not_fail() {
-        assert_eq!(judge(&[]).unwrap(), "no Service and no policy lets requests bypass the limits of 0 policies");
+        assert_eq!(judge(&[]).unwrap(), "no Service, hostPort or policy lets requests bypass the limits of 0 policies");
         let noted = judge(&[policy("a", Some(HEADLESS_SERVICE)), policy("b", None)]).unwrap();
         assert!(noted.ends_with("of 2 policies; but look at these:\n  shop/a: see a"), "{noted}");
     }

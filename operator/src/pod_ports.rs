@@ -4,15 +4,32 @@
 //! which the pod's agent and app listen. The pods of one template have the same ports. An agent cannot refuse requests
 //! that reach the app directly over the pod's network, so Weir can only report such a bypass.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use k8s_openapi::{api::core::v1 as core, apimachinery::pkg::util::intstr::IntOrString};
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{SeqAccess, Visitor},
+};
 
+/// The agent's program, and the usual name of its container.
+const AGENT: &str = "weir-agent";
+/// The subcommand of the agent's program that serves Envoy.
+const SERVICE: &str = "rls";
+/// The addresses of an agent.
+const LISTEN: Setting = Setting { flag: "--listen", variable: "WEIR_LISTEN", default: "[::]:8480" };
+const UPSTREAM: Setting = Setting { flag: "--upstream", variable: "WEIR_UPSTREAM", default: "127.0.0.1:8080" };
 /// The init container that redirects requests for the guarded port to the agent.
 const REDIRECT: &str = "weir-redirect";
 /// The annotation `allowed` of a Service that bypasses the agent intentionally.
 pub const BYPASS_ANNOTATION: &str = "weir.dev/bypass";
+
+/// A flag of the agent, its variable and its default.
+struct Setting {
+    flag: &'static str,
+    variable: &'static str,
+    default: &'static str,
+}
 
 /// The ports of a pod's agent and of the app behind it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,6 +40,8 @@ pub struct PodPorts {
     pub agent: u16,
     /// The numbers of the named container ports.
     pub names: BTreeMap<String, u16>,
+    /// The port of the node that leads to the guarded port.
+    pub host_port: Option<u16>,
 }
 
 /// The parts of a container that concern ports.
@@ -35,8 +54,17 @@ pub struct Container {
     command: Vec<String>,
     #[serde(default)]
     args: Vec<String>,
+    #[serde(default, deserialize_with = "addresses")]
+    env: Vec<Variable>,
     #[serde(default)]
     ports: Vec<ContainerPort>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Variable {
+    name: String,
+    /// `None` if the value comes from another object.
+    value: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -44,31 +72,61 @@ pub struct Container {
 struct ContainerPort {
     name: Option<String>,
     container_port: u16,
+    host_port: Option<u16>,
+    protocol: Option<String>,
 }
 
 impl PodPorts {
-    /// Returns the ports of a pod with these containers. The agent is the container with `--listen` and an `--upstream`
-    /// on loopback.
+    /// Returns the ports of a pod with these containers. The agent is the container with an upstream on loopback, in its
+    /// flags or variables. The container with the agent's name or program can omit them.
     pub fn of(containers: &[Container], init_containers: &[Container]) -> Self {
         let all = || containers.iter().chain(init_containers);
         let agent = all().find_map(|container| {
-            let upstream = container.flag("--upstream").filter(|upstream| is_loopback(upstream))?;
-            Some((port(container.flag("--listen")?)?, port(upstream)?))
+            let [listen, upstream] = container.addresses()?;
+            is_loopback(upstream).then_some((port(listen)?, port(upstream)?))
         });
         let Some((agent, guarded)) = agent else { return Self::default() };
         // A Service looks in the containers first, and not in init containers that complete.
         let sidecars = init_containers.iter().filter(|container| container.restart_policy.as_deref() == Some("Always"));
         let named = containers.iter().chain(sidecars).flat_map(|container| &container.ports);
         let mut names = BTreeMap::new();
-        for (name, number) in named.filter_map(|port| Some((port.name.clone()?, port.container_port))) {
+        for (name, number) in named.clone().filter_map(|port| Some((port.name.clone()?, port.container_port))) {
             names.entry(name).or_insert(number);
         }
-        let is_redirected = init_containers.iter().any(|container| container.name == REDIRECT);
-        Self { guarded: (!is_redirected).then_some(guarded), agent, names }
+        if init_containers.iter().any(|container| container.name == REDIRECT) {
+            return Self { guarded: None, agent, names, host_port: None };
+        }
+        let is_open = |port: &&ContainerPort| port.container_port == guarded && is_tcp(port.protocol.as_deref());
+        let host_port = named.filter(is_open).find_map(|port| port.host_port.filter(|number| *number > 0));
+        Self { guarded: Some(guarded), agent, names, host_port }
     }
 }
 
 impl Container {
+    /// Returns the addresses of an agent: on which it listens, and of the app. `None` if the container is no agent, or
+    /// if another object contains an address.
+    fn addresses(&self) -> Option<[&str; 2]> {
+        let program = self.command.first().map(|program| program.rsplit('/').next().unwrap_or_default());
+        let has_upstream = self.flag(UPSTREAM.flag).is_some() || self.variable(UPSTREAM.variable).is_some();
+        // The rate limit service has no app.
+        let is_service = self.command.iter().chain(&self.args).any(|word| word == SERVICE);
+        let is_agent = !is_service && (has_upstream || self.name == AGENT || program == Some(AGENT));
+        is_agent.then_some([self.address(&LISTEN)?, self.address(&UPSTREAM)?])
+    }
+
+    fn address(&self, setting: &Setting) -> Option<&str> {
+        match (self.flag(setting.flag), self.variable(setting.variable)) {
+            (Some(value), _) => Some(value),
+            (None, Some(variable)) => variable.value.as_deref(),
+            (None, None) => Some(setting.default),
+        }
+    }
+
+    /// Returns the variable of this name. The last one counts.
+    fn variable(&self, name: &str) -> Option<&Variable> {
+        self.env.iter().rev().find(|variable| variable.name == name)
+    }
+
     /// Returns the value of `--flag=value` or `--flag value`.
     fn flag(&self, flag: &str) -> Option<&str> {
         let words: Vec<&str> = self.command.iter().chain(&self.args).map(String::as_str).collect();
@@ -78,8 +136,38 @@ impl Container {
     }
 }
 
+/// Reads the variables with addresses. Others, such as a snapshot, can be large, and a page of a listing has hundreds of
+/// pods.
+fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Variable>, D::Error> {
+    struct Addresses;
+
+    impl<'de> Visitor<'de> for Addresses {
+        type Value = Vec<Variable>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of variables")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut variables = Vec::new();
+            while let Some(variable) = list.next_element::<Variable>()? {
+                if [LISTEN.variable, UPSTREAM.variable].contains(&variable.name.as_str()) {
+                    variables.push(variable);
+                }
+            }
+            Ok(variables)
+        }
+    }
+
+    deserializer.deserialize_seq(Addresses)
+}
+
 fn port(address: &str) -> Option<u16> {
     address.rsplit_once(':')?.1.parse().ok()
+}
+
+fn is_tcp(protocol: Option<&str>) -> bool {
+    protocol.is_none_or(|protocol| protocol == "TCP")
 }
 
 fn is_loopback(address: &str) -> bool {
@@ -131,6 +219,13 @@ pub enum Bypass {
         /// The agent's port.
         agent: u16,
     },
+    /// A port of the node that leads to the app.
+    HostPort {
+        /// The node's port.
+        port: u16,
+        /// The app's port.
+        app: u16,
+    },
     /// A rule of another policy on the same pods that admits every request.
     Policy {
         /// The name of that policy.
@@ -148,8 +243,8 @@ impl Bypass {
     }
 }
 
-impl std::fmt::Display for Bypass {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Bypass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Port { service, port, app, agent } => write!(
                 f,
@@ -161,11 +256,23 @@ impl std::fmt::Display for Bypass {
                 "the names of headless Service {service} lead to the pods, where port {app} is the app's, past the agent: let \
                  clients use port {agent}, the app listen on 127.0.0.1 only, or set weir.dev/redirect: enabled on the pods"
             ),
+            Self::HostPort { port, app } => write!(
+                f,
+                "hostPort {port} of the nodes leads to port {app} of the pods, past the agent: remove the hostPort and use a \
+                 Service, or set weir.dev/redirect: enabled on the pods"
+            ),
             Self::Policy { policy, rule } => write!(
                 f,
                 "rule {rule} of policy {policy} lets every request to these pods through: give it a narrower match, or remove it"
             ),
         }
+    }
+}
+
+impl PodPorts {
+    /// Returns the bypass that the pods themselves open.
+    pub fn bypass(&self) -> Option<Bypass> {
+        Some(Bypass::HostPort { port: self.host_port?, app: self.guarded? })
     }
 }
 
@@ -176,13 +283,12 @@ impl Service {
         let annotations = object.metadata.annotations.as_ref();
         let port = |port: &core::ServicePort| {
             let number = u16::try_from(port.port).ok()?;
-            let is_tcp = port.protocol.as_deref().is_none_or(|protocol| protocol == "TCP");
             let target = match &port.target_port {
                 None => Target::Number(number),
                 Some(IntOrString::Int(target)) => Target::Number(u16::try_from(*target).ok()?),
                 Some(IntOrString::String(name)) => Target::Name(name.clone()),
             };
-            is_tcp.then_some(Port { number, target })
+            is_tcp(port.protocol.as_deref()).then_some(Port { number, target })
         };
         Self {
             headless: spec.and_then(|spec| spec.cluster_ip.as_deref()) == Some("None"),

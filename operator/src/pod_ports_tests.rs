@@ -23,7 +23,7 @@ fn service(spec: &Value) -> Service {
 fn the_ports_of_agent_and_app_are_read_from_the_arguments() {
     let names = [("http", 8480), ("weir-control", 8481), ("metrics", 9090)];
     let names: BTreeMap<_, _> = names.map(|(name, port)| (name.to_owned(), port)).into();
-    assert_eq!(injected(), PodPorts { guarded: Some(8080), agent: 8480, names });
+    assert_eq!(injected(), PodPorts { guarded: Some(8080), agent: 8480, names, host_port: None });
     for (what, agent, expected) in [
         (
             "a sidecar added by the user",
@@ -42,6 +42,29 @@ fn the_ports_of_agent_and_app_are_read_from_the_arguments() {
         ),
         ("an app with such a flag", json!({"name": "a", "args": ["--listen=:80"]}), (None, 0)),
         ("none", json!({"name": "a"}), (None, 0)),
+        ("an agent by its name, with the defaults", json!({"name": "weir-agent"}), (Some(8080), 8480)),
+        (
+            "an agent by its program",
+            json!({"name": "a", "command": ["/usr/local/bin/weir-agent"], "args": ["--listen=:9"]}),
+            (Some(8080), 9),
+        ),
+        (
+            "variables",
+            json!({"name": "a", "env": [{"name": "X", "value": "1"}, {"name": "WEIR_LISTEN", "value": "0.0.0.0:9"},
+                {"name": "WEIR_UPSTREAM", "value": "127.0.0.1:81"}]}),
+            (Some(81), 9),
+        ),
+        (
+            "a flag and its variable",
+            json!({"name": "a", "args": ["--upstream=[::1]:3"], "env": [{"name": "WEIR_UPSTREAM", "value": "[::1]:4"}]}),
+            (Some(3), 8480),
+        ),
+        (
+            "an address in another object",
+            json!({"name": "weir-agent", "env": [{"name": "WEIR_UPSTREAM", "valueFrom": {"configMapKeyRef": {}}}]}),
+            (None, 0),
+        ),
+        ("the rate limit service", json!({"name": "weir-agent", "args": ["rls", "--listen=:8081"]}), (None, 0)),
     ] {
         let pod_ports = pod_ports(json!([agent]), json!([]));
         assert_eq!((pod_ports.guarded, pod_ports.agent), expected, "{what}");
@@ -113,4 +136,21 @@ fn a_name_belongs_to_the_container_that_a_service_finds() {
     assert_eq!(name(json!([agent]), json!([ended, sidecar])), 8480);
     let unnamed = json!({"name": "a", "args": ["--listen=:8480", "--upstream=127.0.0.1:80"]});
     assert_eq!(name(json!([unnamed]), json!([sidecar])), 80, "the Service leads past the agent");
+}
+
+#[test]
+fn a_port_of_the_node_leads_to_the_app() {
+    let agent = json!({"name": "weir-agent", "args": ["--listen=:8480", "--upstream=127.0.0.1:8080"]});
+    let of = |port: &Value, init: Value| pod_ports(json!([agent, {"name": "app", "ports": [port]}]), init).bypass();
+    let past = Some(Bypass::HostPort { port: 80, app: 8080 });
+    for (what, port, expected) in [
+        ("the app's port", json!({"containerPort": 8080, "hostPort": 80}), past),
+        ("no hostPort", json!({"containerPort": 8080}), None),
+        ("another port", json!({"containerPort": 9090, "hostPort": 80}), None),
+        ("not TCP", json!({"containerPort": 8080, "hostPort": 80, "protocol": "UDP"}), None),
+    ] {
+        assert_eq!(of(&port, json!([])), expected, "{what}");
+    }
+    let open = json!({"containerPort": 8080, "hostPort": 80});
+    assert_eq!(of(&open, json!([{"name": "weir-redirect"}])), None, "a redirect");
 }

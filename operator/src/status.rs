@@ -292,9 +292,10 @@ pub fn bypassable(bypasses: &[Bypass]) -> Option<Said> {
     let reason = match bypasses.iter().find(|way| way.is_main_way()).or(bypasses.first())? {
         Bypass::Port { .. } => "ServicePort",
         Bypass::Names { .. } => HEADLESS_SERVICE,
+        Bypass::HostPort { .. } => "HostPort",
         Bypass::Policy { .. } => "OtherPolicy",
     };
-    let is_service = |way: &&Bypass| !matches!(way, Bypass::Policy { .. });
+    let is_service = |way: &&Bypass| matches!(way, Bypass::Port { .. } | Bypass::Names { .. });
     let meant = bypasses
         .iter()
         .find(is_service)

@@ -220,6 +220,12 @@ fn a_bypass_is_reported_and_a_main_way_prevents_enforced() {
             "port 80 of Service web leads to port 8080 of the pods, past the agent",
         ),
         (names, "HeadlessService", ("True", "Enforced"), "headless Service web"),
+        (
+            Bypass::HostPort { port: 80, app: 8080 },
+            "HostPort",
+            ("False", "Bypassed"),
+            "hostPort 80 of the nodes leads to port 8080 of the pods, past the agent",
+        ),
         (policy, "OtherPolicy", ("False", "Bypassed"), "rule all of policy open lets every request"),
     ] {
         let facts = Facts { bypasses: &[way], ..facts(&compiled) };

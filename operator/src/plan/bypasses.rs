@@ -12,7 +12,7 @@ use crate::{
     world::{Membership, ObjectKey, Workload, WorkloadKind, World},
 };
 
-/// Returns the bypasses through Services and other policies, each once.
+/// Returns the bypasses through Services, ports of nodes and other policies, each once.
 pub(super) fn bypasses<'a>(
     world: &World,
     policy: &ObjectKey,
@@ -32,6 +32,9 @@ pub(super) fn bypasses<'a>(
         }
     }
     for cohort in cohorts {
+        if let Membership::Pod(_, pod_ports) = &*cohort.membership {
+            ways.extend(pod_ports.bypass());
+        }
         let others = cohort.content.policies.iter();
         for other in others.filter(|other| *other.name != *policy.name) {
             let is_open = |rule: &&Rule| {

@@ -21,7 +21,7 @@ fn member(labels: BTreeMap<String, String>) -> Membership {
 
 /// Returns the ports of a template with an agent at 8480 in front of an app at 8080.
 fn guarded(labels: BTreeMap<String, String>) -> Membership {
-    Membership::Pod(labels, PodPorts { guarded: Some(8080), agent: 8480, names: BTreeMap::new() })
+    Membership::Pod(labels, PodPorts { guarded: Some(8080), agent: 8480, names: BTreeMap::new(), host_port: None })
 }
 
 fn service(labels: BTreeMap<String, String>, target_port: u16) -> (Option<Selector>, Service) {
@@ -395,6 +395,16 @@ fn bypasses_follow_services_pods_and_policies() {
     assert_eq!(ways(&mut world, Change::Pod(key("a"), None)), [], "a policy without pods has no bypass");
     assert_eq!(ways(&mut world, Change::Pod(key("a"), Some(pod))), past);
     assert_eq!(ways(&mut world, Change::Service(key("web"), None)), []);
+    let open = PodPorts { guarded: Some(8080), agent: 8480, names: BTreeMap::new(), host_port: Some(80) };
+    let on_node = Pod {
+        uid: "b".to_owned(),
+        membership: Membership::Pod(web.clone(), open).into(),
+        agent: at("http://2:1"),
+        store_secrets: None,
+    };
+    let past_it = vec![Bypass::HostPort { port: 80, app: 8080 }];
+    assert_eq!(ways(&mut world, Change::Pod(key("b"), Some(on_node))), past_it);
+    assert_eq!(ways(&mut world, Change::Pod(key("b"), None)), []);
 
     // One other policy admits every request, and one admits only some.
     for (name, rule, expected) in [
