@@ -7,14 +7,13 @@ mod words;
 
 use std::{
     collections::BTreeMap,
-    fs,
-    io::{self, Read},
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::{documents, world::Fault};
+use crate::{documents, source::listing::bounded, world::Fault};
 
 /// The configuration to import.
 #[derive(Debug, Subcommand)]
@@ -149,12 +148,7 @@ fn of_flag(fault: &Fault) -> String {
 }
 
 fn read(path: &Path) -> io::Result<String> {
-    if path == Path::new("-") {
-        let mut text = String::new();
-        io::stdin().lock().read_to_string(&mut text)?;
-        return Ok(text);
-    }
-    fs::read_to_string(path)
+    if path == Path::new("-") { bounded(io::stdin().lock()) } else { bounded(fs::File::open(path)?) }
 }
 
 fn target(text: &str) -> Result<Target, String> {

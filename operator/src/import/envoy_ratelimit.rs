@@ -26,6 +26,9 @@ const LONGEST_DOMAIN: usize = 128;
 const LONGEST_KEY: usize = 128;
 const LONGEST_VALUE: usize = 512;
 
+/// The units of envoyproxy/ratelimit.
+const UNITS: [&str; 7] = ["second", "minute", "hour", "day", "week", "month", "year"];
+
 /// The fields of policies in the order in which they are written. Other fields come first.
 const ORDER: [&str; 22] = [
     "metadata",
@@ -199,14 +202,23 @@ impl<'a> Importer<'a> {
                 self.fault(&place, "has the key and the value of an earlier sibling: remove one of them");
                 continue;
             }
-            if node.key.is_empty() || node.key.ends_with('*') {
-                self.fault(&place, "key: must not be empty, and must not end with *");
+            if node.key.is_empty() || node.key.contains('*') {
+                self.fault(&place, "key: must not be empty, and must not contain *");
+                continue;
+            }
+            let value = node.value.strip_suffix('*').unwrap_or(&node.value);
+            if value.contains('*') {
+                // Some versions of envoyproxy/ratelimit match any text there, and others only a star.
+                self.fault(
+                    &place,
+                    "value: has a * before its end: a rule matches one value or the values with a prefix",
+                );
                 continue;
             }
             if is_longer(&node.key, LONGEST_KEY) {
                 self.fault(&place, &format!("key: has more than {LONGEST_KEY} characters"));
             }
-            if is_longer(node.value.strip_suffix('*').unwrap_or(&node.value), LONGEST_VALUE) {
+            if is_longer(value, LONGEST_VALUE) {
                 self.fault(&place, &format!("value: has more than {LONGEST_VALUE} characters"));
             }
             if node.share_threshold && !matches!(node.pattern(), Pattern::Prefix(_)) {
@@ -315,6 +327,12 @@ impl<'a> Importer<'a> {
         }
         if levels.last().is_some_and(|level| level.node.quota_mode) {
             self.fault(place, "quota_mode: has no equivalent: remove it");
+        }
+        if limit.unlimited && UNITS.contains(&limit.unit.to_ascii_lowercase().as_str()) {
+            self.fault(
+                place,
+                "rate_limit: has unlimited and a unit, which envoyproxy/ratelimit refuses: remove one of them",
+            );
         }
         if !limit.unlimited && limit.requests_per_unit > MOST_REQUESTS {
             let requests = limit.requests_per_unit;

@@ -193,7 +193,15 @@ fn what_has_no_equivalent_is_refused_with_its_place() {
         ),
         ("{key: a, limit: {unit: day}}", "descriptors[0].limit: unknown field `limit`"),
         ("{key: a, value: [1]}", "descriptors[0].value: must be a text"),
-        ("{key: 'a*'}", "descriptors[0]: key: must not be empty, and must not end"),
+        ("{key: 'a*'}", "descriptors[0]: key: must not be empty, and must not contain"),
+        ("{key: 'a*b'}", "descriptors[0]: key: must not be empty, and must not contain"),
+        ("{key: a, value: 'b*c'}", "descriptors[0]: value: has a * before its end"),
+        ("{key: a, value: '*c'}", "descriptors[0]: value: has a * before its end"),
+        ("{key: a, value: 'b**'}", "descriptors[0]: value: has a * before its end"),
+        (
+            "{key: a, rate_limit: {unlimited: true, unit: DAY}}",
+            "descriptors[0]: rate_limit: has unlimited and a unit, which envoyproxy/ratelimit refuses",
+        ),
         ("{key: a, value: b, share_threshold: true}", "descriptors[0]: share_threshold: is valid only"),
         ("{key: a, value: !!int 7}", "descriptors[0].value: must be a text: write it in quotes"),
         (
@@ -233,6 +241,8 @@ fn what_has_no_equivalent_is_refused_with_its_place() {
     assert_eq!(refused("domain: d\n---\ndomain: e\n"), ["must have one YAML document: split the file"]);
     assert!(refused("domain: [\n")[0].contains("line 1"), "{:?}", refused("domain: [\n"));
     assert!(matches!(imported("domain: d\n", &["/does/not/exist"]), Imported::Unreadable(_)));
+    let Imported::Unreadable(faults) = imported("domain: d\n", &["/dev/zero"]) else { panic!("imported") };
+    assert_eq!(faults, ["/dev/zero: is larger than 8388608 bytes: split it"]);
 }
 
 /// The limit of a descriptor depends on its siblings in other files, and `replaces` names limits in them.

@@ -238,18 +238,30 @@ fn collect(directory: &Path, prefix: &str, above: &[Inode], depth: usize, found:
 ///
 /// The file cannot be read, is too large, or is not a regular file: a pipe would block the reader.
 pub(crate) fn read(path: &Path) -> io::Result<String> {
-    let invalid = |message: String| io::Error::new(io::ErrorKind::InvalidData, message);
     if !fs::metadata(path)?.is_file() {
         return Err(invalid("is not a regular file".to_owned()));
     }
+    bounded(fs::File::open(path)?)
+}
+
+/// Reads a text of at most [`LARGEST`] bytes.
+///
+/// # Errors
+///
+/// The text cannot be read, is too large, or is not UTF-8.
+pub(crate) fn bounded(source: impl Read) -> io::Result<String> {
     let mut bytes = Vec::new();
-    fs::File::open(path)?.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    source.take(LARGEST + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LARGEST {
         return Err(invalid(format!("is larger than {LARGEST} bytes: split it")));
     }
     String::from_utf8(bytes).map_err(|error| {
         invalid(format!("is not UTF-8 from byte {} on: save it as UTF-8", error.utf8_error().valid_up_to()))
     })
+}
+
+fn invalid(message: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
 /// Returns true if a file of this name is input.
