@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::{
     keys,
     ports::{PROXY_PORT, TELEMETRY_PORT},
-    quantity::Quantity,
+    quantity::{LEAST_MEMORY, Quantity, least_memory},
     settings::{self, Settings},
     values::shown,
 };
@@ -129,6 +129,13 @@ impl PodSettings {
             reader.value(CONTROL_ANNOTATION, "plaintext, or absent", |text| (text == "plaintext").then_some(true));
         let cpu = reader.bounds(CPU_REQUEST, CPU_LIMIT, "a quantity of CPU such as 100m");
         let memory = reader.bounds(MEMORY_REQUEST, MEMORY_LIMIT, "a quantity of memory such as 64Mi");
+        if let Some(limit) = memory.limit.as_ref().filter(|limit| limit.value() < LEAST_MEMORY) {
+            let least = least_memory();
+            reader.faults.push(format!(
+                "annotation {MEMORY_LIMIT} is {:?}: it must be {least} or more, because the agent needs that",
+                shown(limit.text())
+            ));
+        }
         let settings = settings.overridden(annotations, &mut reader.faults);
         if !reader.faults.is_empty() {
             return Err(reader.faults.join("; "));
@@ -203,7 +210,7 @@ mod tests {
     fn defaults() -> Resources {
         Resources {
             cpu: Bounds { request: quantity("10m"), limit: None },
-            memory: Bounds { request: quantity("32Mi"), limit: quantity("128Mi") },
+            memory: Bounds { request: quantity("48Mi"), limit: quantity("128Mi") },
             storage: Bounds::default(),
         }
     }
@@ -251,8 +258,8 @@ mod tests {
         let memory = |pairs| read(pairs).unwrap().0.resources.memory;
         let more = memory(&[("weir.dev/agent-memory-request", "1Gi")]);
         assert_eq!(more, Bounds { request: quantity("1Gi"), limit: quantity("1Gi") });
-        let less = memory(&[("weir.dev/agent-memory-limit", "16Mi")]);
-        assert_eq!(less, Bounds { request: quantity("16Mi"), limit: quantity("16Mi") });
+        let less = memory(&[("weir.dev/agent-memory-limit", "32Mi")]);
+        assert_eq!(less, Bounds { request: quantity("32Mi"), limit: quantity("32Mi") });
     }
 
     #[test]
@@ -269,6 +276,8 @@ mod tests {
             ("weir.dev/control-port", "8482", "it must be a number from 1 to 65535, but not 8480 or 8482"),
             ("weir.dev/agent-cpu-request", "lots", "it must be a quantity of CPU such as 100m"),
             ("weir.dev/agent-memory-limit", "64MB", "it must be a quantity of memory such as 64Mi"),
+            ("weir.dev/agent-memory-limit", "100m", "it must be 32Mi or more"),
+            ("weir.dev/agent-memory-limit", "1", "it must be 32Mi or more"),
         ] {
             let error = read(&[(name, value)]).unwrap_err();
             assert!(error.starts_with(&format!("annotation {name} is {value:?}: {fix}")), "{error}");

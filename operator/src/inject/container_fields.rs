@@ -3,6 +3,8 @@
 
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, SecurityContext};
 
+use super::values::shown;
+
 /// The fields of a pod that a variable can contain, except single labels and annotations.
 const FIELDS: [&str; 9] = [
     "metadata.name",
@@ -26,6 +28,13 @@ const RESOURCES: [&str; 6] = [
 /// The largest number of a user or a group.
 const LARGEST_ID: i64 = i32::MAX as i64;
 
+/// The most bytes of an object's name, and of a key in a ConfigMap or a Secret.
+const LONGEST_NAME: usize = 253;
+/// The most bytes of a label's or an annotation's name without its prefix.
+const LONGEST_WORD: usize = 63;
+/// The most bytes of an AppArmor profile's name.
+const LONGEST_PROFILE: usize = 4095;
+
 /// Returns what is wrong with a variable, if anything is.
 pub(super) fn variable(variable: &EnvVar) -> Option<String> {
     let EnvVar { name, value, value_from } = variable;
@@ -44,9 +53,13 @@ fn from(source: &EnvVarSource) -> Option<String> {
     let mut sources = 0;
     let mut faults = Vec::new();
     let key = |kind: &str, name: &str, key: &str| {
-        let plain =
-            |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_alphanumeric() || b"-._".contains(&it));
-        (!plain(name) || !plain(key)).then(|| format!("{kind} needs a name and a key"))
+        if name.is_empty() || key.is_empty() {
+            return Some(format!("{kind} needs a name and a key"));
+        }
+        if !is_subdomain(name) {
+            return Some(format!("{kind} has the name {:?}, which no object can have", shown(name)));
+        }
+        (!is_key(key)).then(|| format!("{kind} has the key {:?}, which no object can have", shown(key)))
     };
     if let Some(it) = &source.config_map_key_ref {
         sources += 1;
@@ -59,10 +72,15 @@ fn from(source: &EnvVarSource) -> Option<String> {
     if let Some(it) = &source.field_ref {
         sources += 1;
         let path = it.field_path.as_str();
-        let single = ["metadata.labels['", "metadata.annotations['"];
-        let is_single = single.iter().any(|start| path.starts_with(start)) && path.ends_with("']");
+        let single = |start: &str| path.strip_prefix(start)?.strip_suffix("']");
+        let is_single = single("metadata.labels['").is_some_and(is_qualified)
+            || single("metadata.annotations['").is_some_and(|name| is_qualified(&name.to_ascii_lowercase()));
         if !is_single && !FIELDS.contains(&path) {
-            faults.push(format!("fieldPath {path:?} is none of {}, or a label or an annotation", FIELDS.join(", ")));
+            let (path, fields) = (shown(path), FIELDS.join(", "));
+            faults.push(format!("fieldPath {path:?} is none of {fields}, or a label or an annotation"));
+        }
+        if let Some(version) = it.api_version.as_ref().filter(|version| !["", "v1"].contains(&version.as_str())) {
+            faults.push(format!("the apiVersion {:?} of fieldRef must be v1, or absent", shown(version)));
         }
     }
     if let Some(it) = &source.resource_field_ref {
@@ -77,6 +95,34 @@ fn from(source: &EnvVarSource) -> Option<String> {
         faults.push("it must have one of configMapKeyRef, secretKeyRef, fieldRef and resourceFieldRef".to_owned());
     }
     faults.into_iter().next()
+}
+
+/// Returns true for the name of a ConfigMap or a Secret.
+fn is_subdomain(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_label = |label: &str| {
+        label.bytes().all(|byte| is_plain(byte) || byte == b'-')
+            && label.bytes().next().is_some_and(is_plain)
+            && label.bytes().last().is_some_and(is_plain)
+    };
+    name.len() <= LONGEST_NAME && name.split('.').all(is_label)
+}
+
+/// Returns true for a key of a ConfigMap or a Secret.
+fn is_key(key: &str) -> bool {
+    let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    key.len() <= LONGEST_NAME && key != "." && !key.starts_with("..") && !key.is_empty() && key.bytes().all(is_known)
+}
+
+/// Returns true for the name of a label or an annotation.
+fn is_qualified(name: &str) -> bool {
+    let (prefix, name) = name.split_once('/').map_or((None, name), |(prefix, name)| (Some(prefix), name));
+    let is_end = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+    prefix.is_none_or(is_subdomain)
+        && name.len() <= LONGEST_WORD
+        && is_end(name.bytes().next())
+        && is_end(name.bytes().last())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
 }
 
 /// Returns what is wrong with a security context, if anything is.
@@ -106,6 +152,14 @@ pub(super) fn security_context(context: &SecurityContext) -> Option<String> {
             "Localhost" => file.as_ref().is_some_and(|file| !file.is_empty()),
             _ => false,
         };
+        let file = file.as_deref().unwrap_or_default();
+        if name == "seccompProfile" && (file.starts_with('/') || file.split('/').any(|part| part == "..")) {
+            return Some(format!("the localhostProfile of {name} must be a relative path without .."));
+        }
+        if name == "appArmorProfile" && (file.trim() != file || file.len() > LONGEST_PROFILE) {
+            let fault = format!("must not begin or end with a blank, and has at most {LONGEST_PROFILE} bytes");
+            return Some(format!("the localhostProfile of {name} {fault}"));
+        }
         if !valid {
             return Some(format!(
                 "the type of {name} is RuntimeDefault, Unconfined, or Localhost with a localhostProfile"

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::{
     annotations::{Bounds, Resources},
-    quantity::Quantity,
+    quantity::{LEAST_MEMORY, Quantity, least_memory},
     settings::Settings,
 };
 
@@ -23,7 +23,13 @@ pub struct InjectFlags {
     #[arg(long, value_name = "IMAGE", env = "WEIR_INJECT_IMAGE")]
     pub(super) inject_image: Option<String>,
     /// Pull policy of the agent's image: Always, IfNotPresent or Never [default: the cluster's default]
-    #[arg(long, value_name = "POLICY", env = "WEIR_INJECT_IMAGE_PULL_POLICY")]
+    #[arg(
+        long,
+        value_name = "POLICY",
+        env = "WEIR_INJECT_IMAGE_PULL_POLICY",
+        value_parser = ["Always", "IfNotPresent", "Never"],
+        hide_possible_values = true
+    )]
     pub(super) inject_image_pull_policy: Option<String>,
     /// Image with sh and iptables, for pods with weir.dev/redirect: enabled [default: such pods get no agent]
     #[arg(long, value_name = "IMAGE", env = "WEIR_INJECT_REDIRECT_IMAGE")]
@@ -91,11 +97,15 @@ pub(super) fn parse_resources(text: &str) -> Result<Resources, String> {
             _ => Ok(bounds),
         }
     };
-    Ok(Resources {
-        cpu: bounds("cpu", requests.cpu, limits.cpu)?,
-        memory: bounds("memory", requests.memory, limits.memory)?,
-        storage: Bounds::default(),
-    })
+    let memory = bounds("memory", requests.memory, limits.memory)?;
+    if let Some(limit) = memory.limit.as_ref().filter(|limit| limit.value() < LEAST_MEMORY) {
+        return Err(format!(
+            "memory: the limit {} is less than {}, which an agent needs",
+            limit.text(),
+            least_memory()
+        ));
+    }
+    Ok(Resources { cpu: bounds("cpu", requests.cpu, limits.cpu)?, memory, storage: Bounds::default() })
 }
 
 /// Parses a quantity. Kubernetes accepts numbers as well as text.
@@ -108,7 +118,24 @@ fn quantity(name: &str, value: Option<serde_json::Value>) -> Result<Option<Quant
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Program {
+        #[command(flatten)]
+        flags: InjectFlags,
+    }
+
+    #[test]
+    fn an_unknown_pull_policy_is_refused() {
+        let parse = |policy: &str| Program::try_parse_from(["test", "--inject-image-pull-policy", policy]);
+        assert_eq!(parse("Never").unwrap().flags.inject_image_pull_policy.as_deref(), Some("Never"));
+        for policy in ["Sometimes", "never", ""] {
+            assert_eq!(parse(policy).unwrap_err().exit_code(), 2, "{policy:?}");
+        }
+    }
 
     #[test]
     fn resources_have_the_form_of_a_container() {
@@ -122,6 +149,7 @@ mod tests {
             ("", "EOF"),
             (r#"{"request": {}}"#, "unknown field `request`"),
             (r#"{"limits": {"gpu": "1"}}"#, "unknown field `gpu`"),
+            (r#"{"limits": {"memory": "100m"}}"#, "memory: the limit 100m is less than 32Mi, which an agent needs"),
             (r#"{"limits": {"memory": "64MB"}}"#, "memory: \"64MB\" is not a quantity"),
             (r#"{"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}"#, "cpu: the request 2 is more than the limit 1"),
         ] {

@@ -6,6 +6,14 @@ use std::str::FromStr;
 /// A mebibyte.
 pub(super) const MI: f64 = 1024.0 * 1024.0;
 
+/// The smallest limit of memory with which an agent can run, in bytes.
+pub(super) const LEAST_MEMORY: f64 = 32.0 * MI;
+
+/// Returns this limit for messages.
+pub(super) fn least_memory() -> String {
+    text("memory", LEAST_MEMORY)
+}
+
 /// A positive quantity: `100m`, `0.5`, `64Mi`, `1e3`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Quantity {

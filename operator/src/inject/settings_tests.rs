@@ -110,6 +110,38 @@ fn a_value_that_the_apiserver_would_refuse_is_named() {
         (context, r#"{"appArmorProfile":{"type":"Localhost"}}"#, "the type of appArmorProfile is"),
         (context, r#"{"procMount":"Foo"}"#, "procMount is Default"),
         ("weir.dev/agent-log-level", "bogus", "it must be a level such as info"),
+        (
+            env,
+            r#"[{"name":"A","valueFrom":{"configMapKeyRef":{"name":"My_Map","key":"k"}}}]"#,
+            r#"configMapKeyRef has the name "My_Map", which no object can have"#,
+        ),
+        (
+            env,
+            r#"[{"name":"A","valueFrom":{"secretKeyRef":{"name":"a..b","key":"k"}}}]"#,
+            r#"secretKeyRef has the name "a..b""#,
+        ),
+        (
+            env,
+            r#"[{"name":"A","valueFrom":{"secretKeyRef":{"name":"s","key":"."}}}]"#,
+            r#"secretKeyRef has the key ".", which no object can have"#,
+        ),
+        (env, r#"[{"name":"A","valueFrom":{"secretKeyRef":{"name":"s","key":"..k"}}}]"#, r#"the key "..k""#),
+        (env, r#"[{"name":"A","valueFrom":{"secretKeyRef":{"name":"s","key":"a b"}}}]"#, r#"the key "a b""#),
+        (
+            env,
+            r#"[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['']"}}}]"#,
+            r#"fieldPath "metadata.labels['']" is none of"#,
+        ),
+        (
+            env,
+            r#"[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['a/b/c']"}}}]"#,
+            r#"fieldPath "metadata.labels['a/b/c']" is none of"#,
+        ),
+        (
+            env,
+            r#"[{"name":"A","valueFrom":{"fieldRef":{"apiVersion":"v2","fieldPath":"metadata.name"}}}]"#,
+            r#"the apiVersion "v2" of fieldRef must be v1"#,
+        ),
         ("weir.dev/agent-log-level", "info,debgu", "it must be a level such as info"),
     ] {
         let error = overridden("{}", &[(name, value)]).unwrap_err();
@@ -117,6 +149,21 @@ fn a_value_that_the_apiserver_would_refuse_is_named() {
     }
     for (name, value) in [
         (env, r#"[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['app']"}}}]"#),
+        (
+            context,
+            r#"{"seccompProfile":{"type":"Localhost","localhostProfile":"/a.json"}}"#,
+            "the localhostProfile of seccompProfile must be a relative path without ..",
+        ),
+        (
+            context,
+            r#"{"seccompProfile":{"type":"Localhost","localhostProfile":"a/../b.json"}}"#,
+            "the localhostProfile of seccompProfile must be a relative path",
+        ),
+        (
+            context,
+            r#"{"appArmorProfile":{"type":"Localhost","localhostProfile":" a"}}"#,
+            "the localhostProfile of appArmorProfile must not begin or end with a blank",
+        ),
         (env, r#"[{"name":"A","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu"}}}]"#),
         (context, r#"{"privileged":true,"allowPrivilegeEscalation":null}"#),
         (context, r#"{"runAsUser":0,"runAsNonRoot":false}"#),
@@ -127,6 +174,11 @@ fn a_value_that_the_apiserver_would_refuse_is_named() {
     }
 }
 
+        (env, r#"[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.annotations['Example.com/A_b.c']"}}}]"#),
+        (env, r#"[{"name":"A","valueFrom":{"fieldRef":{"apiVersion":"v1","fieldPath":"metadata.labels['a.b/C']"}}}]"#),
+        (env, r#"[{"name":"A","valueFrom":{"secretKeyRef":{"name":"a-1.b","key":".k_.-Z"}}}]"#),
+        (context, r#"{"seccompProfile":{"type":"Localhost","localhostProfile":"a/b..c.json"}}"#),
+        (context, r#"{"appArmorProfile":{"type":"Localhost","localhostProfile":"/a"}}"#),
 #[test]
 fn a_pods_own_source_of_keys_replaces_the_clusters() {
     let url = r#"{"jwks": {"url": "https://a/keys", "refresh": "1m", "caConfigMap": "roots"}}"#;
