@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rustls::pki_types::ServerName;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -22,7 +23,8 @@ const KEYS_FILE: &str = "jwks.json";
 const AUTHORITIES_FILE: &str = "ca.crt";
 
 const CONFIG_MAP: &str = "the name of a ConfigMap, or NAME/KEY";
-const URL: &str = "an https URL without a user, such as https://issuer.example/.well-known/jwks.json";
+const URL: &str = "an https URL without a user, and with a port from 1 to 65535 if it has one, such as \
+                   https://issuer.example/.well-known/jwks.json";
 const REFRESH: &str = "whole seconds or minutes such as 5m, from 1s to 999999999s";
 
 /// A file in a ConfigMap.
@@ -162,9 +164,15 @@ fn file(text: &str, default: &str) -> Option<File> {
     (plain(name) && plain(key)).then(|| File { name: name.to_owned(), key: key.to_owned() })
 }
 
+/// The agent has the same rules for this URL, and does not start with another.
 fn url(text: &str) -> Option<String> {
     let uri: http::Uri = text.parse().ok()?;
-    let is_https = uri.scheme_str() == Some("https") && uri.host().is_some_and(|host| !host.is_empty());
-    let has_user = uri.authority().is_some_and(|authority| authority.as_str().contains('@'));
-    (is_https && !has_user).then(|| text.to_owned())
+    let (authority, host) = (uri.authority()?.as_str(), uri.host()?);
+    let is_host = ServerName::try_from(host.trim_matches(['[', ']'])).is_ok();
+    let port = authority.strip_prefix(host)?; // there is a user if the authority does not begin with the host
+    let digits = if port.is_empty() { port } else { port.strip_prefix(':')? };
+    // The library accepts every text as a port. An empty one means the default.
+    let is_port = digits.is_empty()
+        || digits.bytes().all(|byte| byte.is_ascii_digit()) && digits.parse().is_ok_and(|port: u16| port > 0);
+    (uri.scheme_str() == Some("https") && is_host && is_port).then(|| text.to_owned())
 }

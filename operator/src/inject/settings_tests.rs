@@ -39,6 +39,7 @@ fn an_invalid_chart_value_is_named_with_the_fix() {
         ),
         (r#"{"jwks": {"url": "http://a/keys", "caConfigMap": "a"}}"#, "it must be an https URL"),
         (r#"{"jwks": {"url": "https://ann@a/keys", "caConfigMap": "a"}}"#, "it must be an https URL without a user"),
+        (r#"{"jwks": {"url": "https://a..b/keys", "caConfigMap": "a"}}"#, "it must be an https URL"),
         (r#"{"jwks": {"url": "https://a/keys"}}"#, "jwks.url: name in jwks.caConfigMap the authorities"),
         (r#"{"jwks": {"configMap": "a", "url": "https://a/keys"}}"#, "both set the source of the keys: remove one"),
         (r#"{"jwks": {"refresh": "5m"}}"#, "are valid only with jwks.url"),
@@ -73,6 +74,14 @@ fn each_invalid_annotation_is_named_with_the_fix() {
         ("weir.dev/agent-security-context", "1000", "it must be a container's securityContext in JSON"),
         ("weir.dev/agent-security-context", r#"{"user": 1}"#, "it must be a container's securityContext in JSON"),
         ("weir.dev/agent-jwks-configmap", "../x", "it must be the name of a ConfigMap, or NAME/KEY"),
+        ("weir.dev/agent-jwks-url", "https://a..b/k", "it must be an https URL"),
+        ("weir.dev/agent-jwks-url", "https://-/k", "it must be an https URL"),
+        ("weir.dev/agent-jwks-url", "https://:443/k", "it must be an https URL"),
+        ("weir.dev/agent-jwks-url", "https://a:99999/k", "with a port from 1 to 65535"),
+        ("weir.dev/agent-jwks-url", "https://a:0/k", "it must be an https URL"),
+        ("weir.dev/agent-jwks-url", "https://a:+80/k", "it must be an https URL"),
+        ("weir.dev/agent-jwks-url", "https://ann@a/k", "without a user"),
+        ("weir.dev/agent-jwks-url", "https://a@a/k", "without a user"),
         ("weir.dev/agent-jwks-refresh", "5m", "are valid only with annotation weir.dev/agent-jwks-url"),
     ] {
         let error = overridden("{}", &[(name, value)]).unwrap_err();
@@ -101,15 +110,6 @@ fn a_value_that_the_apiserver_would_refuse_is_named() {
             r#"[{"name":"A","valueFrom":{"secretKeyRef":{"name":"s","key":""}}}]"#,
             "secretKeyRef needs a name and a key",
         ),
-        (env, r#"[{"name":"WEIR_CONTROL_CERT","value":"x"}]"#, "without WEIR_CONTROL_CERT"),
-        (env, r#"[{"name":"WEIR_STORE_SECRETS","value":"x"}]"#, "without WEIR_STORE_SECRETS"),
-        (context, r#"{"privileged":true}"#, "privileged contradicts allowPrivilegeEscalation false"),
-        (context, r#"{"runAsUser":-1}"#, "runAsUser is not a number from 0"),
-        (context, r#"{"runAsUser":0}"#, "runAsUser 0 contradicts runAsNonRoot true"),
-        (context, r#"{"seccompProfile":{"type":"Foo"}}"#, "the type of seccompProfile is RuntimeDefault"),
-        (context, r#"{"appArmorProfile":{"type":"Localhost"}}"#, "the type of appArmorProfile is"),
-        (context, r#"{"procMount":"Foo"}"#, "procMount is Default"),
-        ("weir.dev/agent-log-level", "bogus", "it must be a level such as info"),
         (
             env,
             r#"[{"name":"A","valueFrom":{"configMapKeyRef":{"name":"My_Map","key":"k"}}}]"#,
@@ -142,13 +142,13 @@ fn a_value_that_the_apiserver_would_refuse_is_named() {
             r#"[{"name":"A","valueFrom":{"fieldRef":{"apiVersion":"v2","fieldPath":"metadata.name"}}}]"#,
             r#"the apiVersion "v2" of fieldRef must be v1"#,
         ),
-        ("weir.dev/agent-log-level", "info,debgu", "it must be a level such as info"),
-    ] {
-        let error = overridden("{}", &[(name, value)]).unwrap_err();
-        assert!(error.contains(name) && error.contains(expected), "{value}: {error}");
-    }
-    for (name, value) in [
-        (env, r#"[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['app']"}}}]"#),
+        (env, r#"[{"name":"WEIR_CONTROL_CERT","value":"x"}]"#, "without WEIR_CONTROL_CERT"),
+        (env, r#"[{"name":"WEIR_STORE_SECRETS","value":"x"}]"#, "without WEIR_STORE_SECRETS"),
+        (context, r#"{"privileged":true}"#, "privileged contradicts allowPrivilegeEscalation false"),
+        (context, r#"{"runAsUser":-1}"#, "runAsUser is not a number from 0"),
+        (context, r#"{"runAsUser":0}"#, "runAsUser 0 contradicts runAsNonRoot true"),
+        (context, r#"{"seccompProfile":{"type":"Foo"}}"#, "the type of seccompProfile is RuntimeDefault"),
+        (context, r#"{"appArmorProfile":{"type":"Localhost"}}"#, "the type of appArmorProfile is"),
         (
             context,
             r#"{"seccompProfile":{"type":"Localhost","localhostProfile":"/a.json"}}"#,
@@ -164,7 +164,21 @@ fn a_value_that_the_apiserver_would_refuse_is_named() {
             r#"{"appArmorProfile":{"type":"Localhost","localhostProfile":" a"}}"#,
             "the localhostProfile of appArmorProfile must not begin or end with a blank",
         ),
+        (context, r#"{"procMount":"Foo"}"#, "procMount is Default"),
+        ("weir.dev/agent-log-level", "bogus", "it must be a level such as info"),
+        ("weir.dev/agent-log-level", "info,debgu", "it must be a level such as info"),
+    ] {
+        let error = overridden("{}", &[(name, value)]).unwrap_err();
+        assert!(error.contains(name) && error.contains(expected), "{value}: {error}");
+    }
+    for (name, value) in [
+        (env, r#"[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['app']"}}}]"#),
         (env, r#"[{"name":"A","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu"}}}]"#),
+        (env, r#"[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.annotations['Example.com/A_b.c']"}}}]"#),
+        (env, r#"[{"name":"A","valueFrom":{"fieldRef":{"apiVersion":"v1","fieldPath":"metadata.labels['a.b/C']"}}}]"#),
+        (env, r#"[{"name":"A","valueFrom":{"secretKeyRef":{"name":"a-1.b","key":".k_.-Z"}}}]"#),
+        (context, r#"{"seccompProfile":{"type":"Localhost","localhostProfile":"a/b..c.json"}}"#),
+        (context, r#"{"appArmorProfile":{"type":"Localhost","localhostProfile":"/a"}}"#),
         (context, r#"{"privileged":true,"allowPrivilegeEscalation":null}"#),
         (context, r#"{"runAsUser":0,"runAsNonRoot":false}"#),
         (context, r#"{"seccompProfile":null}"#),
@@ -174,11 +188,6 @@ fn a_value_that_the_apiserver_would_refuse_is_named() {
     }
 }
 
-        (env, r#"[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.annotations['Example.com/A_b.c']"}}}]"#),
-        (env, r#"[{"name":"A","valueFrom":{"fieldRef":{"apiVersion":"v1","fieldPath":"metadata.labels['a.b/C']"}}}]"#),
-        (env, r#"[{"name":"A","valueFrom":{"secretKeyRef":{"name":"a-1.b","key":".k_.-Z"}}}]"#),
-        (context, r#"{"seccompProfile":{"type":"Localhost","localhostProfile":"a/b..c.json"}}"#),
-        (context, r#"{"appArmorProfile":{"type":"Localhost","localhostProfile":"/a"}}"#),
 #[test]
 fn a_pods_own_source_of_keys_replaces_the_clusters() {
     let url = r#"{"jwks": {"url": "https://a/keys", "refresh": "1m", "caConfigMap": "roots"}}"#;
@@ -191,6 +200,9 @@ fn a_pods_own_source_of_keys_replaces_the_clusters() {
     assert_eq!(slower, "--jwks-url=https://a/keys --jwks-ca=/var/run/weir.dev/jwks-ca/ca.crt --jwks-refresh=3600s");
     let other = args(&[("weir.dev/agent-jwks-url", "https://b/keys")]).unwrap();
     assert!(other.starts_with("--jwks-url=https://b/keys --jwks-ca="), "{other}");
+    for good in ["https://[::1]:8443/k", "https://10.0.0.1/k", "https://a_b.c:65535/k", "https://a:/k"] {
+        assert!(args(&[("weir.dev/agent-jwks-url", good)]).unwrap().contains(good), "{good}");
+    }
     let file = args(&[("weir.dev/agent-jwks-configmap", "own")]).unwrap();
     assert_eq!(file, "--jwks=/var/run/weir.dev/jwks/jwks.json");
 }

@@ -30,6 +30,7 @@ const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 pub(crate) struct Source {
     url: Uri,
     host: String,
+    port: u16,
     name: ServerName<'static>,
     /// PEM, or the path of a PEM file, read for each fetch.
     ca: String,
@@ -64,10 +65,11 @@ impl Source {
                            network path could replace the keys";
             return Err(of_url(problem.to_owned()));
         };
+        let Some(port) = port(&uri) else { return Err(of_url("its port must be a number from 1 to 65535".to_owned())) };
         // The host of a URL has brackets around an IPv6 address.
         let host = host.trim_matches(['[', ']']).to_owned();
         let name = ServerName::try_from(host.clone()).map_err(|error| of_url(error.to_string()))?;
-        let source = Self { url: uri, host, name, ca };
+        let source = Self { url: uri, host, port, name, ca };
         source.authorities().map_err(|problem| {
             let value = if source.is_pem() { "the given PEM" } else { source.ca.as_str() };
             InvalidSource { flag: "--jwks-ca", value: value.to_owned(), problem }
@@ -90,7 +92,7 @@ impl Source {
     }
 
     async fn exchange(&self) -> Result<String, String> {
-        let port = self.url.port_u16().unwrap_or(HTTPS);
+        let port = self.port;
         let connect = |error| format!("cannot reach {}:{port}: {error}", self.host);
         let roots = self.authorities().map_err(|problem| format!("--jwks-ca: {problem}"))?;
         let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -138,6 +140,16 @@ impl Source {
     }
 }
 
+/// Returns the port of a URL; `None` if it is not valid. The library accepts every text there.
+fn port(url: &Uri) -> Option<u16> {
+    let after = url.authority()?.as_str().strip_prefix(url.host()?)?;
+    match after.strip_prefix(':').unwrap_or_default() {
+        "" => Some(HTTPS),
+        digits if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().ok().filter(|port| *port > 0),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,13 +158,24 @@ mod tests {
     fn invalid_urls_and_authorities_are_refused_with_the_reason() {
         let pem = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap().cert.pem();
         let source = |url: &str, ca: &str| Source::new(url, ca.to_owned());
+        let port = |url: &str| source(url, &pem).unwrap().port;
         assert_eq!(source("https://[::1]:8443/keys?x=1", &pem).unwrap().host, "::1");
+        assert_eq!((port("https://[::1]:8443/keys"), port("https://[::1]"), port("https://a:/keys")), (8443, 443, 443));
         for (url, ca, why) in [
             ("http://a/keys", pem.as_str(), "--jwks-url http://a/keys: it must be an https URL"),
             ("a", &pem, "it must be an https URL"),
             ("", &pem, "not a URL"),
             ("https://ann:secret@a/keys", &pem, "--jwks-url the given URL: it must not have a user"),
             ("https://@a/keys", &pem, "it must not have a user"),
+            ("https://a..b/keys", &pem, "--jwks-url https://a..b/keys: invalid"),
+            ("https://-/keys", &pem, "--jwks-url https://-/keys: invalid"),
+            (
+                "https://a:99999/keys",
+                &pem,
+                "--jwks-url https://a:99999/keys: its port must be a number from 1 to 65535",
+            ),
+            ("https://a:0/keys", &pem, "its port must be a number"),
+            ("https://a:+80/keys", &pem, "its port must be a number"),
             ("https://a/keys", "/nowhere", "--jwks-ca /nowhere: cannot be read"),
             ("https://a/keys", "-----BEGIN NOTHING-----", "--jwks-ca the given PEM: "),
         ] {
