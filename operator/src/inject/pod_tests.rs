@@ -537,6 +537,8 @@ fn a_redirect_needs_an_image_and_warns_about_probes() {
         script.contains("iptables -w -t nat -A PREROUTING -p tcp --dport 8080 -j REDIRECT --to-ports 8480 &&"),
         "{script}"
     );
+    let lock = json!([{"name": "XTABLES_LOCKFILE", "value": "/dev/shm/xtables.lock"}]);
+    assert_eq!(init[0]["env"], lock, "iptables-legacy cannot lock its default file on a read-only file system");
     assert!(script.contains("{ [ ! -e /proc/net/if_inet6 ] || ip6tables -w -t nat"), "{script}");
     let security = &init[0]["securityContext"];
     assert_eq!(security["capabilities"], json!({"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"]}));

@@ -230,6 +230,9 @@ pub(super) fn redirect(image: &str, wishes: &PodSettings, guarded: &Guarded) -> 
         // A pod without IPv6 has no table for it, and no IPv6 requests. In a pod with IPv6, a failure must stop the
         // start, because clients could bypass the agent.
         "command": ["/bin/sh", "-c", format!("iptables -w {rule} && {{ [ ! -e /proc/net/if_inet6 ] || ip6tables -w {rule}; }}")],
+        // iptables-legacy locks a file, and the default one is on the root file system, which is read-only. Each pod has
+        // this folder in memory.
+        "env": [{"name": "XTABLES_LOCKFILE", "value": "/dev/shm/xtables.lock"}],
         "resources": resources(wishes),
         "securityContext": {
             "runAsNonRoot": false,
