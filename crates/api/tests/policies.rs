@@ -162,3 +162,32 @@ fn review_says_what_to_write() {
         ]
     );
 }
+
+#[test]
+fn a_wrong_type_in_metadata_is_reported_with_its_field() {
+    let faults = |metadata: Value| {
+        let document = serde_json::json!({
+            "apiVersion": "weir.dev/v1alpha1", "kind": "RateLimitPolicy", "metadata": metadata,
+            "spec": {
+                "selector": {"matchLabels": {"app": "a"}},
+                "rules": [{"name": "a", "limits": [{"name": "a", "requests": 5, "per": "1s"}]}],
+            },
+        });
+        check::review(&document).expect_err("faults").iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    for (metadata, expected) in [
+        (
+            serde_json::json!({"name": "p", "labels": {"version": 5}}),
+            "metadata.labels.version: invalid type: integer `5`, expected a string",
+        ),
+        (
+            serde_json::json!({"name": "p", "namespace": ["a"]}),
+            "metadata.namespace: invalid type: sequence, expected a string",
+        ),
+        (serde_json::json!({"name": 5}), "metadata.name: must be text, not 5"),
+        (serde_json::json!({"generateName": {}}), "metadata.generateName: must be text, not a group of fields"),
+        (serde_json::json!({"name": null}), "metadata.name: name or generateName is required"),
+    ] {
+        assert_eq!(faults(metadata.clone()), [expected], "{metadata}");
+    }
+}

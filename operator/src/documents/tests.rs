@@ -25,6 +25,14 @@ fn policies_in_a_list_are_found() {
 }
 
 #[test]
+fn a_wrong_type_in_metadata_is_found_at_its_line() {
+    let text = policy("p", "5").replace("metadata: {", "metadata: {labels: {\n  version: 5}, ");
+    let found = findings(&text);
+    assert_eq!(found, ["4:3: metadata.labels.version: invalid type: integer `5`, expected a string"]);
+    assert_eq!(findings(&policy("5", "5")), ["3:12: metadata.name: must be text, not 5"]);
+}
+
+#[test]
 fn other_documents_of_a_broken_text_are_still_checked() {
     let text = format!("{}---\na: [\n---\n{}", policy("p", "0"), policy("q", "-1"));
     let found = findings(&text);

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Fault, Finding, Kind, quoted};
+use super::{Fault, Finding, Kind, quoted, structure::shown};
 
 const API_VERSION: &str = "weir.dev/v1alpha1";
 const LONGEST_NAME: usize = 253;
@@ -24,6 +24,16 @@ pub(super) fn check_kind(document: &Value, kind: &Kind) -> Result<(), Vec<Fault>
 pub(super) fn check_name(document: &Value) -> Vec<Finding> {
     let metadata = |field| document.pointer(field).and_then(Value::as_str).unwrap_or_default();
     let path = "metadata.name";
+    let wrong_type = |field: &str| {
+        let value =
+            document.pointer(&format!("/metadata/{field}")).filter(|value| !value.is_null() && !value.is_string())?;
+        let message = format!("must be text, not {}", shown(value));
+        Some(Finding::Blocking(Fault { path: format!("metadata.{field}"), message }))
+    };
+    let wrong_types: Vec<_> = ["name", "generateName"].into_iter().filter_map(wrong_type).collect();
+    if !wrong_types.is_empty() {
+        return wrong_types;
+    }
     match metadata("/metadata/name") {
         "" if metadata("/metadata/generateName").is_empty() => {
             let message = "Required value: name or generateName is required".to_owned();

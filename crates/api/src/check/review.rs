@@ -48,7 +48,10 @@ pub fn review_store(document: &Value) -> Result<RateLimitStore, Vec<Fault>> {
 }
 
 fn typed<T: DeserializeOwned>(object: Value) -> Result<T, Vec<Fault>> {
-    serde_json::from_value(object).map_err(|error| vec![Fault { path: "spec".to_owned(), message: error.to_string() }])
+    serde_path_to_error::deserialize(object).map_err(|error| {
+        let path = error.path().to_string();
+        vec![Fault { path, message: error.into_inner().to_string() }]
+    })
 }
 
 /// Checks the document. Returns it with the defaults of the schema.

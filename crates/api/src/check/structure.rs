@@ -142,7 +142,7 @@ fn called(kind: &str) -> &str {
 }
 
 /// Describes a value, for users. A long text is cut.
-fn shown(value: &Value) -> String {
+pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "a group of fields".to_owned(),
