@@ -52,7 +52,7 @@ impl Redis {
     pub(crate) fn work(&self) -> anyhow::Result<Work> {
         let mut connection = Connection::open(self.address)?;
         let text = connection.ask("INFO commandstats")? + &connection.ask("INFO cpu")?;
-        Work::parse(&text).context("Redis reports its commands and its CPU time")
+        Work::parse(&text).context("Redis did not report its commands and its CPU time")
     }
 }
 
@@ -103,7 +103,7 @@ impl Connection {
             let length: usize = length.trim().parse().context("read the length of an answer of Redis")?;
             let mut text = vec![0; length + 2];
             self.0.read_exact(&mut text).context("read the answer of Redis")?;
-            return String::from_utf8(text).context("Redis answers text");
+            return String::from_utf8(text).context("the answer of Redis is not text");
         }
         ensure!(line.starts_with('+'), "Redis answered {command} with {line}");
         Ok(line)

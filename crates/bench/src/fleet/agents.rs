@@ -206,7 +206,7 @@ impl Agents {
         }
         agent.in_force = Some((envelope.sequence, content.clone()));
         agent.since_unix_millis = unix_millis();
-        let in_force = agent.reported_in_force().context("a snapshot was just accepted")?;
+        let in_force = agent.reported_in_force().context("no snapshot is in force")?;
         let last = self.count(&mut agent, &content);
         drop(agent);
         let body = serde_json::to_string(&ApplyReply { in_force })?;

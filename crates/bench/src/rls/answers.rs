@@ -115,7 +115,7 @@ async fn compare(args: &Args, seed: u64) -> anyhow::Result<Tally> {
     let peer = Service::peer(folder.path(), PeerSettings { cores: Cores::All, more: &[], redis: None })?;
     let empty = json!({"wireVersion": 1, "sequence": 1, "revision": "none", "policies": []});
     let weir = Service::weir(folder.path(), &empty, Cores::All)?;
-    let operator = Operator::start(folder.path(), weir.control.context("the agent has a control port")?)?;
+    let operator = Operator::start(folder.path(), weir.control.context("the agent has no control port")?)?;
     let mut pair = Pair { peer: Asked::open(&peer).await?, weir: Asked::open(&weir).await? };
     let mut tally = Tally::default();
     for batch in configs.chunks(BATCH) {
@@ -138,7 +138,7 @@ async fn compare(args: &Args, seed: u64) -> anyhow::Result<Tally> {
 
 fn configuration(number: u32, random: &mut StdRng) -> Config {
     use Unit::{Day, Hour, Minute, Second};
-    // Windows of a second need a pause for each configuration.
+    // A window of one second needs a pause in its configuration, so few configurations have one.
     let units: &[Unit] = match random.random_range(0..20) {
         0 => &[Second, Hour],
         1..5 => &[Minute, Hour, Day],

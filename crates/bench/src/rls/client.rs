@@ -20,7 +20,7 @@ pub(crate) struct Client(Grpc<Channel>);
 
 impl Client {
     pub(crate) async fn connect(address: SocketAddr) -> anyhow::Result<Self> {
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).context("an address is a URI")?;
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).context("the address cannot be a URI")?;
         let channel = endpoint.tcp_nodelay(true).connect().await.with_context(|| format!("connect to {address}"))?;
         Ok(Self(Grpc::new(channel)))
     }

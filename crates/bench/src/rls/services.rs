@@ -81,7 +81,7 @@ impl Service {
     /// and by the name of their machine, so each has its own.
     pub(crate) fn gubernator(folder: &Path, number: u8, port: u16, cores: Cores) -> anyhow::Result<Self> {
         let program =
-            std::env::var(GUBERNATOR).with_context(|| format!("{GUBERNATOR} is not set: cargo xtask sets it"))?;
+            std::env::var(GUBERNATOR).with_context(|| format!("{GUBERNATOR} is not set: run cargo xtask bench"))?;
         let at = |offset: u16| SocketAddr::from(([127, 0, 0, number], port + offset));
         let (grpc, http, members) = (at(0), at(1), at(2));
         let mut command = Command::new("unshare");

@@ -83,7 +83,7 @@ pub(super) fn measure(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
     for (distance, delay) in DISTANCES {
         let start = |contender: Contender| Running::start(contender, delay, folder.path());
         let running = Contender::ALL.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
-        let store = running.first().context("a contender")?.store;
+        let store = running.first().context("there is no contender")?.store;
         let samples = LOADS.iter().map(|_| Contender::ALL.map(|_| Vec::new()).into()).collect();
         distances.push((running, Results { distance, round_trip: round_trip(store)?, samples }));
     }

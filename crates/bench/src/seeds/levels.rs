@@ -105,7 +105,7 @@ pub(super) fn measure(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
         for place in ALONE {
             let pair = [clients[place].clone(), clients[CONTENDERS.len()].clone()];
             let answers = run_step(&runtime, &pair, *last, if quick { STEP / 5 } else { STEP });
-            let [ours, direct] = answers.try_into().ok().context("two clients were asked for")?;
+            let [ours, direct] = answers.try_into().ok().context("there are not two results of clients")?;
             if place == OURS {
                 check(*last, STEP, &ours)?;
             }

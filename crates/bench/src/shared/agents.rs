@@ -27,7 +27,8 @@ limit*: 15,000 on that limit. With *1,000 keys*, each key has a thousandth of th
 Limits are buckets that hold what they earn in a period. A *trip* is a script in `INFO commandstats`, and CPU is that \
 of `INFO cpu`; both include what agents give back in the seconds after the load. *Seats lost* is the part of the \
 charged seats that no request used. *Excess* is the most by which the admissions of all agents exceed the limit \
-between any two moments, in whole numbers. *Limit used* is the admitted part of what the limit and the load allow.";
+between any two moments, in whole numbers. *Limit used* is the number of admitted \
+requests, as a part of the most that limit and load allow.";
 
 /// The numbers of agents.
 const AGENTS: [usize; 3] = [10, 100, 1_000];

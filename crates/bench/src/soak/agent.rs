@@ -66,7 +66,7 @@ impl SoakedAgent {
         let (status, metrics) = connection.get("/metrics", &[]).await?;
         ensure!(status == 200, "/metrics has the status {status}");
         let metrics = std::str::from_utf8(&metrics).context("read the metrics")?;
-        // The connection of this scrape is one of the agent's descriptors in every sample.
+        // Every sample also counts the descriptor of this scrape's own connection.
         Ok(Sample {
             seconds: clock::since(started).as_secs_f64(),
             resident: self.process.resident()?,

@@ -73,7 +73,7 @@ pub(super) struct Crowd {
     held: Vec<Rc<held::Counter>>,
 }
 
-/// Starts all clients. The limits that are counted exactly are in force since `started`.
+/// Starts all clients. The limits that are counted exactly have been in force since `started`.
 pub(super) fn start(target: &Arc<Target>, started: Instant, stop: &CancellationToken) -> Crowd {
     let held: Vec<_> = held::counters(started).into_iter().map(Rc::new).collect();
     let mut crowd = Crowd { lanes: JoinSet::new(), tallies: Vec::new(), held: held.clone() };

@@ -57,7 +57,7 @@ pub(super) fn fix(workspace: &Workspace) -> anyhow::Result<()> {
 fn files(workspace: &Workspace) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for package in workspace.metadata.workspace_packages() {
-        let folder = package.manifest_path.as_std_path().parent().context("a manifest has a folder")?;
+        let folder = package.manifest_path.as_std_path().parent().context("a manifest has no folder")?;
         for sub in sources::FOLDERS {
             files.extend(sources::rust_files(&folder.join(sub))?);
         }

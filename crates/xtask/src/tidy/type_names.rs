@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Violation>> {
     let mut violations = Vec::new();
     for package in workspace.metadata.workspace_packages() {
-        let folder = package.manifest_path.as_std_path().parent().context("a manifest has a folder")?;
+        let folder = package.manifest_path.as_std_path().parent().context("a manifest has no folder")?;
         let mut files = Vec::new();
         for file in sources::rust_files(&folder.join("src"))? {
             let place = sources::place(workspace, &file);

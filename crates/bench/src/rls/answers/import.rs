@@ -36,7 +36,7 @@ pub(super) fn policies(config: &Config, file: &Path) -> anyhow::Result<String> {
     let output = import.output().context("run weir-operator import")?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "weir-operator import: {errors}\n{}", config.yaml());
-    String::from_utf8(output.stdout).context("the policies are text")
+    String::from_utf8(output.stdout).context("the policies are not UTF-8")
 }
 
 impl Operator {
@@ -79,7 +79,7 @@ impl Operator {
         let request = format!("GET /v1/status HTTP/1.1\r\nhost: {}\r\n\r\n", self.control);
         let (_, body) = Connection::open(self.control)?.exchange(request.as_bytes())?;
         let status: Value = serde_json::from_str(&body).context("read the agent's status")?;
-        let policies = status["policies"].as_array().context("a list of policies")?;
+        let policies = status["policies"].as_array().context("the status has no list of policies")?;
         Ok(policies.iter().filter_map(|policy| policy["name"].as_str()).map(str::to_owned).collect())
     }
 }

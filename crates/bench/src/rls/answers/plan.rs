@@ -42,7 +42,7 @@ fn descriptor(config: &Config, random: &mut StdRng) -> Descriptor {
     Descriptor { entries, hits_addend }
 }
 
-/// A value that the node matches, or any value.
+/// Returns a value that the node matches, and in one of ten cases any value.
 fn value(node: &Node, random: &mut StdRng) -> String {
     let fitting: Vec<_> = VALUES.iter().filter(|value| node.value.matches(value)).collect();
     if random.random_bool(0.9) {

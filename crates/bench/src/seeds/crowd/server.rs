@@ -25,7 +25,7 @@ use tower::{BoxError, Service};
 
 use crate::stacks::{self, Counts, Failure, HasFailure, Limit, Visitor};
 
-/// One gateway of `cargo xtask bench seeds`, which starts it itself.
+/// One gateway. `cargo xtask bench seeds` starts it.
 #[derive(Parser)]
 pub(crate) struct StackArgs {
     /// The stack of layers

@@ -169,7 +169,7 @@ pub(super) fn versions() -> anyhow::Result<Vec<(String, String)>> {
 
 fn packages() -> anyhow::Result<Vec<(String, String)>> {
     let package: Value = serde_json::from_str(include_str!("peers/package.json")).context("read package.json")?;
-    let pinned = package["dependencies"].as_object().context("package.json has dependencies")?;
+    let pinned = package["dependencies"].as_object().context("package.json has no dependencies")?;
     let version = |(name, version): (&String, &Value)| Some((name.clone(), version.as_str()?.to_owned()));
     Ok(pinned.iter().filter_map(version).collect())
 }

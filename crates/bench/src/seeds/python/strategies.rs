@@ -327,7 +327,7 @@ fn speed(
     };
     let note = format!(
         "200 requests over 50 connections with a limit of {LIMIT} for each key; {wrong} of {lists} lists were admitted \
-        wrongly. The LeakyBucket of the agent refuses 199 of 200, because it paces."
+        wrongly. The LeakyBucket of the agent refuses 199 of 200, because it admits requests only at even intervals."
     );
     let columns = ["requests a second", "P50, ms", "P95, ms", "P99, ms"];
     let (title, rows) = ("each strategy with half of the requests refused", cases.iter().zip(&samples).map(row));

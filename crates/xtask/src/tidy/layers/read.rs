@@ -279,7 +279,8 @@ impl<'ast> Visit<'ast> for Reader<'ast> {
     }
 
     fn visit_attribute(&mut self, _: &'ast Attribute) {
-        // Attributes such as `derive(serde::Serialize)` name other crates.
+        // Paths in attributes, such as `derive(serde::Serialize)`, name other crates, so they are no imports of
+        // modules.
     }
 
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {
