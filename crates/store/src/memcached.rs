@@ -5,9 +5,13 @@
 //! loses its counters.
 //!
 //! - A rule with one fixed window and without a ban has a counter for each window. The command `ma` adds the requested
-//!   units and returns the sum, in one trip. Seats are never given back, because the counter can have expired
-//!   meanwhile. Refused units stay counted in their window. So in a window that was full, a higher limit or a credit
-//!   has less effect.
+//!   units and returns the sum, in one trip. What the window does not grant is subtracted at once, in a second trip.
+//!   Between the two trips, the counter is too high, never too low: another question can then be refused although its
+//!   units are free, and its program does not ask for this key again before the window ends. So a refused question
+//!   whose counter shows this is asked once more. If a program does not receive the first answer, the units that it
+//!   requested stay counted until the window ends. If the server drops the counter between the two trips, because its
+//!   memory is full, the second trip can subtract from a new counter, at most the units of one question. Seats are
+//!   never given back, because the counter can have expired meanwhile.
 //! - Every other rule has the same value as in Redis. The command `mg` reads it, the model decides, and `ms` writes it
 //!   if it has not changed. If it has changed, the question starts again.
 
@@ -118,9 +122,12 @@ impl MemcachedStore {
 }
 
 impl Server {
-    async fn call(&self, command: Vec<u8>) -> Result<Response, StoreError> {
-        let open = || Pipe::open(self.endpoint.clone());
-        let answer = self.link.connection(open).await?.call(command).await;
+    async fn pipe(&self) -> Result<Pipe, StoreError> {
+        self.link.connection(|| Pipe::open(self.endpoint.clone())).await
+    }
+
+    async fn call(&self, pipe: &Pipe, command: Vec<u8>) -> Result<Response, StoreError> {
+        let answer = pipe.call(command).await;
         if let Err(StoreError::Lost(_)) = answer {
             self.link.disconnect();
         }
@@ -130,45 +137,73 @@ impl Server {
         }
     }
 
-    /// Adds the requested units to the counter of the window.
+    /// Changes a counter. Returns its new value, or `None` if it does not exist.
+    async fn count(&self, pipe: &Pipe, command: Vec<u8>) -> Result<Option<u64>, StoreError> {
+        match self.call(pipe, command).await? {
+            Response::Value { data, .. } => {
+                let text = std::str::from_utf8(&data).ok();
+                text.and_then(|text| text.trim_end().parse().ok()).map(Some).ok_or(StoreError::Garbled)
+            }
+            Response::Missing => Ok(None),
+            _ => Err(StoreError::Garbled),
+        }
+    }
+
+    /// Adds the requested units to the counter of the window, and subtracts those that the window does not grant.
     async fn add(&self, key: &Key, encoded: &EncodedTake, limit: &Limit, now: u64) -> Result<Answer, StoreError> {
         let start = start_of(limit, now);
-        let requests = if encoded.cost > limit.requests { 0 } else { encoded.requests };
+        let is_possible = encoded.cost <= limit.requests;
+        let requests = if is_possible { encoded.requests } else { 0 };
         let seen = encoded.seen.as_ref().map_or(0, |seen| if seen[0][0] == start { seen[0][1] } else { 0 });
         // The free part of the window is known only from the last answer. Seats that other programs need are lost, so at
         // most an eighth of the whole window and a quarter of the free part are taken in advance.
         let prefetch = encoded.prefetch.min(limit.requests / 8).min(limit.requests.saturating_sub(seen) / 4);
-        let more = encoded.owed + requests * encoded.cost + prefetch;
+        let prefetch = if is_possible { prefetch } else { 0 };
         let seconds = (start + limit.period - now).div_ceil(1_000_000) + SLACK;
         let name = format!("{}.{}.{start}", key.as_str(), limit.period);
+        // All commands use one connection: a server that restarts has another counter, from which nothing is subtracted.
+        let pipe = self.pipe().await?;
         if encoded.credit > 0 {
             // A window without a counter has charged nothing.
-            self.call(decrement(&name, encoded.credit)).await?;
+            self.count(&pipe, decrement(&name, encoded.credit)).await?;
         }
-        let Response::Value { data, .. } = self.call(increment(&name, more, seen + more, expiry(seconds, now))).await?
-        else {
-            return Err(StoreError::Garbled);
+        let (mut owed, mut is_repeated) = (encoded.owed, false);
+        let (before, granted, prefetched) = loop {
+            let more = owed + requests * encoded.cost + prefetch;
+            let command = increment(&name, more, seen + more, expiry(seconds, now));
+            let sum = self.count(&pipe, command).await?.ok_or(StoreError::Garbled)?;
+            let before = sum.saturating_sub(more) + owed;
+            let free = limit.requests.saturating_sub(before);
+            let granted = requests.min(free / encoded.cost);
+            let is_served = granted == encoded.requests;
+            let prefetched = if is_served { prefetch.min(free - granted * encoded.cost) } else { 0 };
+            let refused = more - owed - granted * encoded.cost - prefetched;
+            if refused == 0 {
+                break (before, granted, prefetched);
+            }
+            let counted = self.count(&pipe, decrement(&name, refused)).await?;
+            // Units that another question is about to subtract have made the counter too high: they are free again, or the
+            // counter is still above the limit.
+            let may_be_free = |sum| sum + encoded.cost <= limit.requests || sum > limit.requests;
+            if is_repeated || granted > 0 || requests == 0 || !counted.is_some_and(may_be_free) {
+                break (before, granted, prefetched);
+            }
+            (owed, is_repeated) = (0, true);
         };
-        let sum: u64 = std::str::from_utf8(&data).ok().and_then(|sum| sum.parse().ok()).ok_or(StoreError::Garbled)?;
-        let before = sum.saturating_sub(more) + encoded.owed;
-        let free = limit.requests.saturating_sub(before);
-        let granted = requests.min(free / encoded.cost);
         let served = before + granted * encoded.cost;
-        let is_served = granted == encoded.requests;
-        let prefetched = if is_served { prefetch.min(limit.requests.saturating_sub(served)) } else { 0 };
         Ok(Answer {
             granted,
             prefetched,
             time: now,
             birth: 0,
-            next: match is_served {
+            next: match granted == encoded.requests {
                 true => Next::Now,
-                false if encoded.cost > limit.requests => Next::Never,
+                false if !is_possible => Next::Never,
                 false => Next::At(start + limit.period),
             },
             stamp: encoded.stamp,
             limits: None,
-            marks: [vec![[start, before, 0]], vec![[start, served, 0]], vec![[start, sum, 0]]],
+            marks: [vec![[start, before, 0]], vec![[start, served, 0]], vec![[start, served + prefetched, 0]]],
             banned_since: 0,
             reserved: 0,
         })
@@ -178,7 +213,8 @@ impl Server {
     /// starts again.
     async fn swap(&self, key: &Key, encoded: &EncodedTake, clock: &impl Fn() -> u64) -> Result<Answer, StoreError> {
         loop {
-            let (stored, condition) = match self.call(get(key.as_str())).await? {
+            let pipe = self.pipe().await?;
+            let (stored, condition) = match self.call(&pipe, get(key.as_str())).await? {
                 Response::Value { data, cas: Some(cas) } => {
                     // An invalid value counts as missing, and is replaced.
                     let text = String::from_utf8(data).unwrap_or_default();
@@ -195,7 +231,7 @@ impl Server {
             }
             let seconds = full_at.saturating_sub(now).div_ceil(1_000_000) + SLACK;
             let command = set(key.as_str(), value.text().as_bytes(), condition, expiry(seconds, now));
-            match self.call(command).await? {
+            match self.call(&pipe, command).await? {
                 Response::Done => return Ok(answer),
                 Response::Missing | Response::Changed => {}
                 _ => return Err(StoreError::Garbled),

@@ -60,7 +60,7 @@ pub(super) fn increment(key: &str, delta: u64, initial: u64, seconds: u64) -> Ve
 
 /// Subtracts `delta` from a number, down to zero.
 pub(super) fn decrement(key: &str, delta: u64) -> Vec<u8> {
-    format!("ma {key} MD D{delta}\r\n").into_bytes()
+    format!("ma {key} MD D{delta} v\r\n").into_bytes()
 }
 
 /// Parses the response at the start of these bytes. Also returns its length in bytes. None if it is incomplete.
@@ -116,5 +116,6 @@ mod tests {
         assert_eq!(set("k", b"ab", Condition::Missing, 9), b"ms k 2 T9 ME\r\nab\r\n");
         assert_eq!(set("k", b"ab", Condition::Unchanged(7), 9), b"ms k 2 T9 C7\r\nab\r\n");
         assert_eq!(increment("k", 2, 5, 9), b"ma k N9 J5 D2 v\r\n");
+        assert_eq!(decrement("k", 2), b"ma k MD D2 v\r\n");
     }
 }

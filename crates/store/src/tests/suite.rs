@@ -400,6 +400,67 @@ async fn units_are_given_back() {
     }
 }
 
+/// What a limit does not grant stays free, for every cost, for each pod, and for a higher limit.
+#[tokio::test]
+async fn a_refused_request_takes_nothing() {
+    for kind in kinds() {
+        let grants_many = |strategy: &&Strategy| **strategy != Strategy::LeakyBucket;
+        for &strategy in kind.strategies.iter().filter(grants_many) {
+            let who = format!("{} {strategy:?}", kind.name);
+            let terms = |stamp, requests: u64| {
+                let burst = (strategy == Strategy::Gcra).then_some(requests);
+                let quota = Quota::new(strategy, requests, Duration::from_secs(900_000_000), burst);
+                StoreTerms::new(stamp, &[(0, quota.expect("a quota"))]).expect("terms")
+            };
+            let (low, high) = (terms(1, 64), terms(2, 70));
+            let (one, other, key) = ((kind.pod)(), (kind.pod)(), key(500 + strategy as u128));
+            let question = Take { requests: 10, ..Take::new(&low) };
+            assert_eq!(one.take(&key, &question).await.expect("an answer").granted, 10, "{who}");
+            for cost in [60, 1_000] {
+                let dear = Take { cost, prefetch: 8, ..Take::new(&low) };
+                assert_eq!(one.take(&key, &dear).await.expect("an answer").granted, 0, "{who}");
+            }
+            let rest = Take { requests: 200, prefetch: 8, ..question };
+            assert_eq!(other.take(&key, &rest).await.expect("an answer").granted, 54, "{who}");
+            let more = Take { requests: 200, ..Take::new(&high) };
+            let is_window = !matches!(strategy, Strategy::Gcra | Strategy::TokenBucket | Strategy::TokenBucketWithDebt);
+            let granted = if is_window { 6 } else { 0 };
+            assert_eq!(one.take(&key, &more).await.expect("an answer").granted, granted, "{who}");
+        }
+    }
+}
+
+/// Many pods ask at the same time, and most of their requests are refused. The limit admits no unit too many, and none of
+/// its units is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusals_at_the_same_time_lose_nothing() {
+    for kind in kinds() {
+        let quota = Quota::new(Strategy::FixedWindow, 500, Duration::from_secs(900_000_000), None).expect("a quota");
+        let terms = StoreTerms::new(1, &[(0, quota)]).expect("terms");
+        let pods: Vec<_> = (0..8)
+            .map(|pod| {
+                let (store, terms) = ((kind.pod)(), terms.clone());
+                tokio::spawn(async move {
+                    let mut admitted = 0;
+                    for round in 0..60 {
+                        let cost = if (pod + round) % 3 == 0 { 1 } else { 300 };
+                        let question = Take { cost, requests: 2, ..Take::new(&terms) };
+                        admitted += store.take(&key(600), &question).await.expect("an answer").granted * cost;
+                    }
+                    admitted
+                })
+            })
+            .collect();
+        let mut admitted = 0;
+        for pod in pods {
+            admitted += pod.await.expect("a pod");
+        }
+        let question = Take { requests: 1_000, ..Take::new(&terms) };
+        let rest = (kind.pod)().take(&key(600), &question).await.expect("an answer").granted;
+        assert_eq!(admitted + rest, 500, "{}: {rest} at the end", kind.name);
+    }
+}
+
 /// Redis keeps a log until its newest request has left the period, also if a question takes as many units as it gives
 /// back.
 #[tokio::test]
