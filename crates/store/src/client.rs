@@ -23,7 +23,7 @@ use weir_core::{Quota, Strategy};
 use weir_seats::{BanQuestion, Key, Level, Reply, StoreClock, StoreError, StoreTerms, StoreTime, Take};
 use weir_wire::{LevelsSent, Question};
 
-use self::condition::Condition;
+use self::{condition::Condition, refusal::of_lost_store};
 use crate::{backend::Backend, lock::lock, operator::OperatorStore};
 
 pub(crate) use self::stats::Stats;
@@ -420,7 +420,8 @@ impl StoreClient {
         let was_lost = condition.breaker.lost_since().is_some();
         condition.missed_at = now;
         condition.breaker.missed(now, jitter);
-        condition.error = Some(error.to_string());
+        let text = of_lost_store(error);
+        condition.error = Some(text.clone());
         if let Some(since) = condition.breaker.lost_since().filter(|_| !was_lost) {
             condition.lost(since);
         }
@@ -428,7 +429,7 @@ impl StoreClient {
         let logs = !self.asks_operator() && condition.logs_loss(now);
         drop(condition);
         if logs {
-            tracing::warn!(store = self.name(), %error, "the store is lost");
+            tracing::warn!(store = self.name(), error = text, "the store is lost");
         }
     }
 

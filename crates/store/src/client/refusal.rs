@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, fmt, time::Duration};
 
-use weir_seats::Key;
+use weir_seats::{Key, StoreError};
 
 /// The time over which all questions of a rule must be refused before the status reports it. A failover can refuse
 /// questions for a moment.
@@ -39,12 +39,26 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { counters, error, .. } = self;
         write!(f, "the store refuses questions of {counters}")?;
-        let text = error.to_lowercase();
-        // The former is about a command in a script, and the latter about a key.
-        if text.contains("can't run this command") || text.contains("no permissions") {
+        if lacks_right(error) {
             write!(f, "; allow its user {RIGHTS}")?;
         }
         write!(f, ": {error}")
+    }
+}
+
+/// Whether this error of the store is about a right that its user does not have.
+fn lacks_right(error: &str) -> bool {
+    let text = error.to_lowercase();
+    // The former is about a command in a script, and the latter about a key.
+    text.contains("can't run this command") || text.contains("no permissions")
+}
+
+/// The error of a lost store. It names the rights, because the store also counts as lost if it refuses the questions of all
+/// rules.
+pub(super) fn of_lost_store(error: &StoreError) -> String {
+    match error {
+        StoreError::Refused(text) if lacks_right(text) => format!("{error}; allow its user {RIGHTS}"),
+        _ => error.to_string(),
     }
 }
 
@@ -101,6 +115,21 @@ mod tests {
         assert!(refusals.end("shop/api.a", second(14)));
         assert!(refusals.lasting(second(14)).is_none());
         assert!(refusals.refused(&key("b"), "OOM", second(70)).is_some());
+    }
+
+    #[test]
+    fn a_store_that_refuses_everything_names_the_rights() {
+        let lost = |text: &str| of_lost_store(&StoreError::Refused(text.to_owned()));
+        for text in [
+            "NOPERM User weir has no permissions to run the 'evalsha' command",
+            "ERR ACL failure: can't run this command",
+        ] {
+            assert!(
+                lost(text)
+                    .ends_with("; allow its user EVAL, EVALSHA, TIME, GETRANGE, SET, SETRANGE, DEL and PEXPIREAT")
+            );
+        }
+        assert!(!lost("OOM").contains("EVAL") && !of_lost_store(&StoreError::Late).contains("EVAL"));
     }
 
     #[test]
