@@ -17,7 +17,6 @@ use weir_tower::MonotonicClock;
 use super::{
     charge::Demand,
     cost::{Cost, HeaderCost},
-    lower::hash,
     rule::Rule,
 };
 
@@ -95,10 +94,12 @@ impl DeferredCost {
 
     /// Charges each limit the cost, as far ahead as possible.
     pub(super) fn charge(&self, cost: u64, clock: MonotonicClock) {
-        if let Some(shared) = self.rule.limits.as_ref().and_then(|limits| limits.shared.as_ref()) {
+        if let Some(limits) = &self.rule.limits
+            && let Some(shared) = &limits.shared
+        {
             if cost > 0 {
                 let set = shared.terms.override_of(&self.key).map_or(0, |index| index + 1);
-                shared.limiter.owe(hash(&self.key), set, cost);
+                shared.limiter.owe(limits.key.hash(&self.key), set, cost);
             }
             return;
         }

@@ -27,7 +27,11 @@ const IPV6: u8 = 6;
 
 /// The `key` of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct KeySpec(Vec<Part>);
+pub(super) struct KeySpec {
+    parts: Vec<Part>,
+    /// Distinguishes this list of parts from others. `None` for a rule without a key.
+    identity: Option<[u8; 16]>,
+}
 
 /// One part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,16 +64,28 @@ enum Value<'a> {
 
 impl KeySpec {
     pub(super) fn new(parts: Vec<Part>) -> Self {
-        Self(parts)
+        let identity = (!parts.is_empty()).then(|| identity(&parts));
+        Self { parts, identity }
     }
 
     pub(super) fn parts(&self) -> &[Part] {
-        &self.0
+        &self.parts
+    }
+
+    /// The name of a key in a store, which is the same in all agents. It depends on what the parts read, too: if the
+    /// `key` of a rule changes, a client with an equal value of another part has its own counts and bans.
+    pub(super) fn hash(&self, key: &[u8]) -> u128 {
+        let mut digest = Sha256::new();
+        if let Some(identity) = &self.identity {
+            digest.update(identity);
+        }
+        digest.update(key);
+        digest.finalize().iter().take(16).fold(0, |hash, byte| (hash << 8) | u128::from(*byte))
     }
 
     /// Appends the key of a request.
     pub(super) fn write(&self, request: &RequestView<'_>, tokens: &Tokens<'_>, to: &mut Vec<u8>) {
-        for part in &self.0 {
+        for part in &self.parts {
             part.write(request, tokens, to);
         }
     }
@@ -77,8 +93,8 @@ impl KeySpec {
     /// Returns the key with these values, one for each part. `None` if no request has such a key.
     pub(super) fn named(&self, values: &[String]) -> Option<Vec<u8>> {
         let mut key = Vec::new();
-        let is_valid = values.len() == self.0.len()
-            && self.0.iter().zip(values).all(|(part, value)| part.write_named(value, &mut key).is_ok());
+        let is_valid = values.len() == self.parts.len()
+            && self.parts.iter().zip(values).all(|(part, value)| part.write_named(value, &mut key).is_ok());
         is_valid.then_some(key)
     }
 
@@ -90,7 +106,7 @@ impl KeySpec {
             Value::Address(IpAddr::V4(address), _) => Some(address.to_string()),
             Value::Address(IpAddr::V6(address), prefix) => Some(masked(address, prefix).to_string()),
         };
-        self.0.iter().map(shown).collect()
+        self.parts.iter().map(shown).collect()
     }
 }
 
@@ -125,7 +141,40 @@ pub(super) fn show_bytes(mut key: &[u8]) -> Vec<Option<String>> {
     parts
 }
 
+/// The first bytes of the hash of the parts in a form that must never change: stores contain it.
+fn identity(parts: &[Part]) -> [u8; 16] {
+    let mut form = Vec::new();
+    for part in parts {
+        part.write_form(&mut form);
+    }
+    let digest = Sha256::digest(&form);
+    std::array::from_fn(|index| digest[index])
+}
+
 impl Part {
+    /// Appends what the part reads: its kind, and each name with its length.
+    fn write_form(&self, to: &mut Vec<u8>) {
+        let mut write = |kind: u8, names: &[&str], options: &[u8]| {
+            to.push(kind);
+            for name in names {
+                to.extend_from_slice(&(name.len() as u64).to_be_bytes());
+                to.extend_from_slice(name.as_bytes());
+            }
+            to.extend_from_slice(options);
+        };
+        match self {
+            Self::Header(name) => write(1, &[name.as_str()], &[]),
+            Self::ClientIp { trusted_hops, ipv6_prefix } => write(2, &[], &[*trusted_hops, *ipv6_prefix]),
+            Self::Cookie(name) => write(3, &[name], &[]),
+            Self::Query(name) => write(4, &[name], &[]),
+            Self::PathSegment(number) => write(5, &[], &[*number]),
+            Self::Host => write(6, &[], &[]),
+            Self::Method => write(7, &[], &[]),
+            Self::JwtClaim { header, claim } => write(8, &[header.as_str(), claim], &[]),
+            Self::Descriptor(key) => write(9, &[key], &[]),
+        }
+    }
+
     #[inline]
     fn write(&self, request: &RequestView<'_>, tokens: &Tokens<'_>, to: &mut Vec<u8>) {
         match self {
@@ -325,6 +374,38 @@ mod tests {
             }
             assert_eq!(key, named, "{part:?} {uri}");
         }
+    }
+
+    /// Stores contain these hashes, so they must never change.
+    #[test]
+    fn hashes_in_stores_depend_on_the_parts() {
+        let hash = |parts: Vec<Part>, key: &[u8]| KeySpec::new(parts).hash(key);
+        assert_eq!(hash(vec![], b""), 0xe3b0_c442_98fc_1c14_9afb_f4c8_996f_b924, "a rule without a key");
+        assert_eq!(hash(vec![Part::Header(name(0))], b"a"), 0x9b7c_2216_b238_8dab_8d55_15ce_8e2d_3c11);
+        let address = |trusted_hops, ipv6_prefix| Part::ClientIp { trusted_hops, ipv6_prefix };
+        let claim = |header: usize, claim: &str| Part::JwtClaim { header: name(header), claim: claim.into() };
+        let specs = [
+            vec![Part::Header(name(0))],
+            vec![Part::Header(name(1))],
+            vec![Part::Header(name(0)), Part::Header(name(1))],
+            vec![Part::Header(name(1)), Part::Header(name(0))],
+            vec![address(0, 64)],
+            vec![address(1, 64)],
+            vec![address(0, 65)],
+            vec![Part::Cookie("x-0".into())],
+            vec![Part::Cookie("X-0".into())],
+            vec![Part::Query("x-0".into())],
+            vec![Part::Descriptor("x-0".into())],
+            vec![Part::PathSegment(1)],
+            vec![Part::PathSegment(2)],
+            vec![Part::Host],
+            vec![Part::Method],
+            vec![claim(0, "a")],
+            vec![claim(0, "b")],
+            vec![claim(1, "a")],
+        ];
+        let hashes: HashSet<u128> = specs.iter().map(|parts| hash(parts.clone(), b"a")).collect();
+        assert_eq!(hashes.len(), specs.len());
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub(super) use self::{
     ban::LoweredBan,
     concurrency::{ConcurrentLimits, LoweredConcurrency},
     limit_override::LoweredLimitOverride,
-    shared::{LoweredShared, hash},
+    shared::LoweredShared,
 };
 pub use self::{domain::MAX_DOMAIN_BYTES, limit_override::DescriptorLimit};
 

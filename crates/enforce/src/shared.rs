@@ -12,7 +12,6 @@ use weir_tower::retry_after_seconds;
 use super::{
     charge::{Demand, opens_after},
     fields::QuotaState,
-    lower::hash,
     refusal::Refusal,
     rule::{Limits, Rule, SharedPart},
 };
@@ -37,7 +36,7 @@ pub(super) fn split<'r, 'k>(demands: &[Demand<'r, 'k>], now: Time) -> (Vec<Share
         Some(SharedDemand {
             rule: Arc::clone(demand.rule),
             key: demand.limits.ban.as_ref().map(|_| demand.key.into()),
-            hash: hash(demand.key),
+            hash: demand.limits.key.hash(demand.key),
             override_index: terms.override_of(demand.key),
             cost: u32::try_from(demand.cost).unwrap_or(u32::MAX),
             patience: demand.latest.map_or(Duration::ZERO, |latest| latest.duration_since(now)),

@@ -128,9 +128,3 @@ fn number(name: &str) -> u32 {
     let digest = Sha256::digest(name);
     u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]])
 }
-
-/// The name of a key in the store, which is the same in all agents.
-pub(crate) fn hash(key: &[u8]) -> u128 {
-    let digest = Sha256::digest(key);
-    digest.iter().take(16).fold(0, |hash, byte| (hash << 8) | u128::from(*byte))
-}

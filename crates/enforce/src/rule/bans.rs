@@ -10,7 +10,7 @@ use weir_core::Time;
 use weir_store::{SharedLimiter, StoreError};
 
 use super::{Limits, Rule};
-use crate::{ban::Ban, lower::hash, statistics::Statistics};
+use crate::{ban::Ban, statistics::Statistics};
 
 /// A key of a rule in its store.
 pub(crate) struct KeyInStore {
@@ -66,7 +66,7 @@ impl Limits {
     fn key_in_store(&self, key: &[u8]) -> Option<KeyInStore> {
         let shared = self.shared.as_ref()?;
         let set = shared.terms.override_of(key).map_or(0, |index| index + 1);
-        Some(KeyInStore { limiter: Arc::clone(&shared.limiter), hash: hash(key), set })
+        Some(KeyInStore { limiter: Arc::clone(&shared.limiter), hash: self.key.hash(key), set })
     }
 }
 

@@ -43,6 +43,32 @@ async fn a_cost_above_a_limit_is_refused_by_this_limit() {
     }
 }
 
+/// Another key of a rule has its own counts and bans, also for a client with an equal value.
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_key_hits_no_other_client() {
+    let ban = json!({"ban": {"after": 2, "withinMillis": 60_000, "forMillis": 600_000}});
+    for ban in [json!({}), ban] {
+        let world = World::before_the_end(Duration::from_secs(9));
+        let by = |header: &str| {
+            let key = json!({"key": [{"header": header}]});
+            rule(
+                "r",
+                &[limit("FixedWindow", 1, 10_000, json!({}))],
+                with(with(counted("FailClosed"), key), ban.clone()),
+            )
+        };
+        let of = |header: &str| Request::builder().uri("/").header(header, "42").body(()).expect("a request");
+        let (user, tenant) = (world.program(&[by("x-user")]), world.program(&[by("x-tenant")]));
+        for expected in [200, 429, 429, 429] {
+            assert_eq!(user.send(of("x-user"), ok).await.status(), expected);
+        }
+        sleep(Duration::from_millis(200)).await;
+        assert_eq!(tenant.send(of("x-tenant"), ok).await.status(), 200, "another client");
+        let again = world.program(&[by("x-user")]);
+        assert_eq!(again.send(of("x-user"), ok).await.status(), 429, "the store still has the count");
+    }
+}
+
 /// While the store is lost, all requests are admitted: the state of the rule is that of a limit at full credit, and the
 /// tightest limit of the descriptor is that of the other rule.
 #[tokio::test(start_paused = true)]
