@@ -3,6 +3,7 @@
 
 use std::{
     io::{self, IoSlice},
+    mem::MaybeUninit,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -52,31 +53,41 @@ pub(super) struct Goodbye {
     patience: Pin<Box<Sleep>>,
     /// A deadline, so that a client cannot keep the connection open by sending single bytes.
     end: Instant,
-    read: usize,
 }
 
-/// The longest silence of the client, the longest total time, and the maximum number of bytes from the client.
+/// The longest silence of the client, and the longest total time. The number of bytes has no limit: many clients read
+/// the response to an upload only after they have sent the whole upload.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
 const GOODBYE_LONGEST: Duration = Duration::from_secs(10);
-const GOODBYE_BYTES: usize = 256 * 1024;
+
+/// The number of bytes after which the worker first serves other clients.
+const GOODBYE_PIECE: usize = 256 * 1024;
+
+/// The size of the buffer, which is on the stack.
+const GOODBYE_BUFFER: usize = 16 * 1024;
 
 impl Default for Goodbye {
     fn default() -> Self {
-        Self { patience: Box::pin(sleep(GOODBYE_TIMEOUT)), end: clock::now() + GOODBYE_LONGEST, read: 0 }
+        Self { patience: Box::pin(sleep(GOODBYE_TIMEOUT)), end: clock::now() + GOODBYE_LONGEST }
     }
 }
 
 impl Goodbye {
     /// Returns ready when the client has closed its side, or when a limit is reached.
     pub(super) fn poll_over(&mut self, stream: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<()> {
-        while self.read < GOODBYE_BYTES && self.patience.as_mut().poll(cx).is_pending() {
-            let mut bytes = [0; 1024];
-            let mut bytes = ReadBuf::new(&mut bytes);
+        let mut read = 0;
+        while self.patience.as_mut().poll(cx).is_pending() {
+            if read >= GOODBYE_PIECE {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let mut bytes = [const { MaybeUninit::uninit() }; GOODBYE_BUFFER];
+            let mut bytes = ReadBuf::uninit(&mut bytes);
             let outcome = ready!(Pin::new(&mut *stream).poll_read(cx, &mut bytes));
             if outcome.is_err() || bytes.filled().is_empty() {
                 break;
             }
-            self.read += bytes.filled().len();
+            read += bytes.filled().len();
             self.patience.as_mut().reset(self.end.min(clock::now() + GOODBYE_TIMEOUT));
         }
         Poll::Ready(())
@@ -254,5 +265,16 @@ mod tests {
         let about = |seconds: u64, measured: Duration| measured.abs_diff(Duration::from_secs(seconds)).as_millis() <= 2;
         assert!(about(2, closed_after(Duration::from_secs(60)).await), "a silent client");
         assert!(about(10, closed_after(Duration::from_millis(1500)).await), "a client that sends single bytes");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_sends_much_does_not_keep_the_worker_busy() {
+        let (mut client, mut agent) = duplex(2 * GOODBYE_PIECE);
+        let much = vec![0; 2 * GOODBYE_PIECE];
+        client.write_all(&much).await.expect("the agent is connected");
+        let mut goodbye = Goodbye::default();
+        assert!(poll_fn(|cx| goodbye.poll_over(&mut agent, cx)).now_or_never().is_none());
+        let room = client.write(&much).now_or_never().expect("room").expect("the agent is connected");
+        assert_eq!(room, GOODBYE_PIECE, "the agent has read one piece");
     }
 }

@@ -15,12 +15,13 @@ use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    time::timeout,
 };
 use tokio_tungstenite::client_async;
 
 use crate::{
     hostile::{Answer, frames},
-    support::{Agent, App, PATIENCE, body, echo, json_of, policy, rule, snapshot, with},
+    support::{Agent, App, PATIENCE, body, daily, echo, json_of, policy, rule, snapshot, with},
 };
 
 /// A burst that no test uses up. A day refills ten units.
@@ -95,7 +96,7 @@ impl Counter {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, ended).await.expect("the app's handler ends");
+        timeout(PATIENCE, ended).await.expect("the app's handler ends");
     }
 }
 
@@ -220,7 +221,7 @@ async fn charges_what_the_app_received(args: &[&str]) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, arrived).await.expect("the first part arrives");
+    timeout(PATIENCE, arrived).await.expect("the first part arrives");
     drop(client);
     counter.until_ended(ended + 1).await;
     account.check("a body that the client cuts off", 400).await;
@@ -284,10 +285,7 @@ async fn uploads_are_shaped() {
     // Another policy has its own counts.
     agent.apply(&snapshot(2, &[with(narrow, json!({"uid": "narrow", "name": "narrow"}))])).await;
     // The agent discards the rest of a body of this length, so the client receives the response.
-    assert_eq!(
-        tokio::time::timeout(PATIENCE, agent.client.send(upload(100_000))).await.expect("in time").status(),
-        504
-    );
+    assert_eq!(timeout(PATIENCE, agent.client.send(upload(100_000))).await.expect("in time").status(), 504);
 }
 
 /// A policy that stops the body of each upload to `/slow` after a few bytes. Each `x-key` has its own limit.
@@ -311,7 +309,7 @@ async fn throttled_uploads_leave_room_for_the_other_uploads_of_their_connection(
     // The client learns the windows of the agent.
     assert_eq!(post("/", 0, 1).await.expect("a response").status(), 200);
     let slow: Vec<_> = (0..UPLOADS).map(|key| post("/slow", key, 256 * 1024)).collect();
-    let other = tokio::time::timeout(PATIENCE, post("/", 0, 10)).await.expect("in time");
+    let other = timeout(PATIENCE, post("/", 0, 10)).await.expect("in time");
     assert_eq!(other.expect("a response").status(), 200);
     drop(slow);
 }
@@ -347,4 +345,27 @@ async fn throttled_uploads_of_small_frames_do_not_end_their_connection() {
         client.write_all(&frames::data(stream, &FRAME, false).repeat(FRAMES)).await.expect("sent");
     }
     assert_eq!(frames::ask(client, &frames::data(1, b"x", true)).await, Answer::Status(200));
+}
+
+/// Many clients and proxies send the whole body before they read. A reset would discard the response.
+#[tokio::test]
+async fn a_client_that_first_sends_its_whole_body_gets_the_whole_refusal() {
+    const LENGTH: usize = 5_000_000;
+    let app = App::start().await;
+    for in_place in ["on", "off"] {
+        let agent = Agent::start(app.address, &["--in-place", in_place]);
+        agent.apply(&snapshot(1, &[policy("p", &[rule("all", &[daily("d", "FixedWindow", 1)])])])).await;
+        assert_eq!(agent.get("/", &[]).await.status(), 200);
+        let mut client = agent.connect().await;
+        client.write_all(&head("/", &format!("content-length: {LENGTH}\r\n"))).await.expect("sent");
+        let sent = timeout(PATIENCE, client.write_all(&vec![0; LENGTH])).await.expect("the agent reads");
+        sent.unwrap_or_else(|error| panic!("--in-place {in_place}: {error}"));
+        let mut answer = String::new();
+        let read = timeout(PATIENCE, client.read_to_string(&mut answer)).await.expect("an end");
+        read.unwrap_or_else(|error| panic!("--in-place {in_place}: {error}"));
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a whole head");
+        assert!(head.starts_with("HTTP/1.1 429 "), "--in-place {in_place}: {head}");
+        let length = format!("content-length: {}", body.len());
+        assert!(head.lines().any(|line| line == length), "--in-place {in_place}: {answer}");
+    }
 }
