@@ -13,20 +13,21 @@
 //! client counts as disconnected immediately. If a client resets the connection, the agent detects this immediately, or
 //! within a [`TICK`] if the client had sent its next request.
 
-use std::{convert::Infallible, future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
+use std::{cell::Cell, convert::Infallible, future::poll_fn, pin::pin, rc::Rc, sync::Arc, task::Poll, time::Duration};
 
 use axum::body::Body;
 use bytes::Bytes;
 use futures::FutureExt;
 use http::{
     HeaderValue, Request, Response, StatusCode,
-    header::{CONNECTION, CONTENT_LENGTH, UPGRADE},
+    header::{CONNECTION, CONTENT_LENGTH},
 };
 use http_body::Body as _;
 use hyper::{
     body::Incoming,
     server::conn::{http1, http2},
     service::{Service, service_fn},
+    upgrade::OnUpgrade,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
@@ -46,7 +47,7 @@ use super::{
     request_body::RequestBody,
     socket::{Goodbye, Socket},
     stall::Watching,
-    strict::{Strict, is_h2c},
+    strict::{Strict, asks_for_upgrade},
     traffic::Protocol,
 };
 use crate::{clock, resets::max_pending_resets};
@@ -162,6 +163,7 @@ where
     // During a drain, this function must not hand the socket over, because its caller would immediately call it again.
     let mut draining = up.is_cancelled() || open.is_evicted();
     let head = settings.max_header_bytes as usize;
+    let last_upgrade = LastUpgrade::default();
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(settings.header_timeout)
@@ -169,7 +171,7 @@ where
         .max_header_size(head)
         .max_buf_size(head)
         .keep_alive(!draining)
-        .serve_connection(io, tracked(service, &activity, open, Protocol::Http1, used))
+        .serve_connection(io, tracked(service, &activity, open, Protocol::Http1, used, &last_upgrade))
         .with_upgrades();
     let mut connection = Box::new(connection);
     let mut tick = pin!(sleep(TICK));
@@ -227,10 +229,26 @@ where
             }
         }
     }
-    match connection.into_parts().map(|parts| parts.io.into_inner()) {
+    let socket = match connection.into_parts() {
+        Some(parts) => Some(parts.io.into_inner()),
+        None if activity.is_tunnel() => None,
+        None => taken_back(&last_upgrade),
+    };
+    match socket {
         Some(socket) if !socket.ended() => End::Leave(socket.into_stream()),
         Some(_) | None => End::Closed,
     }
+}
+
+/// The last upgrade that a client requested, as hyper knows it. At the end of the connection hyper moves the socket into
+/// it, also if the upgrade was not taken: a rule has refused the request, or the app has answered it normally.
+type LastUpgrade = Rc<Cell<Option<OnUpgrade>>>;
+
+/// Returns the socket if the upgrade was not taken. If it were dropped, the kernel would answer unread bytes with a
+/// reset.
+fn taken_back(last_upgrade: &LastUpgrade) -> Option<Socket> {
+    let upgraded = last_upgrade.take()?.now_or_never()?.ok()?;
+    Some(upgraded.downcast::<TokioIo<Socket>>().ok()?.io.into_inner())
 }
 
 /// Returns the connection for another path. `parts` is `None` after an upgrade.
@@ -269,7 +287,7 @@ where
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(connection_window(settings.max_streams.get()))
         .max_send_buf_size(SEND_BUFFER)
-        .serve_connection(io, tracked(&service, &activity, open, Protocol::Http2, false));
+        .serve_connection(io, tracked(&service, &activity, open, Protocol::Http2, false, &LastUpgrade::default()));
     let mut connection = Box::pin(connection);
     open.rest(proxy.clock.now());
     let (mut leaving, mut evicted) = (false, false);
@@ -342,18 +360,23 @@ fn tracked<S, F>(
     open: &Arc<Open>,
     protocol: Protocol,
     used: bool,
+    last_upgrade: &LastUpgrade,
 ) -> impl Service<Request<Incoming>, Response = Response<Answer<Body>>, Error = h2::Error, Future: 'static> + use<S, F>
 where
     S: Fn(Request<Body>) -> F + Clone + 'static,
     F: Future<Output = Result<Response<Body>, Infallible>> + 'static,
 {
     let (service, activity, open) = (service.clone(), Arc::clone(activity), Arc::clone(open));
+    let last_upgrade = Rc::clone(last_upgrade);
     service_fn(move |mut request: Request<Incoming>| {
         let answering = Answering::new(&activity);
         let proxy = &open.proxy;
         proxy.traffic.request(protocol);
         // The bytes after a request for a tunnel are not checked, so the connection cannot be used again.
-        let tunnel = request.headers().get_all(UPGRADE).iter().any(|value| !is_h2c(value.as_bytes()));
+        let tunnel = asks_for_upgrade(request.headers());
+        if let Some(requested) = request.extensions().get::<OnUpgrade>() {
+            last_upgrade.set(Some(requested.clone()));
+        }
         let repeatable = request.method().is_idempotent() && request.body().is_end_stream();
         let used = used || activity.requests().1 > 1;
         if protocol == Protocol::Http1 {

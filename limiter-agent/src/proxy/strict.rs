@@ -12,6 +12,13 @@
 //! hyper checks everything else. This module must never let a byte pass after the line at which it stopped, and never
 //! change a byte before it.
 
+use http::{
+    HeaderMap,
+    header::{CONNECTION, UPGRADE},
+};
+
+use super::headers::elements;
+
 /// The longest line that is stored. hyper's own limits are lower.
 const MAX_LINE: usize = 1024 * 1024 + 64;
 
@@ -56,7 +63,7 @@ struct Head {
     begun: bool,
     length: Option<u64>,
     chunked: bool,
-    upgrade: bool,
+    upgrade: UpgradeFields,
 }
 
 impl Strict {
@@ -154,7 +161,7 @@ impl Strict {
                 if self.head.begun {
                     self.past_first_head = true;
                     let head = std::mem::take(&mut self.head);
-                    self.last = head.upgrade;
+                    self.last = head.upgrade.ask();
                     self.state = head.body().unwrap_or_else(|| self.behind_message());
                 }
                 true
@@ -206,8 +213,12 @@ impl Head {
                 self.chunked = true;
                 first && value.eq_ignore_ascii_case(b"chunked")
             }
+            Field::Connection => {
+                self.upgrade.connection(value);
+                true
+            }
             Field::Upgrade => {
-                self.upgrade |= !is_h2c(value);
+                self.upgrade.upgrade(value);
                 true
             }
         }
@@ -223,10 +234,11 @@ impl Head {
     }
 }
 
-/// The fields that define the body after a head.
+/// The fields that define what follows a head.
 enum Field {
     ContentLength,
     TransferEncoding,
+    Connection,
     Upgrade,
 }
 
@@ -237,6 +249,7 @@ impl Field {
         let field = match colon {
             14 if name.eq_ignore_ascii_case(b"content-length") => Self::ContentLength,
             17 if name.eq_ignore_ascii_case(b"transfer-encoding") => Self::TransferEncoding,
+            10 if name.eq_ignore_ascii_case(b"connection") => Self::Connection,
             7 if name.eq_ignore_ascii_case(b"upgrade") => Self::Upgrade,
             _ => return None,
         };
@@ -248,9 +261,43 @@ impl Field {
     }
 }
 
-/// Whether an `Upgrade` field requests only HTTP/2. The agent never accepts it; some clients offer it to every server.
-pub(super) fn is_h2c(value: &[u8]) -> bool {
-    value.split(|byte| *byte == b',').all(|protocol| protocol.trim_ascii().eq_ignore_ascii_case(b"h2c"))
+/// The fields of a head that together ask for an upgrade. `Upgrade` without `Connection: upgrade` asks for nothing
+/// (RFC 9110 section 7.8). Some clients offer TLS or HTTP/2 to every server, and the agent never accepts these.
+#[derive(Clone, Copy, Debug, Default)]
+struct UpgradeFields {
+    announced: bool,
+    named: bool,
+}
+
+impl UpgradeFields {
+    fn connection(&mut self, value: &[u8]) {
+        self.announced |= elements(value).any(|token| token.eq_ignore_ascii_case("upgrade"));
+    }
+
+    fn upgrade(&mut self, value: &[u8]) {
+        self.named |= elements(value).any(|protocol| !carries_http(protocol));
+    }
+
+    fn ask(self) -> bool {
+        self.announced && self.named
+    }
+}
+
+/// Whether a request asks for an upgrade that the agent could forward. The bytes after such a request are not checked.
+pub(super) fn asks_for_upgrade(headers: &HeaderMap) -> bool {
+    let mut fields = UpgradeFields::default();
+    if headers.contains_key(UPGRADE) {
+        headers.get_all(CONNECTION).iter().for_each(|value| fields.connection(value.as_bytes()));
+        headers.get_all(UPGRADE).iter().for_each(|value| fields.upgrade(value.as_bytes()));
+    }
+    fields.ask()
+}
+
+/// Whether a protocol of `Upgrade` is another version of HTTP, or HTTP over TLS. Some servers also accept the names of
+/// HTTP/2 before it was a standard, such as `h2c-17`.
+pub(super) fn carries_http(protocol: &str) -> bool {
+    let name = protocol.split(['/', '-']).next().unwrap_or_default();
+    ["h2c", "h2", "http", "tls"].iter().any(|http| name.eq_ignore_ascii_case(http))
 }
 
 fn is_folded(line: &[u8]) -> bool {
@@ -306,9 +353,11 @@ mod tests {
             format!("{get}\r\n"),
             format!("{get}content-length: 3\r\n\r\nabc"),
             format!("{get}transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nx: y\r\n\r\n"),
-            format!("{get}upgrade: websocket\r\n\r\n"),
-            format!("{get}upgrade: x\r\ncontent-length: 3\r\n\r\nabc"),
-            format!("{get}transfer-encoding: chunked\r\nupgrade: x\r\n\r\n3\r\nabc\r\n0\r\n\r\n"),
+            format!("{get}connection: upgrade\r\nupgrade: websocket\r\n\r\n"),
+            format!("{get}connection: upgrade\r\nupgrade: x\r\ncontent-length: 3\r\n\r\nabc"),
+            format!(
+                "{get}connection: a, Upgrade\r\ntransfer-encoding: chunked\r\nupgrade: x\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+            ),
         ] {
             for end in 0..=whole.len() {
                 let mut strict = Strict::default();
@@ -327,14 +376,29 @@ mod tests {
             (format!("{get}content-length: 3\r\n\r\na\nb{get}\r\n"), None),
             (format!("{get}content-length: 0\r\n\r\n{get}\r\n"), None),
             (format!("{get}transfer-encoding: Chunked\r\n\r\n3;x=y\r\na\nb\r\n0\r\nx: y\r\n\r\n{get}\r\n"), None),
-            (format!("{get}upgrade: websocket\r\n\r\nany\nthing"), None),
-            (format!("{get}upgrade: x\r\ncontent-length: 3\r\n\r\na\nbany\nthing"), None),
-            (format!("{get}upgrade: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nany\nthing"), None),
-            (format!("{get}upgrade: x\r\ntransfer-encoding: chunked\r\n\r\n3 \r\nabc\r\n"), Some("3 \r")),
+            (format!("{get}connection: upgrade\r\nupgrade: websocket\r\n\r\nany\nthing"), None),
+            (format!("{get}connection: upgrade\r\nupgrade: x\r\ncontent-length: 3\r\n\r\na\nbany\nthing"), None),
+            (
+                format!(
+                    "{get}connection: upgrade\r\nupgrade: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nany\nthing"
+                ),
+                None,
+            ),
+            (
+                format!("{get}connection: upgrade\r\nupgrade: x\r\ntransfer-encoding: chunked\r\n\r\n3 \r\nabc\r\n"),
+                Some("3 \r"),
+            ),
             ("GET / HTTP/1.1\nhost: a\r\n\r\n".into(), Some("GET / HTTP/1.1")),
             (format!("{get}x: y\n\r\n"), Some("x: y")),
             (format!("{get}\n"), Some("")),
             (format!("{get}upgrade: h2c\r\n\r\nGET / HTTP/1.1\n\r\n"), Some("GET / HTTP/1.1")),
+            (format!("{get}upgrade: websocket\r\n\r\nGET / HTTP/1.1\n\r\n"), Some("GET / HTTP/1.1")),
+            (format!("{get}connection: upgrade\r\n\r\nGET / HTTP/1.1\n\r\n"), Some("GET / HTTP/1.1")),
+            (
+                format!("{get}connection: upgrade\r\nupgrade: TLS/1.2, h2c-17\r\n\r\nGET / HTTP/1.1\n\r\n"),
+                Some("GET / HTTP/1.1"),
+            ),
+            (format!("{get}upgrade: TLS/1.2, x\r\nconnection: a\r\nconnection: upgrade\r\n\r\nany\nthing"), None),
             (format!("{get} folded\r\n\r\n"), Some(" folded\r")),
             (format!("{get}content-length: 3\r\ncontent-length: 3\r\n\r\n"), Some("content-length: 3\r")),
             (

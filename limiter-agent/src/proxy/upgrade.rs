@@ -24,6 +24,7 @@ use super::{
     response_body::ResponseBody,
     socket::Goodbye,
     stall_limit::StallLimit,
+    strict::{asks_for_upgrade, carries_http},
     traffic::{Protocol, Traffic},
     vetting::InvalidRequest,
     websocket::{self, handshake},
@@ -67,15 +68,11 @@ pub(super) fn requested<B: Body>(
     messages: impl FnOnce(&Request<B>) -> Option<Messages>,
 ) -> Result<Option<Upgrade>, InvalidRequest> {
     let fields = request.headers();
-    if request.version() != Version::HTTP_11 || !fields.contains_key(header::UPGRADE) {
+    if request.version() != Version::HTTP_11 || !asks_for_upgrade(fields) {
         return Ok(None);
     }
-    let named = fields.get_all(header::CONNECTION).iter().flat_map(headers::tokens);
-    if !named.into_iter().any(|token| token.eq_ignore_ascii_case("upgrade")) {
-        return Ok(None);
-    }
-    let protocols: Vec<&str> =
-        fields.get_all(header::UPGRADE).iter().flat_map(headers::tokens).filter(|name| !carries_http(name)).collect();
+    let named = fields.get_all(header::UPGRADE).iter().flat_map(headers::tokens);
+    let protocols: Vec<&str> = named.filter(|name| !carries_http(name)).collect();
     let websocket = protocols.iter().any(|name| handshake::is_meant(name));
     let messages = if websocket { messages(request) } else { None };
     let protocols = match &messages {
@@ -91,12 +88,6 @@ pub(super) fn requested<B: Body>(
         },
     };
     Ok(Some(Upgrade { client: hyper::upgrade::on(request), protocols, messages }))
-}
-
-/// Some servers also accept the names of HTTP/2 before it was a standard, such as `h2c-17`.
-fn carries_http(protocol: &str) -> bool {
-    let name = protocol.split(['/', '-']).next().unwrap_or_default();
-    ["h2c", "h2", "http", "tls"].iter().any(|http| name.eq_ignore_ascii_case(http))
 }
 
 impl Upgrade {

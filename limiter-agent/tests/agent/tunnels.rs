@@ -1,4 +1,4 @@
-//! Tests connections that were upgraded to a protocol that the agent does not know.
+//! Tests connections that were upgraded to a protocol that the agent does not know, and upgrades that nobody accepted.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -10,7 +10,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::support::{Agent, PATIENCE, policy, read_head, snapshot};
+use crate::support::{Agent, App, PATIENCE, policy, read_head, snapshot};
 
 /// An app that switches to the protocol `tcp`, and then does this with each connection.
 async fn switching<F: Future<Output = ()> + Send>(then: impl Fn(TcpStream) -> F + Send + 'static) -> SocketAddr {
@@ -122,4 +122,56 @@ async fn a_client_that_reads_nothing_does_not_keep_its_permit() {
     agent.until_metric(series, 1.0).await;
     agent.until_metric(series, 0.0).await;
     drop(client);
+}
+
+/// Some clients send such fields with every request (RFC 9110 section 7.8).
+#[tokio::test]
+async fn an_upgrade_that_the_agent_ignores_keeps_the_connection_open() {
+    let app = App::start().await;
+    for in_place in ["on", "off"] {
+        let agent = Agent::start(app.address, &["--in-place", in_place]);
+        for fields in [
+            "connection: Upgrade\r\nupgrade: TLS/1.2",
+            "connection: Upgrade, HTTP2-Settings\r\nhttp2-settings: AAMAAABkAAQ\r\nupgrade: h2c",
+            "connection: upgrade\r\nupgrade: TLS/1.2, HTTP/2.0\r\nupgrade: h2",
+            "upgrade: websocket",
+            "connection: upgrade",
+        ] {
+            let mut client = agent.connect().await;
+            for number in 0..3 {
+                let request = format!("HEAD /{number} HTTP/1.1\r\nhost: a\r\n{fields}\r\n\r\n");
+                client.write_all(request.as_bytes()).await.expect("open");
+                let head = timeout(PATIENCE, read_head(&mut client)).await.expect("a response");
+                let head = head.unwrap_or_else(|| panic!("{fields:?}: the connection is closed before {number}"));
+                assert!(head.starts_with("HTTP/1.1 200 "), "{fields:?}: {head}");
+                assert!(!head.contains("connection: close"), "{fields:?}: {head}");
+            }
+        }
+    }
+}
+
+/// hyper keeps the socket for the upgrade. A reset would discard the response.
+#[tokio::test]
+async fn an_upgrade_that_is_not_taken_ends_without_a_reset() {
+    const LENGTH: usize = 3_000_000;
+    let app = App::start().await;
+    let denied = json!({"name": "denied", "action": "Deny", "match": [{"paths": ["/denied"]}]});
+    for in_place in ["on", "off"] {
+        let agent = Agent::start(app.address, &["--in-place", in_place]);
+        agent.apply(&snapshot(1, &[policy("p", std::slice::from_ref(&denied))])).await;
+        for (path, status, fields) in
+            [("/denied", 403, ""), ("/denied", 403, "content-length: 3000000\r\n"), ("/other", 200, "")]
+        {
+            let mut client = agent.connect().await;
+            let request =
+                format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n{fields}\r\n");
+            client.write_all(request.as_bytes()).await.expect("sent");
+            let sent = timeout(PATIENCE, client.write_all(&vec![b'x'; LENGTH])).await.expect("the agent reads");
+            sent.unwrap_or_else(|error| panic!("{path} {fields:?}: {error}"));
+            let mut answer = String::new();
+            let read = timeout(PATIENCE, client.read_to_string(&mut answer)).await.expect("an end");
+            read.unwrap_or_else(|error| panic!("{path} {fields:?}: {error}"));
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path} {fields:?}: {answer}");
+        }
+    }
 }
