@@ -26,9 +26,9 @@ pub struct Settings {
     #[arg(long, env = "WEIR_IN_PLACE", value_name = "ON|OFF", value_enum, default_value_t = Switch::On)]
     pub(crate) in_place: Switch,
 
-    /// What to do with a request whose path apps read in different ways: a path with an encoded slash (`%2F`), a
-    /// backslash, plain or encoded, a parameter after a dot segment (`..;`), or an encoded zero byte. No rule can
-    /// determine which path the app uses.
+    /// What to do with a request whose path apps read in different ways: a path with a segment `.` or `..`, plain,
+    /// encoded or with a parameter (`..;`), an encoded slash (`%2F`), a backslash, plain or encoded, or an encoded zero
+    /// byte. No rule can determine which path the app uses.
     #[arg(
         long, env = "WEIR_AMBIGUOUS_PATHS", value_name = "WHAT", default_value = "refuse",
         value_parser = EnumValueParser::<PathReading>::new().map(AmbiguousPaths::from),
@@ -96,11 +96,11 @@ pub(crate) enum Switch {
 enum PathReading {
     /// Answer with 400, before the rules decide.
     Refuse,
-    /// Rules read the path as a decoding app does: an encoded slash and a backslash separate segments, and `..;x` is
-    /// `..`. The app gets the path unchanged.
+    /// Rules read the path as an app that decodes and resolves it: an encoded slash and a backslash separate segments,
+    /// and `..;x` is `..`. The app gets the path unchanged.
     Decode,
-    /// Rules read the path as an app that decodes nothing: these characters are part of a segment. The app gets the
-    /// path unchanged.
+    /// Rules read the path as an app that resolves `.` and `..`, but decodes nothing: the other characters are part of a
+    /// segment. The app gets the path unchanged.
     Keep,
 }
 

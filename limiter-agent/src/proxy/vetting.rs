@@ -23,8 +23,8 @@ pub(super) enum InvalidRequest {
     #[error("the target * is valid only for OPTIONS")]
     Asterisk,
     #[error(
-        "the path has an encoded slash, a backslash, a parameter after a dot segment or a zero byte, which apps read in \
-         different ways (--ambiguous-paths)"
+        "the path has a segment . or .., an encoded slash, a backslash or a zero byte, which apps read in different ways \
+         (--ambiguous-paths)"
     )]
     Path,
     #[error("a header's value begins or ends with a space or tab")]

@@ -109,7 +109,7 @@ async fn the_app_sees_the_request_as_it_came() {
         }
     })
     .await;
-    let agent = Agent::start(app.address, &[]);
+    let agent = Agent::start(app.address, &["--ambiguous-paths", "keep"]);
     let fields =
         [("x-forwarded-for", "192.0.2.1"), ("connection", "x-private"), ("x-private", "1"), ("x-tier", "free")];
     let sent = request("PATCH", &agent.url("/a%20b/../%61//?q=%2f&r"), &fields, "content");

@@ -382,8 +382,8 @@ async fn requests_reach_the_app_in_one_spelling() {
             format!("OPTIONS * HTTP/1.1\r\nhost: a\r\n{}\r\n", added("a")),
         ),
         (
-            format!("GET //b/..//%2e%2E/%21;c=d?/../e HTTP/1.1\r\nhost: a\r\n{close}"),
-            format!("GET //b/..//%2e%2E/%21;c=d?/../e HTTP/1.1\r\nhost: a\r\n{}\r\n", added("a")),
+            format!("GET //b/...//%2e%2E./%21;c=d?/../e HTTP/1.1\r\nhost: a\r\n{close}"),
+            format!("GET //b/...//%2e%2E./%21;c=d?/../e HTTP/1.1\r\nhost: a\r\n{}\r\n", added("a")),
         ),
         (
             format!("get / HTTP/1.1\r\nhost: a:99999\r\n{close}"),
@@ -437,7 +437,13 @@ async fn requests_reach_the_app_in_one_spelling() {
 #[tokio::test]
 async fn no_spelling_of_a_path_gets_past_its_rule() {
     let app = Recorder::start().await;
-    let agent = Agent::start(app.address, &[]);
+    for choice in ["keep", "decode", "refuse"] {
+        no_spelling_gets_past(&Agent::start(app.address, &["--ambiguous-paths", choice]), choice == "refuse").await;
+    }
+}
+
+/// `refuses_dots` is true if the agent refuses all paths with dot segments.
+async fn no_spelling_gets_past(agent: &Agent, refuses_dots: bool) {
     let limit = || [daily("d", "FixedWindow", 1)];
     let about =
         |name: &str, wanted: serde_json::Value| with(rule(name, &limit()), serde_json::json!({"match": [wanted]}));
@@ -446,7 +452,7 @@ async fn no_spelling_of_a_path_gets_past_its_rule() {
     agent.apply(&snapshot(1, &[policy("p", &[login, odd])])).await;
     let ask = async |target: &str| {
         let answer =
-            send(&agent, format!("GET {target} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").as_bytes()).await;
+            send(agent, format!("GET {target} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").as_bytes()).await;
         answer.split(' ').nth(1).unwrap_or_default().to_owned()
     };
     assert_eq!((ask("/api/login").await, ask("/odd/login").await), ("200".into(), "200".into()));
@@ -456,18 +462,8 @@ async fn no_spelling_of_a_path_gets_past_its_rule() {
         "//api/login",
         "/api//login",
         "/api///login//",
-        "/./api/./login",
-        "/api/login/.",
-        "/x/../api/login",
-        "/api/x/../login",
-        "/api/login/x/..",
-        "/../../api/login",
         "/%61pi/l%6Fgin",
         "/%61%70%69/%6c%6f%67%69%6e",
-        "/%2e/api/login",
-        "/%2E%2e/api/%2e/login",
-        "/x/%2e%2E/api/login",
-        "/x/.%2e/api/login",
         "/api/login?",
         "/api/login?/../x",
         "http://b/api/login",
@@ -477,9 +473,24 @@ async fn no_spelling_of_a_path_gets_past_its_rule() {
         "/ODD/Login",
         "/odd;x=1/login",
         "/odd/login;x=1",
-        "/x/../odd;a/%6cogin;b/",
+        "/odd;a/%6cogin;b/",
     ] {
         assert_eq!(ask(target).await, "429", "{target}");
+    }
+    for target in [
+        "/./api/./login",
+        "/api/login/.",
+        "/x/../api/login",
+        "/api/x/../login",
+        "/api/login/x/..",
+        "/../../api/login",
+        "/%2e/api/login",
+        "/%2E%2e/api/%2e/login",
+        "/x/%2e%2E/api/login",
+        "/x/.%2e/api/login",
+        "/x/../odd;a/%6cogin;b/",
+    ] {
+        assert_eq!(ask(target).await, if refuses_dots { "400" } else { "429" }, "{target}");
     }
     // These are other paths, unless an app decodes twice, supports path parameters, or ignores case.
     for target in ["/api/login;x=1", "/api;x/login", "/API/login", "/api/%256cogin", "/api/login%20"] {
@@ -500,43 +511,50 @@ const AMBIGUOUS: [&str; 9] = [
     "/z\\..\\api/x",
 ];
 
+/// Some apps read these paths as `/api/x`, and others serve them by a route for `/z/**`.
+const DOTTED: [&str; 4] = ["/z/../api/x", "/z/y/%2e%2e/../api/x", "/z/.%2E/api/./x", "/./api/x"];
+
 #[tokio::test]
 async fn ambiguous_paths_are_treated_as_configured() {
     let app = Recorder::start().await;
     let limited =
         with(rule("api", &[daily("d", "FixedWindow", 1)]), serde_json::json!({"match": [{"paths": ["/api/**"]}]}));
     let snapshot = snapshot(1, &[policy("p", &[limited])]);
-    for (choice, http1, http2) in [
-        (&[][..], "400", Ok(12)),
-        (&["--ambiguous-paths", "refuse"], "400", Ok(12)),
-        // The status is not in the static table, so it has an indexed name and a literal value.
-        (&["--ambiguous-paths", "decode"], "429", Ok(0x48)),
-        (&["--ambiguous-paths", "keep"], "200", Ok(8)),
+    // The status 429 is not in HTTP/2's static table, so it has an indexed name and a literal value.
+    let (passes, refused, limited) = (("200", Ok(8)), ("400", Ok(12)), ("429", Ok(0x48)));
+    for (choice, other, dotted) in [
+        (&[][..], refused, refused),
+        (&["--ambiguous-paths", "refuse"], refused, refused),
+        (&["--ambiguous-paths", "decode"], limited, limited),
+        (&["--ambiguous-paths", "keep"], passes, limited),
     ] {
         let agent = Agent::start(app.address, choice);
         agent.apply(&snapshot).await;
         let used = send(&agent, b"GET /api/x HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
         assert!(used.starts_with("HTTP/1.1 200 "), "{used}");
-        for target in AMBIGUOUS {
+        let targets = AMBIGUOUS.iter().map(|target| (target, other));
+        for (target, (http1, http2)) in targets.chain(DOTTED.iter().map(|target| (target, dotted))) {
             // The first request takes the short path, and the second takes hyper's path.
             for more in ["", "te: trailers\r\n"] {
                 let asked = format!("GET {target} HTTP/1.1\r\nhost: a\r\n{more}connection: close\r\n\r\n");
                 let answer = send(&agent, asked.as_bytes()).await;
                 assert_eq!(answer.split(' ').nth(1), Some(http1), "{choice:?} {target}: {answer}");
             }
-            let fields = [(":method", "GET"), (":scheme", "http"), (":path", target), (":authority", "a")];
+            let fields = [(":method", "GET"), (":scheme", "http"), (":path", *target), (":authority", "a")];
             let answer = http2::send_http2(&agent, &fields, None).await;
             assert_eq!(answer, http2, "{choice:?} {target}");
         }
         let heard = app.heard();
         let passed = AMBIGUOUS.iter().filter(|target| heard.contains(&format!("GET {target} HTTP/1.1\r\n"))).count();
-        assert_eq!(passed, if http1 == "200" { AMBIGUOUS.len() } else { 0 }, "{choice:?}");
+        assert_eq!(passed, if other == passes { AMBIGUOUS.len() } else { 0 }, "{choice:?}");
         // A query is allowed to contain such characters.
         let answer = send(&agent, b"GET /?x=%2f..;/\\%5c HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         app.heard();
-        let explained = agent.control("POST", "/v1/explain", r#"{"target": "/api%2fx"}"#).await;
-        assert_eq!(explained.status(), if http1 == "400" { 400 } else { 200 }, "{choice:?}");
+        for asked in [r#"{"target": "/api%2fx"}"#, r#"{"target": "/z/../api"}"#] {
+            let explained = agent.control("POST", "/v1/explain", asked).await;
+            assert_eq!(explained.status(), if other == refused { 400 } else { 200 }, "{choice:?} {asked}");
+        }
     }
 }
 

@@ -7,7 +7,8 @@
 //! form is used only for comparison: the app gets the original path.
 //!
 //! Some paths have no form that is right for all apps: nginx and WSGI read `%2F` as a slash, other apps read it as part
-//! of a segment. [`AmbiguousPaths`] determines how to treat such paths.
+//! of a segment. nginx resolves `/admin/..`, and Express and Flask serve it by a route for `/admin/*`.
+//! [`AmbiguousPaths`] determines how to treat such paths.
 //!
 //! Some apps accept more spellings of one path: they ignore case, or drop `;name=value` after a segment. Here, as for
 //! most apps, these are different paths. For such an app, use a regular expression: `(?i)^/api(;[^/]*)?/login`.
@@ -21,24 +22,30 @@ use crate::byte_set::ByteSet;
 pub enum AmbiguousPaths {
     /// The server answers 400, and no rule is checked.
     Refuse,
-    /// Rules read the path like apps that decode it: an encoded slash and a backslash separate segments, and `..;x` is
-    /// `..`. The app gets the original path.
+    /// Rules read the path like apps that decode and resolve it: an encoded slash and a backslash separate segments, and
+    /// `..;x` is `..`. The app gets the original path.
     Decode,
-    /// Rules read the path like apps that do not decode it: an encoded slash, a backslash and `;x` are parts of a
-    /// segment. The app gets the original path.
+    /// Rules read the path like apps that resolve `.` and `..`, but do not decode the path: an encoded slash, a backslash
+    /// and `;x` are parts of a segment. The app gets the original path.
     Keep,
 }
 
 /// Whether apps read this path in different ways.
 pub fn is_ambiguous(path: &str) -> bool {
-    // Most paths contain none of these bytes.
-    if !path.bytes().any(|byte| matches!(byte, b'%' | b';' | b'\\')) {
+    // Most paths contain none of these bytes, and no segment with a dot at its beginning.
+    let mut before = b'/';
+    let is_odd = |byte: u8| {
+        let dot = byte == b'.' && before == b'/';
+        before = byte;
+        dot || matches!(byte, b'%' | b';' | b'\\')
+    };
+    if !path.bytes().any(is_odd) {
         return false;
     }
     let mut spelled = String::with_capacity(path.len());
     respell(path, &mut spelled);
     ["%2F", "%5C", "%00"].iter().any(|odd| spelled.contains(odd))
-        || spelled.split('/').any(|segment| without_parameter(segment) != segment)
+        || spelled.split('/').any(|segment| matches!(without_parameter(segment), "." | ".."))
 }
 
 /// Removes the suffix of a dot segment that some apps read as a parameter.
@@ -173,14 +180,30 @@ mod tests {
             ("/z\\..\\api%5cx", "/z%5C..%5Capi%5Cx", "/api/x"),
             ("/api%00", "/api%00", "/api%00"),
             ("/%%2f", "/%25%2F", "/%25/"),
+            ("/api/x/..", "/api/", "/api/"),
+            ("/x/../api//%61", "/api/a", "/api/a"),
+            ("/x/%2e%2E/api", "/api", "/api"),
+            ("/x/.%2e/api/%2e", "/api/", "/api/"),
+            ("/./api", "/api", "/api"),
+            ("/..", "/", "/"),
         ] {
             assert!(is_ambiguous(path), "{path}");
             assert_eq!(normalise(path, AmbiguousPaths::Keep), kept, "{path}");
             assert_eq!(normalise(path, AmbiguousPaths::Decode), decoded, "{path}");
         }
-        for path in
-            ["/", "/api/x", "/a;b=c/d", "/...;a", "/x/../api//%61", "/%252f", "/%255c", "/%252F", "/caf%c3%a9", "*"]
-        {
+        for path in [
+            "/",
+            "/api/x",
+            "/a;b=c/d",
+            "/...;a",
+            "/.env",
+            "/..a//%61..",
+            "/%252f",
+            "/%255c",
+            "/%252e%252e",
+            "/caf%c3%a9",
+            "*",
+        ] {
             assert!(!is_ambiguous(path), "{path}");
             let [kept, decoded] =
                 [AmbiguousPaths::Keep, AmbiguousPaths::Decode].map(|ambiguous| normalise(path, ambiguous));

@@ -151,7 +151,7 @@ mod tests {
         let many = "x: y\r\n".repeat(20);
         for (head, plain) in [
             ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", true),
-            ("GET /a%20b/../%61//?q=%2f&r HTTP/1.1\r\nHost: a.example:80\r\nAccept: */*\r\n\r\n", true),
+            ("GET /a%20b/.../%61//?q=%2f&r HTTP/1.1\r\nHost: a.example:80\r\nAccept: */*\r\n\r\n", true),
             ("HEAD / HTTP/1.1\r\nhost:a \r\nconnection: Keep-Alive\r\n\r\n", true),
             ("DELETE / HTTP/1.1\r\nhost: [::1]:80\r\nConnection: close\r\n\r\n", true),
             ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi", true),
@@ -175,6 +175,8 @@ mod tests {
             ("GET / HTTP/2.0\r\nhost: a\r\n\r\n", false),
             ("GET /a%2fb HTTP/1.1\r\nhost: a\r\n\r\n", false),
             ("GET /a/..;/b HTTP/1.1\r\nhost: a\r\n\r\n", false),
+            ("GET /a/../b HTTP/1.1\r\nhost: a\r\n\r\n", false),
+            ("GET /a/%2e HTTP/1.1\r\nhost: a\r\n\r\n", false),
             // Unusual line ends and blanks.
             ("\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n", false),
             ("GET / HTTP/1.1\nhost: a\r\n\r\n", false),
