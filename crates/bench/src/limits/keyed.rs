@@ -22,7 +22,7 @@ const THREADS: [usize; 2] = [1, 2];
 const SIZES: [usize; 2] = [1_000, 1_000_000];
 const QUICK_SIZES: [usize; 2] = [1_000, 10_000];
 
-/// The bytes per key, by store and by the [`columns`].
+/// The bytes per key, by store and by column.
 type Bytes = Vec<Vec<f64>>;
 
 /// A way of using the stores.
