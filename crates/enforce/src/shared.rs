@@ -199,9 +199,17 @@ impl SharedDemand {
         let headers = Vec::new();
         let refusal = Refusal { rule, state, override_index, retry_after, is_banned: false, at, headers };
         match &self.key {
-            Some(key) if self.counts_for_ban => refusal.counted_for_ban(key),
+            Some(key) if self.counts_for_ban => {
+                self.end_lifted_ban(key, at);
+                refusal.counted_for_ban(key)
+            }
             _ => refusal,
         }
+    }
+
+    /// Ends the ban of the key here, if the store has answered that another program has lifted it.
+    fn end_lifted_ban(&self, key: &[u8], at: Time) {
+        let _ = self.limits().banned(key, at);
     }
 
     /// Counts a refusal in shadow mode, also for the rule's ban.
@@ -213,7 +221,10 @@ impl SharedDemand {
                 self.rule.statistics.count_banned();
                 self.limits().learn_ban(key, rest, at);
             }
-            None => drop(self.limits().count_for_ban(key, at, &self.rule.statistics)),
+            None => {
+                self.end_lifted_ban(key, at);
+                self.limits().count_for_ban(key, at, &self.rule.statistics);
+            }
         }
     }
 }

@@ -30,6 +30,7 @@ use weir_seats::{Left, Seats, StoreTime, terms::MOST_UNITS};
 
 use self::{
     answer::Place,
+    ban::ByBan,
     hand::{Found, Hand},
     queue::Queues,
     rule::reach,
@@ -234,8 +235,10 @@ impl SharedLimiter {
         let place = Place { hash, set: entry.set, stamp: terms.stamp(), cost };
         // A rule with a ban asks the store about each request.
         let has_slot = || !patience.is_zero() && rule.ban.is_none() && self.has_slot(place, now + patience);
-        if let Some(rest) = time.and_then(|time| entry.recent_ban_rest(rule, time, now)) {
-            return Claim::Refused(Refused::banned(rest));
+        match self.by_ban(entry, rule, now, lost) {
+            Some(ByBan::Refused(rest)) => return Claim::Refused(Refused::banned(rest)),
+            Some(ByBan::Asks) => return Claim::AskStore,
+            None => {}
         }
         if let Some(time) = time {
             let (found, expired) = entry.hand.claim(terms, cost, time);

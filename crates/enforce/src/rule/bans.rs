@@ -1,8 +1,9 @@
 //! The bans of a rule, in this program and in the store of a rule of scope Shared or Fleet.
 //!
 //! Each program counts the refusals that it saw. The first ban of a key is reported to the store, and other programs
-//! learn of it with their next question about the key. A program that knows a ban refuses without a question, and asks
-//! at most once per second whether another program has lifted the ban.
+//! learn of it with their next question about the key. A program that knows a ban refuses without a question. But if the
+//! last answer of the store is older than a second, the request waits for the store, because another program can have
+//! lifted the ban.
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,17 +33,17 @@ impl KeyInStore {
 }
 
 impl Limits {
-    /// Returns the rest of the key's ban. `None` if the rule has not banned the key.
+    /// Returns the rest of the key's ban. `None` if the rule has not banned the key, and if the request must ask the store
+    /// whether the ban is still in force.
     pub(crate) fn banned(&self, key: &[u8], now: Time) -> Option<Duration> {
         let ban = self.ban.as_ref().filter(|ban| ban.is_active())?;
         let rest = ban.rest(key, now)?;
-        let is_lifted = self.key_in_store(key).is_some_and(|KeyInStore { limiter, hash, set }| {
-            limiter.is_lifted(hash, set, ban.length().saturating_sub(rest))
-        });
-        if is_lifted {
+        let Some(KeyInStore { limiter, hash, set }) = self.key_in_store(key) else { return Some(rest) };
+        if limiter.is_lifted(hash, set, ban.length().saturating_sub(rest)) {
             ban.lift_one(key);
+            return None;
         }
-        (!is_lifted).then_some(rest)
+        (!limiter.must_ask_about_ban(hash)).then_some(rest)
     }
 
     /// Counts a refusal for the ban of the rule. Returns the rest of the ban if the key is banned now.

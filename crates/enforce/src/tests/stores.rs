@@ -69,6 +69,40 @@ async fn a_change_of_the_key_hits_no_other_client() {
     }
 }
 
+/// A ban ends with the first request after another program has lifted it, however late this request arrives.
+#[tokio::test(start_paused = true)]
+async fn a_ban_that_another_program_lifted_refuses_no_request() {
+    let fields = json!({
+        "key": [{"header": "x-user"}], "ban": {"after": 2, "withinMillis": 60_000, "forMillis": 600_000},
+    });
+    let world = World::before_the_end(Duration::from_secs(9));
+    let rules = [rule("r", &[limit("FixedWindow", 1, 10_000, json!({}))], with(counted("FailOpen"), fields))];
+    let (one, other) = (world.program(&rules), world.program(&rules));
+    let send = async |limits: &Limits| {
+        let request = Request::builder().uri("/").header("x-user", "42").body(()).expect("a request");
+        let answer = limits.send(request, ok).await;
+        let status = answer.status();
+        let body = answer.into_body().collect().await.expect("a body").to_bytes();
+        let error = serde_json::from_slice::<Value>(&body).map_or(Value::Null, |body| body["error"].clone());
+        (status.as_u16(), error)
+    };
+    for status in [200, 429, 429] {
+        assert_eq!(send(&one).await.0, status);
+    }
+    // The next window has begun. The store must be asked, and the ban is still in force.
+    sleep(Duration::from_secs(20)).await;
+    for limits in [&one, &other, &one] {
+        assert_eq!(send(limits).await, (429, json!("banned")));
+        sleep(Duration::from_secs(2)).await;
+    }
+    let selection = BanSelection { key: vec!["42".to_owned()], ..BanSelection::default() };
+    let lifted = other.rules.load().lift_bans_in_stores(&selection, other.clock.now()).await;
+    assert_eq!(lifted.ok(), Some(1));
+    sleep(Duration::from_secs(8)).await;
+    assert_eq!(send(&one).await.0, 200, "the first request");
+    assert_eq!(send(&one).await, (429, json!("rate limited")), "the ban has ended");
+}
+
 /// While the store is lost, all requests are admitted: the state of the rule is that of a limit at full credit, and the
 /// tightest limit of the descriptor is that of the other rule.
 #[tokio::test(start_paused = true)]

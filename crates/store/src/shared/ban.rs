@@ -11,6 +11,19 @@ use super::{Entry, SharedLimiter, SharedRule, micros};
 /// The age of an answer after which the store is asked whether a ban is still in force.
 const RECENT: Duration = Duration::from_secs(1);
 
+/// What a ban means for a request.
+pub(super) enum ByBan {
+    /// It is refused for this time.
+    Refused(Duration),
+    /// The store must be asked whether the ban is still in force.
+    Asks,
+}
+
+/// What a question says about a ban that this program started.
+pub(super) fn started(since: Duration, now: Duration) -> BanChange {
+    BanChange::Start { ago: now.saturating_sub(since) }
+}
+
 impl SharedRule {
     /// Bans keys for this time.
     #[must_use]
@@ -45,6 +58,25 @@ impl SharedLimiter {
             entry.looks
         });
         is_lifted
+    }
+
+    /// Returns true if a request of a banned key must wait for the store, because its last answer about the ban is not
+    /// recent: another program can have lifted the ban. Without an answer, the ban stays in force.
+    pub fn must_ask_about_ban(&self, hash: u128) -> bool {
+        let (rule, now, lost) = (self.rule(), self.client.now(), self.client.lost());
+        let shard = self.table.shard_of(hash);
+        shard.get(&hash).is_some_and(|entry| {
+            entry.ban_started.is_none() && matches!(self.by_ban(entry, &rule, now, lost), Some(ByBan::Asks))
+        })
+    }
+
+    /// What a ban that the store has reported means for a request of the key. `None` if there is no such ban.
+    pub(super) fn by_ban(&self, entry: &Entry, rule: &SharedRule, now: Duration, lost: Option<u64>) -> Option<ByBan> {
+        rule.ban?;
+        let rest = entry.ban_rest(rule, self.client.time(now)?)?;
+        let is_recent = entry.asked_at + RECENT > now;
+        let can_ask = || lost.is_none() && self.cut_off(entry, now).is_none();
+        Some(if !is_recent && can_ask() { ByBan::Asks } else { ByBan::Refused(rest) })
     }
 
     /// Lifts the ban of a key in the store. Returns true if the key was banned there.
@@ -100,10 +132,5 @@ impl Entry {
     pub(super) fn ban_rest(&self, rule: &SharedRule, time: StoreTime) -> Option<Duration> {
         let end = self.level.as_ref()?.banned()?.since + micros(rule.ban?);
         end.checked_sub(time.earliest).filter(|rest| *rest > 0).map(Duration::from_micros)
-    }
-
-    /// As [`ban_rest`](Self::ban_rest), if the answer of the store is recent.
-    pub(super) fn recent_ban_rest(&self, rule: &SharedRule, time: StoreTime, now: Duration) -> Option<Duration> {
-        self.ban_rest(rule, time).filter(|_| self.asked_at + RECENT > now)
     }
 }

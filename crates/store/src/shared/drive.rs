@@ -14,6 +14,7 @@ use weir_seats::{
 
 use super::{
     Entry, OnLoss, Refused, SharedLimiter, SharedRule, Waiter,
+    ban::{ByBan, started},
     hand::Found,
     micros,
     queue::{Decisions, Timed, send},
@@ -177,6 +178,11 @@ impl SharedLimiter {
         lost: Option<u64>,
     ) -> LocalDecision {
         let (cost, patience) = (waiter.place.cost, waiter.patience(now));
+        match self.by_ban(entry, rule, now, lost) {
+            Some(ByBan::Refused(rest)) => return LocalDecision::Decided(Err(Refused::banned(rest))),
+            Some(ByBan::Asks) => return LocalDecision::Asks,
+            None => {}
+        }
         if let Some(time) = self.client.time(now) {
             let (found, expired) = entry.hand.claim(&rule.set(entry.set).terms, cost, time);
             self.client.stats.count_lost(expired);
@@ -445,11 +451,6 @@ impl SharedLimiter {
             }
         });
     }
-}
-
-/// What a question says about a ban that this program started.
-fn started(since: Duration, now: Duration) -> BanChange {
-    BanChange::Start { ago: now.saturating_sub(since) }
 }
 
 /// What a program does with a request before it asks the store.
