@@ -17,6 +17,7 @@
 mod activity;
 mod address;
 mod app;
+mod app_socket;
 mod authority;
 mod client;
 mod connect;
@@ -28,6 +29,7 @@ mod forward;
 #[cfg(test)]
 mod fuzz;
 mod garbled;
+mod give_way;
 mod headers;
 mod http1_path;
 mod idle;

@@ -13,6 +13,7 @@ use hyper_util::rt::TokioIo;
 
 use super::{
     address::AppAddress,
+    app_socket::AppSocket,
     connect::ConnectError,
     headers::{MAX_ANSWER_BYTES, MAX_ANSWER_FIELDS},
     request_body::ForwardedBody,
@@ -64,7 +65,7 @@ impl Pool {
 
     /// A new connection, for a request that failed on an idle one.
     pub(super) async fn connect(self: &Arc<Self>) -> Result<PooledConnection, ConnectError> {
-        let io = TokioIo::new(self.address.connect().await?);
+        let io = TokioIo::new(AppSocket::new(self.address.connect().await?));
         let (sender, connection) = http1::Builder::new()
             .max_headers(MAX_ANSWER_FIELDS)
             .max_buf_size(MAX_ANSWER_BYTES)

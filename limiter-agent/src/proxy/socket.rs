@@ -18,7 +18,12 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-use super::{activity::Activity, open::Open, strict::Strict};
+use super::{
+    activity::Activity,
+    give_way::{TURN, give_way},
+    open::Open,
+    strict::Strict,
+};
 use crate::clock;
 
 /// The byte that hyper reads in place of the end of an invalid line, and the bytes after it. The byte is invalid in
@@ -60,9 +65,6 @@ pub(super) struct Goodbye {
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
 const GOODBYE_LONGEST: Duration = Duration::from_secs(10);
 
-/// The number of bytes after which the worker first serves other clients.
-const GOODBYE_PIECE: usize = 256 * 1024;
-
 /// The size of the buffer, which is on the stack.
 const GOODBYE_BUFFER: usize = 16 * 1024;
 
@@ -77,9 +79,8 @@ impl Goodbye {
     pub(super) fn poll_over(&mut self, stream: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<()> {
         let mut read = 0;
         while self.patience.as_mut().poll(cx).is_pending() {
-            if read >= GOODBYE_PIECE {
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
+            if read >= TURN {
+                return give_way(cx);
             }
             let mut bytes = [const { MaybeUninit::uninit() }; GOODBYE_BUFFER];
             let mut bytes = ReadBuf::uninit(&mut bytes);
@@ -269,12 +270,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_sends_much_does_not_keep_the_worker_busy() {
-        let (mut client, mut agent) = duplex(2 * GOODBYE_PIECE);
-        let much = vec![0; 2 * GOODBYE_PIECE];
+        let (mut client, mut agent) = duplex(2 * TURN);
+        let much = vec![0; 2 * TURN];
         client.write_all(&much).await.expect("the agent is connected");
         let mut goodbye = Goodbye::default();
         assert!(poll_fn(|cx| goodbye.poll_over(&mut agent, cx)).now_or_never().is_none());
         let room = client.write(&much).now_or_never().expect("room").expect("the agent is connected");
-        assert_eq!(room, GOODBYE_PIECE, "the agent has read one piece");
+        assert_eq!(room, TURN, "the agent has read one piece");
     }
 }

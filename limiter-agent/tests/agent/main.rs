@@ -11,6 +11,7 @@ mod crowded;
 mod descriptors;
 mod differential;
 mod drain;
+mod endless;
 mod events;
 mod explain;
 mod grpc;
