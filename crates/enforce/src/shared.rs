@@ -209,7 +209,7 @@ impl SharedDemand {
 
     /// Ends the ban of the key here, if the store has answered that another program has lifted it.
     fn end_lifted_ban(&self, key: &[u8], at: Time) {
-        let _ = self.limits().banned(key, at);
+        let _ = self.limits().known_ban(key, at);
     }
 
     /// Counts a refusal in shadow mode, also for the rule's ban.

@@ -52,7 +52,8 @@ impl Matched {
     pub(super) fn refuse_unasked(&self, now: Time) -> Option<Refusal<'_>> {
         let demand = self.demand()?;
         let Demand { rule, limits, key, cost, .. } = demand;
-        if let Some(rest) = limits.banned(key, now) {
+        let rest = if self.hits > 0 { limits.banned(key, now) } else { limits.known_ban(key, now) };
+        if let Some(rest) = rest {
             return Some(banned((rule, limits), (key, cost), rest, now));
         }
         if self.hits > 0 {
@@ -74,7 +75,7 @@ impl Matched {
     pub(super) fn state(&self, now: Time, earlier: u64) -> Option<(bool, LimitState)> {
         let demand = self.demand()?;
         let (is_refused, limit) = Self::state_of_limits(demand, now, earlier)?;
-        let rest = if self.is_credit { None } else { demand.limits.banned(demand.key, now) };
+        let rest = if self.is_credit { None } else { demand.limits.known_ban(demand.key, now) };
         let Some(rest) = rest else { return Some((is_refused, limit)) };
         let reset_after = if is_refused { limit.reset_after.max(rest) } else { rest };
         Some((true, LimitState { remaining: 0, reset_after, ..limit }))

@@ -38,7 +38,7 @@ impl LiveRules {
         let (denied, _) = question.find_rules(&rules);
         let (now, all) = (clock.now(), &question.matched.all);
         let mut demands = all.iter().filter_map(Matched::demand);
-        if denied.is_some() || demands.any(|demand| demand.limits.banned(demand.key, now).is_some()) {
+        if denied.is_some() || demands.any(|demand| demand.limits.known_ban(demand.key, now).is_some()) {
             return DescriptorStanding::Denied;
         }
         let states = || all.iter().filter_map(|matched| matched.state(now, 0));

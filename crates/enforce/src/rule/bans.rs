@@ -36,14 +36,26 @@ impl Limits {
     /// Returns the rest of the key's ban. `None` if the rule has not banned the key, and if the request must ask the store
     /// whether the ban is still in force.
     pub(crate) fn banned(&self, key: &[u8], now: Time) -> Option<Duration> {
+        let (rest, store) = self.ban_of(key, now)?;
+        let must_ask = store.is_some_and(|store| store.limiter.must_ask_about_ban(store.hash));
+        (!must_ask).then_some(rest)
+    }
+
+    /// Returns the rest of the key's ban for callers that do not wait for the store: the last answer counts, and a new
+    /// one arrives later.
+    pub(crate) fn known_ban(&self, key: &[u8], now: Time) -> Option<Duration> {
+        self.ban_of(key, now).map(|(rest, _)| rest)
+    }
+
+    fn ban_of(&self, key: &[u8], now: Time) -> Option<(Duration, Option<KeyInStore>)> {
         let ban = self.ban.as_ref().filter(|ban| ban.is_active())?;
         let rest = ban.rest(key, now)?;
-        let Some(KeyInStore { limiter, hash, set }) = self.key_in_store(key) else { return Some(rest) };
-        if limiter.is_lifted(hash, set, ban.length().saturating_sub(rest)) {
+        let Some(store) = self.key_in_store(key) else { return Some((rest, None)) };
+        if store.limiter.is_lifted(store.hash, store.set, ban.length().saturating_sub(rest)) {
             ban.lift_one(key);
             return None;
         }
-        (!limiter.must_ask_about_ban(hash)).then_some(rest)
+        Some((rest, Some(store)))
     }
 
     /// Counts a refusal for the ban of the rule. Returns the rest of the ban if the key is banned now.

@@ -169,3 +169,43 @@ async fn a_quota_that_is_refused_bans_nobody() {
         assert!(decide(false, 1).await, "shared: {is_shared}: refusals of clients do count");
     }
 }
+
+/// Checks and quotas never wait for the store: for them, a ban is in force until its end, or until an answer says that it
+/// was lifted.
+#[tokio::test(start_paused = true)]
+async fn a_check_of_a_banned_key_is_refused_however_old_the_last_answer_is() {
+    let fields = json!({
+        "match": [{"descriptor": [{"name": "key"}]}],
+        "key": [{"descriptor": "key"}],
+        "ban": {"after": 1, "withinMillis": 60_000, "forMillis": 600_000},
+    });
+    let rule = rule("r", &[limit("FixedWindow", 1, 10_000, json!({}))], with(counted("FailClosed"), fields));
+    let world = World::before_the_end(Duration::from_secs(9));
+    let memory = Arc::clone(&world.memory);
+    let domain = with(policy("p", &[rule]), json!({"domain": "shop"}));
+    let limits = world.program_of(&[domain], move || Ok(Backend::Memory(Arc::clone(&memory))));
+    let of = |hits: u64| Descriptor {
+        entries: vec![("key", "x")],
+        is_unordered: false,
+        hits,
+        is_credit: false,
+        is_quota: false,
+        limit: None,
+    };
+    let decide = async |hits: u64| match limits.rules.decide_descriptors("shop", &[of(hits)]) {
+        DescriptorVerdict::Decided(answer) => answer,
+        DescriptorVerdict::Waits(wait) => wait.answer().await,
+    };
+    for is_refused in [false, true, true] {
+        assert_eq!(decide(1).await.is_refused, is_refused);
+    }
+    for _ in 0..5 {
+        sleep(Duration::from_secs(20)).await;
+        let check = decide(0).await;
+        assert!(check.is_refused, "a check");
+        assert_eq!(check.states[0].limit.as_ref().map(|limit| limit.remaining), Some(0));
+        sleep(Duration::from_secs(20)).await;
+        let standing = limits.rules.standing("shop", &of(1));
+        assert!(matches!(standing, DescriptorStanding::Denied), "{standing:?}");
+    }
+}

@@ -75,8 +75,9 @@ impl SharedLimiter {
         rule.ban?;
         let rest = entry.ban_rest(rule, self.client.time(now)?)?;
         let is_recent = entry.asked_at + RECENT > now;
-        let can_ask = || lost.is_none() && self.cut_off(entry, now).is_none();
-        Some(if !is_recent && can_ask() { ByBan::Asks } else { ByBan::Refused(rest) })
+        // After a question without an answer, the next one waits.
+        let can_ask = lost.is_none() && now >= entry.retry_at;
+        Some(if !is_recent && can_ask { ByBan::Asks } else { ByBan::Refused(rest) })
     }
 
     /// Lifts the ban of a key in the store. Returns true if the key was banned there.
