@@ -224,6 +224,9 @@ impl<'a> Importer<'a> {
             if node.share_threshold && !matches!(node.pattern(), Pattern::Prefix(_)) {
                 self.fault(&place, "share_threshold: is valid only with a value that ends with *");
             }
+            if node.metadata.is_some() {
+                self.notes.push(format!("{place}.metadata: answers contain no metadata, so it has no effect"));
+            }
             let Some(entry) = self.entry(siblings, index, &place) else { continue };
             let levels = [above, &[Level { entry, node }]].concat();
             if let Some(limit) = &node.rate_limit {

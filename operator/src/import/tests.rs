@@ -165,6 +165,19 @@ fn the_order_of_prefixes_counts() {
     );
 }
 
+/// envoyproxy/ratelimit accepts a list without a value, and metadata for its answers.
+#[test]
+fn parts_without_an_effect_are_noted() {
+    let text = "domain: d\ndescriptors:\n- key: a\n  metadata: {plan: {tier: gold}}\n  descriptors:\n  \
+                rate_limit: {unit: day, requests_per_unit: 1}\n";
+    let (all, notes) = policies(text, &[]);
+    assert_eq!(all[0]["spec"]["rules"][0]["match"][0]["descriptor"], json!([{"key": "a"}]));
+    assert!(
+        notes[0].ends_with("descriptors[0].metadata: answers contain no metadata, so it has no effect"),
+        "{notes:?}"
+    );
+}
+
 #[test]
 fn more_than_64_rules_become_several_policies() {
     let nodes: String = (0..130)

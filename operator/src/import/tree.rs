@@ -44,6 +44,9 @@ pub(super) struct Node {
     _value_to_metric: bool,
     #[serde(default)]
     pub(super) share_threshold: bool,
+    /// What the service adds to its answers, as metadata for Envoy.
+    #[serde(default)]
+    pub(super) metadata: Option<Value>,
 }
 
 /// The limit of a descriptor.
@@ -118,8 +121,8 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OnlyMap<T> {
 }
 
 fn maps<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
-    let maps = Vec::deserialize(deserializer)?;
-    Ok(maps.into_iter().map(|OnlyMap(map)| map).collect())
+    let maps: Option<Vec<_>> = Option::deserialize(deserializer)?;
+    Ok(maps.into_iter().flatten().map(|OnlyMap(map)| map).collect())
 }
 
 fn map_or_null<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
