@@ -81,7 +81,8 @@ impl PodPorts {
     /// flags or variables. The container with the agent's name or program can omit them.
     pub fn of(containers: &[Container], init_containers: &[Container]) -> Self {
         let all = || containers.iter().chain(init_containers);
-        let agent = all().find_map(|container| {
+        let named = |is_named: bool| all().filter(move |container| (container.name == AGENT) == is_named);
+        let agent = named(true).chain(named(false)).find_map(|container| {
             let [listen, upstream] = container.addresses()?;
             is_loopback(upstream).then_some((port(listen)?, port(upstream)?))
         });
@@ -259,7 +260,7 @@ impl fmt::Display for Bypass {
             Self::HostPort { port, app } => write!(
                 f,
                 "hostPort {port} of the nodes leads to port {app} of the pods, past the agent: remove the hostPort and use a \
-                 Service, or set weir.dev/redirect: enabled on the pods"
+                 Service, or set weir.dev/redirect: enabled on the pods; with hostNetwork, do not declare the app's port"
             ),
             Self::Policy { policy, rule } => write!(
                 f,

@@ -106,6 +106,7 @@ fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 fn read(root: &Path) -> anyhow::Result<BTreeMap<String, Page>> {
     let mut pages = BTreeMap::new();
     for place in PAGES {
+        ensure!(root.join(place).exists(), "{place} is in PAGES, but does not exist");
         for file in files_below(&root.join(place))?.iter().filter(|it| it.extension().is_some_and(|it| it == "md")) {
             let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
             let name = file.strip_prefix(root).unwrap_or(file).display().to_string();

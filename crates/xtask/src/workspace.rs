@@ -66,8 +66,12 @@ pub(crate) fn files_below(place: &Path) -> anyhow::Result<Vec<PathBuf>> {
     while let Some(place) = places.pop() {
         if place.is_dir() {
             for entry in std::fs::read_dir(&place).with_context(|| format!("list {}", place.display()))? {
-                let path = entry?.path();
-                places.extend((!FOREIGN.iter().any(|foreign| path.ends_with(foreign))).then_some(path));
+                let entry = entry?;
+                let path = entry.path();
+                // A link can lead to a folder that contains it.
+                let is_ours =
+                    !entry.file_type()?.is_symlink() && !FOREIGN.iter().any(|foreign| path.ends_with(foreign));
+                places.extend(is_ours.then_some(path));
             }
         } else if place.exists() {
             files.push(place);

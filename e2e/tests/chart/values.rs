@@ -22,6 +22,7 @@ fn others(default: &Value) -> Vec<Value> {
         "Fail",
         "Recreate",
         "Default",
+        "Unconfined",
         "IfHealthyBudget",
         "SingleStack",
         "NodePort",
@@ -388,6 +389,21 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
             &["injection.agent.securityContext.capabilities.add={CAP_SYS_ADMIN}"],
             "privileged and CAP_SYS_ADMIN contradict allowPrivilegeEscalation false: remove them",
         ),
+        (
+            &[
+                "injection.agent.securityContext.seccompProfile.type=Localhost",
+                "injection.agent.securityContext.seccompProfile.localhostProfile=/a.json",
+            ],
+            "'/a.json' does not match",
+        ),
+        (
+            &["injection.agent.resources.limits.memory=8Mi", "injection.agent.resources.requests.memory=8Mi"],
+            "injection.agent.resources.limits.memory 8Mi is less than 16Mi, which an agent needs: raise it",
+        ),
+        (
+            &["rateLimitService.service.headless=true", "rateLimitService.service.port=80"],
+            "rateLimitService.service.port 80: the pods of a headless Service listen on this port",
+        ),
         (&["injection.agent.securityContext.seccompProfile.type=Localhost"], "missing property 'localhostProfile'"),
         (&["injection.agent.env[0].name=A\\=B"], "'A=B' does not match pattern"),
         (
@@ -670,9 +686,10 @@ fn a_release_whose_name_no_service_can_have_is_refused() -> Result<()> {
     }
     let long = "w".repeat(51);
     let rendered = template_as(&long, &chart.path, &["--set=serviceMonitor.enabled=true".to_owned()])?;
-    let rendered = rendered.map_err(anyhow::Error::msg)?;
-    let mut names = rendered.lines().filter_map(|line| line.strip_prefix("  name: "));
-    ensure!(names.all(|name| name.trim_matches('"').len() <= 63), "{rendered}");
+    let objects = known(&rendered.map_err(anyhow::Error::msg)?)?;
+    let services = objects.iter().filter(|object| object["kind"] == "Service");
+    let names: Vec<_> = services.filter_map(|service| service["metadata"]["name"].as_str()).collect();
+    ensure!(names.len() == 3 && names.iter().all(|name| name.len() <= 63), "{names:?}");
     Ok(())
 }
 
@@ -701,6 +718,15 @@ fn the_pod_of_helm_test_is_where_pods_get_agents() -> Result<()> {
     ensure!(place == Some(("bank".to_owned(), None)), "{place:?}");
     let place = place_of_the_test(&["--set=watchNamespaces={weir-system}"])?;
     ensure!(place.is_none(), "{place:?}");
+    for (operator, expected) in [("In", "bank"), ("NotIn", "shop")] {
+        let expressions = json!([{"key": "kubernetes.io/metadata.name", "operator": operator, "values": ["bank"]}]);
+        let expressions = format!("--set-json=injection.namespaceExpressions={expressions}");
+        let watched = ["--set=watchNamespaces={shop,bank}", &expressions];
+        let place = place_of_the_test(&watched)?;
+        ensure!(place.as_ref().is_some_and(|(namespace, _)| namespace == expected), "{operator}: {place:?}");
+        let place = place_of_the_test(&[&expressions])?;
+        ensure!(place.is_some() == (operator == "NotIn"), "{operator}: {place:?}");
+    }
     let expressions = json!([
         {"key": "env", "operator": "In", "values": ["staging", "test"]},
         {"key": "team", "operator": "Exists"},

@@ -276,8 +276,8 @@ mod tests {
             ("weir.dev/control-port", "8482", "it must be a number from 1 to 65535, but not 8480 or 8482"),
             ("weir.dev/agent-cpu-request", "lots", "it must be a quantity of CPU such as 100m"),
             ("weir.dev/agent-memory-limit", "64MB", "it must be a quantity of memory such as 64Mi"),
-            ("weir.dev/agent-memory-limit", "100m", "it must be 32Mi or more"),
-            ("weir.dev/agent-memory-limit", "1", "it must be 32Mi or more"),
+            ("weir.dev/agent-memory-limit", "100m", "it must be 16Mi or more"),
+            ("weir.dev/agent-memory-limit", "1", "it must be 16Mi or more"),
         ] {
             let error = read(&[(name, value)]).unwrap_err();
             assert!(error.starts_with(&format!("annotation {name} is {value:?}: {fix}")), "{error}");

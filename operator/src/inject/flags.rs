@@ -149,7 +149,7 @@ mod tests {
             ("", "EOF"),
             (r#"{"request": {}}"#, "unknown field `request`"),
             (r#"{"limits": {"gpu": "1"}}"#, "unknown field `gpu`"),
-            (r#"{"limits": {"memory": "100m"}}"#, "memory: the limit 100m is less than 32Mi, which an agent needs"),
+            (r#"{"limits": {"memory": "100m"}}"#, "memory: the limit 100m is less than 16Mi, which an agent needs"),
             (r#"{"limits": {"memory": "64MB"}}"#, "memory: \"64MB\" is not a quantity"),
             (r#"{"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}"#, "cpu: the request 2 is more than the limit 1"),
         ] {

@@ -6,8 +6,9 @@ use std::str::FromStr;
 /// A mebibyte.
 pub(super) const MI: f64 = 1024.0 * 1024.0;
 
-/// The smallest limit of memory with which an agent can run, in bytes.
-pub(super) const LEAST_MEMORY: f64 = 32.0 * MI;
+/// The smallest limit of memory that users can set, in bytes. An agent with few connections needs 11 MB, and a smaller
+/// limit is most often a mistake, such as `100m`.
+pub(super) const LEAST_MEMORY: f64 = 16.0 * MI;
 
 /// Returns this limit for messages.
 pub(super) fn least_memory() -> String {

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use super::{
     annotations::{Bounds, Resources},
     namespace_bounds::NamespaceBounds,
-    quantity::{LEAST_MEMORY, MI, Quantity, amount, rounded_up, same, text},
+    quantity::{MI, Quantity, amount, rounded_up, same, text},
     refusal::{counts, hard, is_best_effort, is_sidecar},
 };
 
@@ -36,7 +36,7 @@ struct Kind {
 }
 
 const CPU: Kind = Kind { name: "cpu", usual: (0.02, 1.0), least: (0.005, 0.05) };
-const MEMORY: Kind = Kind { name: "memory", usual: (32.0 * MI, 128.0 * MI), least: (16.0 * MI, LEAST_MEMORY) };
+const MEMORY: Kind = Kind { name: "memory", usual: (32.0 * MI, 128.0 * MI), least: (16.0 * MI, 32.0 * MI) };
 /// Ephemeral storage, for the agent's log.
 const STORAGE: Kind = Kind { name: "ephemeral-storage", usual: (16.0 * MI, 64.0 * MI), least: (MI, 16.0 * MI) };
 
