@@ -44,6 +44,11 @@ enum Outcome {
     Refused,
 }
 
+/// Returns true if the chart refuses the full name of a release.
+fn is_of_full_name(fault: &str) -> bool {
+    ["at '/fullnameOverride'", "cannot be the name of a Service"].iter().any(|part| fault.contains(part))
+}
+
 /// Compares the chart with each word to the chart with the plain name.
 fn stay_strings(rendered: &str, with: impl Fn(&str) -> Result<std::result::Result<String, String>>) -> Result<Outcome> {
     let plain = match with(PLAIN)? {
@@ -53,7 +58,12 @@ fn stay_strings(rendered: &str, with: impl Fn(&str) -> Result<std::result::Resul
     };
     let expected = without_strings(&plain)?;
     for word in WORDS {
-        let now = with(word)?.map_err(|fault| anyhow::anyhow!("{word}: {fault}"))?;
+        let now = match with(word)? {
+            Ok(now) => now,
+            // All objects have the full name, and no Service can have a name that begins with a digit.
+            Err(fault) if word.starts_with(|first: char| first.is_ascii_digit()) && is_of_full_name(&fault) => continue,
+            Err(fault) => anyhow::bail!("{word}: {fault}"),
+        };
         let found = without_strings(&now).with_context(|| word.to_owned())?;
         ensure!(found == expected, "{word} is not a string everywhere");
     }
