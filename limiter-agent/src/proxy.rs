@@ -17,7 +17,6 @@
 mod activity;
 mod address;
 mod app;
-mod app_socket;
 mod authority;
 mod client;
 mod connect;
@@ -29,7 +28,6 @@ mod forward;
 #[cfg(test)]
 mod fuzz;
 mod garbled;
-mod give_way;
 mod headers;
 mod http1_path;
 mod idle;
@@ -49,6 +47,7 @@ mod streams;
 mod strict;
 mod taking;
 mod traffic;
+mod turns;
 mod upgrade;
 mod upstream_connection;
 mod vetting;

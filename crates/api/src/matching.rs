@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::names;
 
-/// Conditions on a request, which must all be true. A list that is absent is no condition, and so is an empty list, except `descriptor`, which must not be empty.
+/// Conditions on a request, which must all be true. A list that is absent is no condition, and so is an empty list, except
+/// `descriptor`, which must not be empty.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.trustedHops) || self.trustedHops == 0 || has(self.clientCIDRs) || has(self.predicate)")

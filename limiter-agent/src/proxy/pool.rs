@@ -13,10 +13,10 @@ use hyper_util::rt::TokioIo;
 
 use super::{
     address::AppAddress,
-    app_socket::AppSocket,
     connect::ConnectError,
     headers::{MAX_ANSWER_BYTES, MAX_ANSWER_FIELDS},
     request_body::ForwardedBody,
+    turns::Turns,
 };
 
 /// The maximum number of idle connections. Additional connections are closed after use.
@@ -65,7 +65,8 @@ impl Pool {
 
     /// A new connection, for a request that failed on an idle one.
     pub(super) async fn connect(self: &Arc<Self>) -> Result<PooledConnection, ConnectError> {
-        let io = TokioIo::new(AppSocket::new(self.address.connect().await?));
+        let (reader, writer) = self.address.connect().await?.into_split();
+        let io = TokioIo::new(tokio::io::join(Turns::new(reader), writer));
         let (sender, connection) = http1::Builder::new()
             .max_headers(MAX_ANSWER_FIELDS)
             .max_buf_size(MAX_ANSWER_BYTES)

@@ -20,9 +20,9 @@ use tokio::{
 
 use super::{
     activity::Activity,
-    give_way::{TURN, give_way},
     open::Open,
     strict::Strict,
+    turns::{TURN, give_way},
 };
 use crate::clock;
 

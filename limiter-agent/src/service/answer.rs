@@ -197,6 +197,22 @@ mod tests {
     }
 
     #[test]
+    fn the_limit_of_a_descriptor_in_json_can_have_several_units() {
+        let period = |multiplier: &str| {
+            let text = format!(r#"{{"requestsPerUnit": 5, "unit": "SECOND"{multiplier}}}"#);
+            limit_of(serde_json::from_str(&text).expect("a limit")).expect("a known unit").period.as_secs()
+        };
+        for (multiplier, seconds) in [
+            ("", 1),
+            (r#", "unitMultiplier": 30"#, 30),
+            (r#", "unit_multiplier": "30""#, 30),
+            (r#", "unitMultiplier": 0"#, 1),
+        ] {
+            assert_eq!(period(multiplier), seconds, "{multiplier}");
+        }
+    }
+
+    #[test]
     fn an_exempt_descriptor_has_all_units_left() {
         let exempt = status(DescriptorState { is_exempt: true, ..DescriptorState::default() });
         assert_eq!((exempt.limit_remaining, exempt.current_limit), (u32::MAX, None));

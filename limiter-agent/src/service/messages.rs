@@ -68,7 +68,7 @@ pub(crate) struct LimitOverride {
     pub(crate) unit: i32,
     /// The number of units in the period; 1 if absent.
     #[prost(message, optional, tag = "3")]
-    #[serde(alias = "unit_multiplier", deserialize_with = "small_number_or_text_or_absent")]
+    #[serde(alias = "unit_multiplier", deserialize_with = "optional_small_number")]
     pub(crate) unit_multiplier: Option<u32>,
 }
 
@@ -262,7 +262,7 @@ fn small_number_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u3
     number.try_into().map_err(|_| de::Error::custom(format!("{number} is more than {}", u32::MAX)))
 }
 
-fn small_number_or_text_or_absent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+fn optional_small_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     small_number_or_text(deserializer).map(Some)
 }
 

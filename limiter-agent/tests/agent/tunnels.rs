@@ -1,4 +1,5 @@
-//! Tests connections that were upgraded to a protocol that the agent does not know, and upgrades that nobody accepted.
+//! Tests connections that were upgraded to a protocol that the agent does not know, and requests for an upgrade that a
+//! rule refuses or the app ignores.
 
 use std::{net::SocketAddr, time::Duration};
 

@@ -1,5 +1,5 @@
-//! Refuses requests whose key a rule has banned. Such a request charges no rule and takes no permit. A request
-//! that must ask the store whether its ban was lifted is decided like others, and the store refuses it.
+//! Refuses requests whose key a rule has banned. Such a request charges no rule and takes no permit. A request that
+//! must ask the store whether its ban was lifted is decided like others, and the store refuses it.
 
 use std::{sync::Arc, time::Duration};
 
