@@ -15,7 +15,10 @@ use weir_seats::{
 const LEAST_BURST: u64 = 64;
 
 /// The smallest number of seats that is taken in advance.
-const FEWEST: f64 = 4.0;
+const FEWEST: u64 = 4;
+
+/// The part of a limit that a program can hold as seats, even if the limit refills more slowly than the seats are used.
+const PART: u64 = 32;
 
 /// The time for which seats should last, in addition to two round trips.
 const FLUSH: Duration = Duration::from_millis(100);
@@ -138,9 +141,12 @@ impl Set {
 
     /// The number of seats to hold. `demand` is the number of units that are requested within [`reach`].
     pub(super) fn wanted(&self, demand: f64, round: Duration) -> u32 {
-        if !self.gives_in_advance || demand < FEWEST {
+        if !self.gives_in_advance {
             return 0;
         }
+        // Seats that nobody uses are missing until the limit refills, which can be tomorrow. So a program holds no more
+        // than what the limit refills while the seats last, or a small part of the limit.
+        let most = self.terms.raw().iter().map(|limit| refill(limit, reach(round)).max(limit.at_once() / PART)).min();
         // A bucket refills within `burst / rate`. The time for which seats last must be a small part of that.
         let least = 4 * (reach(round) + round);
         let is_slow = self.terms.raw().iter().all(|limit| {
@@ -152,9 +158,15 @@ impl Set {
             clippy::cast_sign_loss,
             reason = "a positive number; `as` saturates"
         )]
-        let demand = demand as u32;
-        if is_slow { demand } else { 0 }
+        let wanted = (demand as u64).min(most.unwrap_or(0));
+        if is_slow && wanted >= FEWEST { u32::try_from(wanted).unwrap_or(u32::MAX) } else { 0 }
     }
+}
+
+/// The units by which a limit refills within this time.
+fn refill(limit: &Limit, time: Duration) -> u64 {
+    let units = u128::from(limit.requests) * time.as_micros() / u128::from(limit.period.max(1));
+    u64::try_from(units).unwrap_or(u64::MAX)
 }
 
 /// The remaining units of the tightest limit of a value.

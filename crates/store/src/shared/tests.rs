@@ -110,6 +110,24 @@ async fn five_in_fifteen_minutes_are_five_over_ten_programs() {
     }
 }
 
+/// A limit that refills slowly loses no units to seats of a program whose clients have left.
+#[tokio::test(start_paused = true)]
+async fn a_hundred_a_day_are_a_hundred_over_two_programs() {
+    for strategy in [Strategy::TokenBucket, Strategy::Gcra, Strategy::FixedWindow, Strategy::SlidingWindowCounter] {
+        let world = World::new();
+        let burst = (strategy == Strategy::Gcra).then_some(100);
+        let rule = rule(1, quota(strategy, 100, 86_400, burst), OnLoss::Closed);
+        let mut admitted = 0;
+        for program in [(); 2].map(|()| SharedLimiter::new(world.client(), rule.clone())) {
+            for _ in 0..60 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                admitted += u32::from(request(&program, 1, Duration::ZERO).await.is_ok());
+            }
+        }
+        assert_eq!(admitted, 100, "{strategy:?}");
+    }
+}
+
 /// A program that was refused asks again within two seconds, and so it learns that another program gave units back.
 #[tokio::test(start_paused = true)]
 async fn units_that_one_program_gives_back_serve_another() {
