@@ -88,6 +88,7 @@ impl BoundControl {
             started: clock.now(),
             ambiguous_paths: paths,
             instance: format!("{:016x}", rand::random::<u64>()),
+            bodies: control::Bodies::default(),
         });
         let client = Client(Arc::new(Running {
             address,

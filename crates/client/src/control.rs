@@ -16,6 +16,7 @@
 //! byte that it sends.
 
 mod bans;
+mod bodies;
 pub(crate) mod channel;
 mod status;
 mod tls;
@@ -30,7 +31,6 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post},
 };
-use http_body_util::BodyExt;
 use serde::Deserialize;
 use serde_json::json;
 use weir_core::Time;
@@ -40,18 +40,12 @@ use weir_wire::{ApplyReply, ExplainRequest, MAX_SNAPSHOT_BYTES, Rejection, Rejec
 
 use crate::{apply::Snapshots, leaving::Leaving};
 
+pub(crate) use self::bodies::Bodies;
 pub(crate) use self::tls::{Accepted, Credentials, HANDSHAKES, InvalidCredentials, RELOADS, Tls, TlsFiles};
 pub use self::tls::{InvalidTls, certificates};
 
-/// The number of bytes of a too large body that are read before the connection is closed. A sender reads the response
-/// 413 only after it has sent its body.
-const MAX_READ_BYTES: usize = 16 * MAX_SNAPSHOT_BYTES;
-
 /// The largest request to explain: the largest request that the proxy accepts, as JSON.
 const MAX_EXPLAIN_BYTES: usize = 4 * 1024 * 1024;
-
-/// The time limit for receiving a body.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The state that the control port reads and changes.
 #[derive(Debug)]
@@ -65,6 +59,7 @@ pub(crate) struct Control {
     pub(crate) ambiguous_paths: AmbiguousPaths,
     /// Identifies this run of the agent.
     pub(crate) instance: String,
+    pub(crate) bodies: Bodies,
 }
 
 /// The routes of the control port.
@@ -97,11 +92,11 @@ async fn not_from_here() -> Response {
 }
 
 async fn put_config(State(control): State<Arc<Control>>, body: Body) -> Response {
-    let body = match read(body, MAX_SNAPSHOT_BYTES).await {
-        Ok(body) => body,
+    let (body, _permits) = match control.bodies.read(body, MAX_SNAPSHOT_BYTES).await {
+        Ok(body) => body.map(|body| (body.bytes, body.permits)).unzip(),
         Err(incomplete) => return incomplete,
     };
-    match apply_snapshot(control, body).await {
+    match apply_snapshot(Arc::clone(&control), body).await {
         Ok(reply) => Json(reply).into_response(),
         Err(rejection) => (code(rejection.error), Json(rejection)).into_response(),
     }
@@ -138,33 +133,6 @@ pub(crate) fn closed(reason: String) -> Router {
     })
 }
 
-/// The whole body, or `None` if it is larger than `most`. The error is the response to a body that does not arrive
-/// completely.
-async fn read(body: Body, most: usize) -> Result<Option<Vec<u8>>, Response> {
-    match tokio::time::timeout(BODY_TIMEOUT, gather(body, most)).await {
-        Ok(Ok(body)) => Ok(body),
-        // The client has usually disconnected and does not receive this response.
-        Ok(Err(error)) => Err(failure(StatusCode::BAD_REQUEST, "incomplete", &format!("incomplete body: {error}"))),
-        Err(_) => Err(failure(StatusCode::REQUEST_TIMEOUT, "incomplete", "the body took too long to arrive")),
-    }
-}
-
-async fn gather(mut body: Body, most: usize) -> Result<Option<Vec<u8>>, axum::Error> {
-    let (mut bytes, mut seen) = (Vec::new(), 0);
-    while seen <= MAX_READ_BYTES
-        && let Some(frame) = body.frame().await
-    {
-        let Ok(data) = frame?.into_data() else { continue };
-        seen += data.len();
-        if seen <= most {
-            bytes.extend_from_slice(&data);
-        } else {
-            bytes = Vec::new();
-        }
-    }
-    Ok((seen <= most).then_some(bytes))
-}
-
 async fn config(State(control): State<Arc<Control>>) -> Response {
     match control.rules.load().snapshot() {
         Some((snapshot, _)) => Json(snapshot).into_response(),
@@ -177,7 +145,7 @@ async fn config(State(control): State<Arc<Control>>) -> Response {
 
 async fn explain(State(control): State<Arc<Control>>, body: Body) -> Response {
     let invalid = |message: &str| failure(StatusCode::BAD_REQUEST, "invalid", message);
-    let body = match read(body, MAX_EXPLAIN_BYTES).await {
+    let body = match control.bodies.read(body, MAX_EXPLAIN_BYTES).await {
         Ok(Some(body)) => body,
         Ok(None) => {
             let message =
@@ -186,7 +154,7 @@ async fn explain(State(control): State<Arc<Control>>, body: Body) -> Response {
         }
         Err(incomplete) => return incomplete,
     };
-    let mut json = serde_json::Deserializer::from_slice(&body);
+    let mut json = serde_json::Deserializer::from_slice(&body.bytes);
     let request: ExplainRequest = match serde_path_to_error::deserialize(&mut json) {
         Ok(request) => request,
         Err(error) => return invalid(&format!("{}: {}", error.path(), error.inner())),
