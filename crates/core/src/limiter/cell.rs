@@ -47,7 +47,7 @@ pub(super) struct Cell {
     /// history. Loom does not check this field: the words order all accesses to it.
     history: OnceLock<Box<History>>,
     /// The journal after a change. The first cell has no journal.
-    watch: Option<Box<JournalState>>,
+    journal: Option<Box<JournalState>>,
     /// The link to the successor, which is set before the words are sealed.
     chain: Chain<Cell>,
     /// The waiting requests of this cell and all its successors. Set by the first request that waits.
@@ -59,7 +59,7 @@ pub(super) struct Cell {
 /// A journal and its end. Until the journal ends, no decision takes the fast path.
 #[derive(Debug)]
 struct JournalState {
-    watch: SharedJournal,
+    shared: SharedJournal,
     is_over: AtomicBool,
     /// Set by the thread that ends the journal.
     is_ending: AtomicBool,
@@ -81,7 +81,7 @@ struct Alone([AtomicU64; 2]);
 impl Cell {
     pub(super) fn new(meter: Meter, since: Time) -> Self {
         let cell = Self::with(meter, 0, 0, since, None, Chain::first());
-        cell.decide_at_once();
+        cell.enable_fast_path();
         cell
     }
 
@@ -90,7 +90,7 @@ impl Cell {
         retunes: u64,
         first: u64,
         since: Time,
-        watch: Option<SharedJournal>,
+        journal: Option<SharedJournal>,
         chain: Chain<Self>,
     ) -> Self {
         let words = Words::new(meter.words(), first);
@@ -104,7 +104,7 @@ impl Cell {
             lost_races: AtomicU64::new(0),
             since: AtomicU64::new(since.as_nanos()),
             history: OnceLock::new(),
-            watch: watch.map(JournalState::new).map(Box::new),
+            journal: journal.map(JournalState::new).map(Box::new),
             chain,
             queue: Once::empty(),
             retuning: Mutex::new(()),
@@ -112,7 +112,7 @@ impl Cell {
     }
 
     /// Enables the fast path if the quota allows it. Called only while there are no leases.
-    fn decide_at_once(&self) {
+    fn enable_fast_path(&self) {
         let (direct, window) = match &self.meter.kind {
             Kind::Level(supply) if supply.is_time() => (supply.direct(), NEVER),
             Kind::Level(supply) if supply.is_window() && supply.direct() > 0 => (0, 0),
@@ -123,13 +123,13 @@ impl Cell {
     }
 
     /// Returns the journal if it must record a charge at this time.
-    fn watch(&self, now: Time) -> Option<&SharedJournal> {
-        let JournalState { watch, is_over, is_ending } = self.watch.as_deref()?;
-        if watch.is_on(now) {
-            return Some(watch);
+    fn journal(&self, now: Time) -> Option<&SharedJournal> {
+        let JournalState { shared, is_over, is_ending } = self.journal.as_deref()?;
+        if shared.is_on(now) {
+            return Some(shared);
         }
         if !is_over.load(Ordering::Acquire) && !is_ending.swap(true, Ordering::Relaxed) {
-            self.decide_at_once();
+            self.enable_fast_path();
             is_over.store(true, Ordering::Release);
         }
         None
@@ -137,7 +137,7 @@ impl Cell {
 
     #[inline(always)]
     fn has_journal(&self) -> bool {
-        self.watch.as_ref().is_some_and(|watching| !watching.is_over.load(Ordering::Acquire))
+        self.journal.as_ref().is_some_and(|state| !state.is_over.load(Ordering::Acquire))
     }
 
     /// Decides, and records the charge if there is a journal.
@@ -147,10 +147,10 @@ impl Cell {
         (at, cost): (Time, u64),
         decide: impl FnOnce() -> Result<Taken, Stop>,
     ) -> Result<Taken, Stop> {
-        let Some(watch) = self.watch(now) else { return decide() };
-        watch.with(|journal| journal.note(at, cost));
+        let Some(shared) = self.journal(now) else { return decide() };
+        shared.with(|journal| journal.note(at, cost));
         let decided = decide();
-        watch.with(|journal| journal.settle(cost, decided.is_ok()));
+        shared.with(|journal| journal.settle(cost, decided.is_ok()));
         decided
     }
 
@@ -409,8 +409,8 @@ impl Cell {
 }
 
 impl JournalState {
-    fn new(watch: SharedJournal) -> Self {
-        Self { watch, is_over: AtomicBool::new(false), is_ending: AtomicBool::new(false) }
+    fn new(shared: SharedJournal) -> Self {
+        Self { shared, is_over: AtomicBool::new(false), is_ending: AtomicBool::new(false) }
     }
 }
 

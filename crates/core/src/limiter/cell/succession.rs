@@ -21,9 +21,9 @@ impl Cell {
     /// Seals the words and returns the successor. The caller must hold `retuning`.
     pub(in crate::limiter) fn succeed(self: &Arc<Self>, quota: Quota, clock: impl Fn() -> Time) -> Arc<Self> {
         let base = clock();
-        let watch = SharedJournal::new(self.meter.quota(), quota, base);
+        let journal = SharedJournal::new(self.meter.quota(), quota, base);
         let meter = Meter::new(quota, base);
-        let successor = Arc::new(Self::with(meter, self.retunes + 1, UNSET, base, watch, Chain::after(self)));
+        let successor = Arc::new(Self::with(meter, self.retunes + 1, UNSET, base, journal, Chain::after(self)));
         successor.queue.fill(Arc::clone(self.queue()));
         self.chain.set(&successor);
         let mut word = self.first().load(Ordering::SeqCst);
@@ -65,9 +65,9 @@ impl Cell {
             let returned = self.take_back(since);
             let words = returned.as_ref().map_or(self.words.all(), std::slice::from_ref);
             if successor.history.get().is_none() {
-                let watching = self.watch.as_ref().filter(|_| self.has_journal());
-                let watch = watching.map(|watching| &watching.watch).filter(|watch| watch.is_on(since));
-                let journal = watch.map(|watch| watch.with(|journal| journal.clone()));
+                let state = self.journal.as_ref().filter(|_| self.has_journal());
+                let shared = state.map(|state| &state.shared).filter(|shared| shared.is_on(since));
+                let journal = shared.map(|shared| shared.with(|journal| journal.clone()));
                 let words = (words, journal.as_ref());
                 let history = match self.history.get() {
                     Some(history) => successor.meter.history_after(&self.meter, words, history, since, Memory::Many),
