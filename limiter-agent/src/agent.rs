@@ -171,7 +171,7 @@ impl Agent {
             front.abort();
             let _ = tokio::time::timeout(ABORT_TIMEOUT, workers.all_ended()).await;
         }
-        client.close_stores().await;
+        client.finish().await;
         tracing::info!("drained");
         Ok(())
     }

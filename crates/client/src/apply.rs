@@ -169,10 +169,8 @@ impl Snapshots {
         };
         self.outcomes[outcome as usize].fetch_add(1, Relaxed);
         applied.map_err(|rejected| rejected.into_rejection(&guard.rules()))?;
-        if let (Outcome::Applied, Some(cache), Some(body)) = (outcome, &self.cache, body)
-            && let Err(error) = cache.keep(body)
-        {
-            tracing::warn!(%error, "the snapshot is in force, but could not be saved to --snapshot-cache");
+        if let (Outcome::Applied, Some(cache), Some(body)) = (outcome, &self.cache, body) {
+            cache.keep(body.to_owned());
         }
         let in_force = in_force(&guard.rules()).expect("an applied snapshot is in force");
         Ok(ApplyReply { in_force })
@@ -183,6 +181,13 @@ impl Snapshots {
     pub(crate) async fn verify_with(self: &Arc<Self>, keys: Arc<Jwks>) {
         self.change(move |snapshots| snapshots.rules.verify_with(keys)).await;
     }
+    /// Returns when the snapshots so far are saved for the next start of the container.
+    pub(crate) async fn saved(&self) {
+        if let Some(cache) = &self.cache {
+            cache.saved().await;
+        }
+    }
+
 
     /// Deletes the limiters of rules that were removed a minute ago. Sleeps while there are none. Never returns.
     pub(crate) async fn forget_removed(self: Arc<Self>) -> Infallible {
@@ -201,7 +206,7 @@ impl Snapshots {
         }
     }
 
-    /// Changes the rules on a blocking thread: a snapshot that is being lowered and saved holds the rules for a long time.
+    /// Changes the rules on a blocking thread: a snapshot that is being lowered holds the rules for a long time.
     async fn change(self: &Arc<Self>, change: impl FnOnce(&Self) + Send + 'static) {
         let snapshots = Arc::clone(self);
         let changed = tokio::task::spawn_blocking(move || change(&snapshots));

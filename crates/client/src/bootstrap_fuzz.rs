@@ -22,12 +22,12 @@ fn any_start_is_with_the_first_snapshot_that_can_be_enforced() {
         match &kept {
             // A crash while the agent writes the cache leaves this partial file.
             Some(kept) if choices.rarely(2) => {
-                cache.keep(GOLDEN).map_err(|error| error.to_string())?;
+                cache.save(GOLDEN).map_err(|error| error.to_string())?;
                 std::fs::write(path.with_extension("json.partial"), kept).map_err(|error| error.to_string())?;
                 started(Some(GOLDEN), given.as_deref(), &cache)
             }
             Some(kept) => {
-                cache.keep(kept).map_err(|error| error.to_string())?;
+                cache.save(kept).map_err(|error| error.to_string())?;
                 started(Some(kept), given.as_deref(), &cache)
             }
             None => {

@@ -173,11 +173,11 @@ impl Client {
         metrics::text(self.metric_families()).expect("the families of this crate can be encoded")
     }
 
-    /// Gives the seats of this program back to the stores and the operator, and closes the control port and its
-    /// connections. The rules stay in force for the requests that are still in flight. Call this function after the server
+    /// Gives the seats of this program back to the stores and the operator, waits until the newest snapshot is saved, and
+    /// closes the control port and its connections. The rules stay in force for the requests that are still in flight. Call this function after the server
     /// of the program has ended.
     pub async fn shutdown(self) {
-        self.close_stores().await;
+        self.finish().await;
         self.0.leaving.begin();
         self.0.leaving.closed.cancel();
         self.servers().abort_all();
@@ -220,10 +220,11 @@ impl Client {
         self.0.snapshots.stores().ready().await;
     }
 
-    /// Gives unused units of shared limits back, so that other pods can use them. Call this function when the program
-    /// serves no more requests. It takes half a second at most.
-    pub async fn close_stores(&self) {
+    /// Gives unused units of shared limits back, so that other pods can use them, which takes half a second at most. Waits
+    /// until the newest snapshot is saved. Call this function when the program serves no more requests.
+    pub async fn finish(&self) {
         self.0.snapshots.stores().close().await;
+        self.0.snapshots.saved().await;
     }
 
     /// Returns the metrics of the rules, the stores, the snapshots and the control port.

@@ -1,6 +1,12 @@
 //! Tests how long the agent keeps removed rules, and that no change of the rules stops the runtime. The clock is paused.
 
-use std::{sync::mpsc, thread, time::Duration};
+use std::{
+    fs::{self, OpenOptions},
+    process::Command,
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 use weir_enforce::{AmbiguousPaths, GateOptions};
@@ -78,4 +84,38 @@ async fn the_runtime_goes_on_while_changes_wait_for_another_one() {
     while rules.load().removed().0 > 0 {
         tokio::task::yield_now().await;
     }
+}
+
+/// The disk blocks the first save. The file of the cache is a pipe without a reader until the test opens it.
+#[tokio::test]
+async fn a_snapshot_is_acknowledged_before_it_is_saved() {
+    let clock = MonotonicClock::of_tokio();
+    let rules = LiveRules::new(GateOptions { clock, paths: AmbiguousPaths::Refuse, log_keys: false });
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    assert!(Command::new("mkfifo").arg(at("pipe")).status().is_ok_and(|status| status.success()));
+    fs::hard_link(at("pipe"), at("cache.partial")).expect("linked");
+    let snapshots = Arc::new(Snapshots::new(rules, clock, Some(Cache::new(at("cache")))));
+    let (acknowledged, acknowledgements) = mpsc::channel();
+    let pushes = thread::spawn({
+        let (snapshots, runtime) = (Arc::clone(&snapshots), tokio::runtime::Handle::current());
+        move || {
+            let _inside = runtime.enter();
+            for sequence in 1..=3 {
+                put(&snapshots, sequence, &[policy("one")]);
+                acknowledged.send(sequence).expect("the test waits");
+            }
+        }
+    });
+    for sequence in 1..=3 {
+        let next = acknowledgements.recv_timeout(Duration::from_secs(30));
+        assert_eq!(next, Ok(sequence), "the acknowledgement waits for the disk");
+    }
+    pushes.join().expect("no panic");
+    // The second save gets a usual file. The first one ends now, with an error.
+    fs::remove_file(at("cache.partial")).expect("removed");
+    let _reader = OpenOptions::new().read(true).write(true).open(at("pipe")).expect("open");
+    snapshots.saved().await;
+    let saved: Value = serde_json::from_slice(&fs::read(at("cache")).expect("saved")).expect("JSON");
+    assert_eq!(saved["sequence"], 3, "the newest snapshot");
 }
