@@ -20,6 +20,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    time::{Duration, SystemTime},
 };
 
 use serde::{Deserialize, de::IgnoredAny};
@@ -32,12 +33,16 @@ use weir_wire::{
     SnapshotInForce, WIRE_VERSION,
 };
 
-use crate::{cache::Cache, stores::Stores};
+use crate::{cache::Cache, clock, stores::Stores};
 
 /// The largest number of faults in a rejection, and of characters in the path and in the message of a fault. Such a
 /// rejection fits into a message of the channel, with any characters.
 const MOST_FAULTS: usize = 100;
 const LONGEST_TEXT: usize = 800;
+
+/// The longest time by which a sequence can be ahead of the clock. It is `SEQUENCE_HORIZON` in
+/// `operator/src/leader/election.rs`.
+const SEQUENCE_HORIZON: Duration = Duration::from_hours(365 * 24);
 
 /// The result of a push, as in `weir_snapshots_total`.
 #[derive(Clone, Copy, Debug)]
@@ -176,11 +181,6 @@ impl Snapshots {
         Ok(ApplyReply { in_force })
     }
 
-    /// Sets the keys that verify tokens: the claims of a token count only if one of these keys has signed it. The keys
-    /// stay in use when a later snapshot comes into force.
-    pub(crate) async fn verify_with(self: &Arc<Self>, keys: Arc<Jwks>) {
-        self.change(move |snapshots| snapshots.rules.verify_with(keys)).await;
-    }
     /// Returns when the snapshots so far are saved for the next start of the container.
     pub(crate) async fn saved(&self) {
         if let Some(cache) = &self.cache {
@@ -188,6 +188,11 @@ impl Snapshots {
         }
     }
 
+    /// Sets the keys that verify tokens: the claims of a token count only if one of these keys has signed it. The keys
+    /// stay in use when a later snapshot comes into force.
+    pub(crate) async fn verify_with(self: &Arc<Self>, keys: Arc<Jwks>) {
+        self.change(move |snapshots| snapshots.rules.verify_with(keys)).await;
+    }
 
     /// Deletes the limiters of rules that were removed a minute ago. Sleeps while there are none. Never returns.
     pub(crate) async fn forget_removed(self: Arc<Self>) -> Infallible {
@@ -236,10 +241,7 @@ impl Snapshots {
         snapshot: Snapshot,
         origin: Origin,
     ) -> Result<Outcome, Rejected> {
-        if snapshot.sequence > MAX_SEQUENCE {
-            let message = format!("must be at most {MAX_SEQUENCE}: the next snapshot needs a larger one");
-            return Err(invalid(vec![Fault { path: "sequence".into(), message }]));
-        }
+        check_sequence(snapshot.sequence, clock::wall())?;
         let before = guard.rules();
         let mut same_content = false;
         if let Some((current, _)) = before.snapshot() {
@@ -304,6 +306,24 @@ impl Rejected {
         let Self(_, error, message, faults) = self;
         Rejection { error, message, faults, in_force: in_force(rules) }
     }
+}
+
+/// Checks that the operator can continue above this sequence: above the largest one there is none, and an operator's are
+/// microseconds of Unix time.
+fn check_sequence(sequence: u64, now: SystemTime) -> Result<(), Rejected> {
+    let unix = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let latest = u64::try_from((unix + SEQUENCE_HORIZON).as_micros()).unwrap_or(u64::MAX);
+    let message = if sequence > MAX_SEQUENCE {
+        format!("must be at most {MAX_SEQUENCE}: the next snapshot needs a larger one")
+    } else if sequence > latest {
+        format!(
+            "must be at most {latest}, which is a year after this agent's clock in microseconds of Unix time: set the \
+             clock of the sender or of this node, or begin at 1"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(invalid(vec![Fault { path: "sequence".into(), message }]))
 }
 
 /// Checks that a snapshot is allowed to replace the pushed snapshot in force.

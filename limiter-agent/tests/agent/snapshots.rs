@@ -122,9 +122,9 @@ async fn sequences_order_snapshots_and_revisions_name_them() {
         (revision("r5", 8), 200, None, (8, "r5")),
         (revision("r5", 7), 409, Some("stale"), (8, "r5")),
         (with(revision("r5", 9), json!({"policies": []})), 422, Some("invalid"), (8, "r5")),
-        // The next sequences are too large, because the next snapshot needs a larger one.
+        // The next sequences are too large, because the operator could not continue above them.
         (revision("r5", u64::MAX), 422, Some("invalid"), (8, "r5")),
-        (revision("r6", (1 << 53) + 1), 422, Some("invalid"), (8, "r5")),
+        (revision("r6", 1 << 53), 422, Some("invalid"), (8, "r5")),
         (with(revision("r6", 9), json!({"policies": []})), 200, None, (9, "r6")),
     ] {
         let answer = agent.put(&sent).await;

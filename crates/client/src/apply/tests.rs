@@ -119,3 +119,21 @@ async fn a_snapshot_is_acknowledged_before_it_is_saved() {
     let saved: Value = serde_json::from_slice(&fs::read(at("cache")).expect("saved")).expect("JSON");
     assert_eq!(saved["sequence"], 3, "the newest snapshot");
 }
+
+/// The operator continues above the sequence of an agent, so it must be able to.
+#[test]
+fn a_sequence_years_ahead_is_refused() {
+    let now = SystemTime::UNIX_EPOCH + Duration::from_hours(56 * 365 * 24);
+    let latest = 57 * 365 * 24 * 3_600_000_000;
+    for (sequence, is_accepted) in [(1, true), (latest, true), (latest + 1, false), (MAX_SEQUENCE, false)] {
+        assert_eq!(check_sequence(sequence, now).is_ok(), is_accepted, "{sequence}");
+    }
+    // Long after the year 2255.
+    let later = SystemTime::UNIX_EPOCH + Duration::from_hours(400 * 365 * 24);
+    assert!(check_sequence(MAX_SEQUENCE, later).is_ok() && check_sequence(MAX_SEQUENCE + 1, later).is_err());
+    let clock = MonotonicClock::of_tokio();
+    let rules = LiveRules::new(GateOptions { clock, paths: AmbiguousPaths::Refuse, log_keys: false });
+    let body = json!({"wireVersion": 1, "sequence": MAX_SEQUENCE, "revision": "r", "policies": []}).to_string();
+    let refused = Snapshots::new(rules, clock, None).apply_pushed(Some(body.as_bytes())).expect_err("years ahead");
+    assert_eq!(refused.faults[0].path, "sequence");
+}
