@@ -250,9 +250,12 @@ impl<'a> Question<'a, '_> {
                     let taking = if is_credit { usize::MAX } else { enforced.len() };
                     for (position, &index) in enforced.iter().chain(shadows).take(taking).enumerate() {
                         let member = set.get(index);
+                        let is_shadow = position >= enforced.len();
+                        // A rule in shadow mode is charged by its own limits.
+                        let limit = limit.filter(|_| !is_shadow);
                         if member.rule.admits_none(limit) {
                             // Nothing was charged to such a limit, so there is nothing to give back.
-                            if !is_credit && position < enforced.len() {
+                            if !is_credit {
                                 denials.push((descriptor, member));
                             }
                             continue;
@@ -272,7 +275,7 @@ impl<'a> Question<'a, '_> {
                             hits: context.request.hits(),
                             is_credit,
                             is_quota,
-                            is_shadow: position >= enforced.len(),
+                            is_shadow,
                             rule,
                         });
                     }

@@ -118,7 +118,9 @@ impl RulesInForce {
             let matching: Vec<&Arc<Rule>> = policy.rules.iter().filter(matches).collect();
             let is_replaced = |rule: &Rule| matching.iter().any(|other| other.replaces.contains(&rule.name));
             let rules = matching.iter().filter(|rule| !is_replaced(rule));
-            let limited = rules.map(|rule| rule.explained_with_limit(limit, || context.now()));
+            // A rule in shadow mode is charged by its own limits.
+            let of_rule = |rule: &Rule| limit.filter(|_| rule.mode == Mode::Enforce);
+            let limited = rules.map(|rule| rule.explained_with_limit(of_rule(rule), || context.now()));
             limited.map(|rule| context.explain(policy, &rule)).collect::<Vec<_>>()
         };
         let rules: Vec<ExplainedRule> = policies().flat_map(|policy| of_policy(policy)).collect();

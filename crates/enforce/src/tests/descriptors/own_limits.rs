@@ -141,3 +141,23 @@ async fn a_change_keeps_the_counts_of_limits_that_descriptors_brought() {
     limits.apply(&[domain("p", &[accepting(4, "FixedWindow")])]);
     assert_eq!(limits.admitted(&with_limit(&ann, 8, 86_400)), 0);
 }
+
+/// A rule in shadow mode gets units back, and is explained, by the limit that it was charged by: its own.
+#[tokio::test(start_paused = true)]
+async fn a_rule_in_shadow_mode_ignores_the_limits_of_all_descriptors() {
+    let ann = [("user", "ann")];
+    let shadow = with(accepting(10, "FixedWindow"), json!({"mode": "Shadow"}));
+    for requests in [8, 0] {
+        let limits = Limits::new(&[domain("p", std::slice::from_ref(&shadow))]);
+        let ask = |is_credit| limits.decide(&[Descriptor { hits: 5, is_credit, ..with_limit(&ann, requests, 86_400) }]);
+        assert!(!ask(false).is_refused);
+        assert!(!ask(true).is_refused);
+        let descriptor =
+            json!({"domain": "shop", "entries": [["user", "ann"]], "limit": {"requests": 8, "periodMillis": DAY}});
+        let request = serde_json::from_value(json!({"descriptor": descriptor})).expect("a request");
+        let reply = limits.rules.load().explain(&request, limits.clock, AmbiguousPaths::Keep).expect("valid");
+        assert_eq!(reply.rules[0].limit.as_ref().expect("a limit").remaining, 5, "{requests}");
+        limits.decide(&[with_limit(&ann, requests, 86_400)]);
+        assert_eq!(limits.counts(0, 0)[2], 0, "{requests}: nothing is refused");
+    }
+}
