@@ -65,7 +65,7 @@ pub struct Rule {
     /// `None` for a rule without a concurrent limit.
     pub(super) concurrency: Option<Concurrency>,
     /// `None` if the rule accepts no limits of descriptors.
-    limit_overrides: Option<LimitOverrides>,
+    limit_overrides: Option<Arc<LimitOverrides>>,
 }
 
 /// The limits of a rule, and how a request is charged to them.

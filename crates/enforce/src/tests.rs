@@ -62,6 +62,11 @@ impl Limits {
 
     /// Puts policies in force whose shared rules use these stores.
     fn apply_with(&self, policies: &[Value], stores: &Stores) {
+        self.apply_after(policies, stores, || {});
+    }
+
+    /// As [`apply_with`](Self::apply_with). Calls `between` when the new rules exist and the earlier ones are still in force.
+    fn apply_after(&self, policies: &[Value], stores: &Stores, between: impl FnOnce()) {
         self.sequence.set(self.sequence.get() + 1);
         let backend = json!({"redis": {"topology": "Standalone", "endpoints": ["a:1"]}});
         let named: Vec<_> = stores.keys().map(|name| json!({"name": name, "backend": backend})).collect();
@@ -72,7 +77,9 @@ impl Limits {
         let snapshot: weir_wire::Snapshot = serde_json::from_value(snapshot).expect("a snapshot");
         let lowered = lower(&snapshot).unwrap_or_else(|faults| panic!("{faults:?}"));
         let guard = self.rules.write();
-        guard.replace(guard.rules().with_snapshot(snapshot, lowered, stores, || self.clock.now()));
+        let next = guard.rules().with_snapshot(snapshot, lowered, stores, || self.clock.now());
+        between();
+        guard.replace(next);
     }
 
     fn gate(&self) -> ConnectionGate {

@@ -3,8 +3,9 @@
 
 use std::{
     collections::HashMap,
+    mem,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
@@ -23,15 +24,21 @@ const MOST: usize = 16;
 /// A limit with the default burst is at full credit after so many periods without a request.
 const PERIODS: u32 = 2;
 
-/// The limits that descriptors brought to a rule.
+/// The limits that descriptors brought to a rule and to its predecessors.
 #[derive(Debug)]
 pub(super) struct LimitOverrides {
-    lowered: LoweredLimitOverride,
     /// The full name of the policy.
     policy: String,
-    stores: Stores,
-    rules: Mutex<HashMap<DescriptorLimit, Known>>,
+    state: Mutex<State>,
     has_warned: AtomicBool,
+}
+
+/// The part that a change of the rule replaces.
+#[derive(Debug)]
+struct State {
+    lowered: LoweredLimitOverride,
+    stores: Stores,
+    rules: HashMap<DescriptorLimit, Known>,
 }
 
 /// A limit that a descriptor brought.
@@ -54,26 +61,34 @@ impl Known {
 }
 
 impl LimitOverrides {
-    /// Takes over the counts of the limits that descriptors brought to the earlier rule.
+    /// Continues with the limits that descriptors brought to the earlier rule. The two rules share them, because requests use
+    /// the earlier rule until the new one is in force, and what they bring must not be lost.
     pub(super) fn new(
         predecessor: Predecessor<'_>,
         lowered: LoweredLimitOverride,
         statistics: &Arc<Statistics>,
         policy: &str,
         (clock, stores): (&impl Fn() -> Time, &Stores),
-    ) -> Self {
+    ) -> Arc<Self> {
         let store = lowered.store().and_then(|name| stores.get_key_value(name));
         let stores = store.map(|(name, client)| (name.clone(), Arc::clone(client))).into_iter().collect();
-        let (rules, has_warned) = (Mutex::default(), AtomicBool::new(false));
-        let own = Self { lowered, policy: policy.to_owned(), stores, rules, has_warned };
-        let before = predecessor.rule().and_then(|rule| rule.limit_overrides.as_ref());
-        let known = before.map(|before| before.rules.lock().unwrap_or_else(PoisonError::into_inner).clone());
-        let retuned = known.into_iter().flatten().map(|(limit, Known { rule, used })| {
-            let rule = own.create(limit, predecessor.map(|_| rule.as_deref()), statistics, clock);
-            (limit, Known { rule, used })
-        });
-        let retuned = retuned.collect();
-        Self { rules: Mutex::new(retuned), ..own }
+        let next = State { lowered, stores, rules: HashMap::new() };
+        let Some(before) = predecessor.rule().and_then(|rule| rule.limit_overrides.as_ref()) else {
+            let (state, has_warned) = (Mutex::new(next), AtomicBool::new(false));
+            return Arc::new(Self { policy: policy.to_owned(), state, has_warned });
+        };
+        let mut state = before.state();
+        let known = mem::replace(&mut *state, next).rules;
+        for (limit, Known { rule, used }) in known {
+            let rule = state.create(limit, predecessor.map(|_| rule.as_deref()), (statistics, policy), clock);
+            state.rules.insert(limit, Known { rule, used });
+        }
+        drop(state);
+        Arc::clone(before)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the rule with this limit. `None` if the limit does not fit the rule's strategy, or if descriptors have
@@ -84,17 +99,17 @@ impl LimitOverrides {
         statistics: &Arc<Statistics>,
         clock: impl Fn() -> Time,
     ) -> Option<Arc<Rule>> {
-        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         let now = clock();
-        if let Some(known) = rules.get_mut(&limit) {
+        if let Some(known) = state.rules.get_mut(&limit) {
             known.used = now;
             return known.rule.clone();
         }
-        if rules.len() >= MOST {
-            rules.retain(|limit, known| known.has_counts(*limit, now));
+        if state.rules.len() >= MOST {
+            state.rules.retain(|limit, known| known.has_counts(*limit, now));
         }
-        if rules.len() >= MOST {
-            drop(rules);
+        if state.rules.len() >= MOST {
+            drop(state);
             if !self.has_warned.swap(true, Relaxed) {
                 tracing::warn!(
                     policy = self.policy,
@@ -104,8 +119,8 @@ impl LimitOverrides {
             }
             return None;
         }
-        let rule = self.create(limit, Predecessor::None, statistics, &clock);
-        rules.insert(limit, Known { rule: rule.clone(), used: now });
+        let rule = state.create(limit, Predecessor::None, (statistics, &self.policy), &clock);
+        state.rules.insert(limit, Known { rule: rule.clone(), used: now });
         rule
     }
 
@@ -116,25 +131,27 @@ impl LimitOverrides {
         statistics: &Arc<Statistics>,
         clock: impl Fn() -> Time,
     ) -> Option<Arc<Rule>> {
-        let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = rules.get(&limit) {
+        let state = self.state();
+        if let Some(known) = state.rules.get(&limit) {
             return known.rule.clone();
         }
         let now = clock();
-        let has_room = rules.len() < MOST || rules.iter().any(|(limit, known)| !known.has_counts(*limit, now));
-        drop(rules);
-        has_room.then(|| self.create(limit, Predecessor::None, statistics, &clock)).flatten()
+        let has_room =
+            state.rules.len() < MOST || state.rules.iter().any(|(limit, known)| !known.has_counts(*limit, now));
+        has_room.then(|| state.create(limit, Predecessor::None, (statistics, &self.policy), &clock)).flatten()
     }
+}
 
+impl State {
     fn create(
         &self,
         limit: DescriptorLimit,
         predecessor: Predecessor<'_>,
-        statistics: &Arc<Statistics>,
+        (statistics, policy): (&Arc<Statistics>, &str),
         clock: &impl Fn() -> Time,
     ) -> Option<Arc<Rule>> {
-        let lowered = self.lowered.rule_with(limit, &self.policy)?;
+        let lowered = self.lowered.rule_with(limit, policy)?;
         let context = (clock, &self.stores);
-        Some(Arc::new(Rule::from_lowered(Arc::clone(statistics), predecessor, lowered, &self.policy, context)))
+        Some(Arc::new(Rule::from_lowered(Arc::clone(statistics), predecessor, lowered, policy, context)))
     }
 }

@@ -161,3 +161,14 @@ async fn a_rule_in_shadow_mode_ignores_the_limits_of_all_descriptors() {
         assert_eq!(limits.counts(0, 0)[2], 0, "{requests}: nothing is refused");
     }
 }
+
+/// A limit that a descriptor brings while the rules change, when the new rule exists already, has no second burst.
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_arrives_during_a_change_keeps_its_counts() {
+    let ann = [("user", "ann")];
+    let limits = Limits::new(&[domain("p", &[accepting(10, "FixedWindow")])]);
+    limits.apply_after(&[domain("p", &[accepting(20, "FixedWindow")])], &Stores::new(), || {
+        assert_eq!(limits.admitted(&with_limit(&ann, 8, 86_400)), 8);
+    });
+    assert_eq!(limits.admitted(&with_limit(&ann, 8, 86_400)), 0);
+}
