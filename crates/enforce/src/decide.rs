@@ -1,9 +1,9 @@
 //! Decides on one request: it passes now, it waits, or one limit of one rule refuses it.
 //!
 //! Denials are checked first, then bypasses; both charge nothing. Then either all matching rules that enforce are
-//! charged together, or none. If these rules admit the request, the rules in shadow mode are tried, for each policy
-//! separately. If all rules of such a policy would admit the request, they are charged. If one would refuse, its
-//! refusal is counted. Rules in shadow mode never affect the verdict or a wait. Because they are tried for each
+//! charged together, or none. Unless these rules refuse the request now, the rules in shadow mode are tried, for each
+//! policy separately. A request that waits is tried when it arrives, also if a store or its patience refuses it later. If
+//! all rules of such a policy would admit the request, they are charged. If one would refuse, its refusal is counted. Rules in shadow mode never affect the verdict or a wait. Because they are tried for each
 //! policy separately, a bypass in shadow mode exempts a request only from the other rules of its policy.
 
 mod banned;
@@ -248,7 +248,7 @@ impl RequestContext<'_> {
         }
     }
 
-    /// Charges the rules in shadow mode, for each policy separately, if the request is admitted.
+    /// Charges the rules in shadow mode, for each policy separately, if the request is admitted or waits.
     #[inline]
     pub(super) fn try_shadows(&self, set: &RuleSet, indices: &[usize], keys: &mut Vec<u8>, verdict: &mut Verdict<'_>) {
         if let ([_, ..], Verdict::Pass(_) | Verdict::Wait(_)) = (indices, &verdict) {
