@@ -99,6 +99,12 @@ pub struct OperatorChannel {
     is_closed_by_operator: bool,
 }
 
+/// A question that waits for its answer. Dropping it forgets the question.
+struct Waits<'a> {
+    store: &'a OperatorStore,
+    id: u64,
+}
+
 impl fmt::Debug for OperatorStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OperatorStore").field("state", &self.state).finish_non_exhaustive()
@@ -152,27 +158,28 @@ impl OperatorStore {
     }
 
     /// The time at which a program that started at `started` can begin to use its share of a limit, and whether the
-    /// operator is lost for it.
-    pub(crate) fn share_begins(&self, started: Duration, now: Duration) -> (Duration, bool) {
+    /// operator is lost for it. If the program `prepares` a share and does not only look at it, it now sends nothing.
+    pub(crate) fn share_begins(&self, started: Duration, now: Duration, prepares: bool) -> (Duration, bool) {
         let mut state = lock(&self.state);
-        let begins = match (&state.contact, state.share_from) {
-            (Contact::Asking(..), _) => {
-                if state.unanswered_since.is_some_and(|since| since + UNANSWERED <= now) {
-                    state.quiet_since.get_or_insert(now);
-                }
-                state.quiet_since.unwrap_or(now) + state.silence()
-            }
-            (_, Some(share_from)) => share_from,
-            (_, None) => started + FIRST_CHANNEL,
+        let is_asking = state.contact.away().is_none();
+        let is_unanswered = state.unanswered_since.is_some_and(|since| since + UNANSWERED <= now);
+        let quiet_since = state.quiet_since.or((is_asking && is_unanswered).then_some(now));
+        if prepares {
+            state.quiet_since = quiet_since;
+        }
+        let begins = match state.share_from {
+            _ if is_asking => quiet_since.unwrap_or(now) + state.silence(),
+            Some(share_from) => share_from,
+            None => started + FIRST_CHANNEL,
         };
-        (begins.max(now), state.quiet_since.is_some() || state.contact.away().is_some())
+        (begins.max(now), quiet_since.is_some() || !is_asking)
     }
 
     pub(crate) async fn take(&self, key: &Key, question: &Take<'_>, deadline: Duration) -> Result<Reply, StoreError> {
         let encoded = question.encode().ok_or(StoreError::Cost)?;
         let latest = (self.clock)() + deadline;
         loop {
-            let (id, answer) = self.send(key, &encoded)?;
+            let (_waits, answer) = self.send(key, &encoded)?;
             let outcome = timeout(latest.saturating_sub((self.clock)()), answer).await;
             return match outcome {
                 Ok(Ok(Outcome::Counted(granted))) => {
@@ -185,15 +192,12 @@ impl OperatorStore {
                 }
                 Ok(Ok(Outcome::Refused(reason))) => Err(StoreError::Refused(reason)),
                 Ok(Err(_)) => Err(StoreError::Lost("the channel to the operator was closed".to_owned())),
-                Err(_) => {
-                    lock(&self.state).waiting.remove(&id);
-                    Err(StoreError::Late)
-                }
+                Err(_) => Err(StoreError::Late),
             };
         }
     }
 
-    fn send(&self, key: &Key, encoded: &EncodedTake) -> Result<(u64, oneshot::Receiver<Outcome>), StoreError> {
+    fn send(&self, key: &Key, encoded: &EncodedTake) -> Result<(Waits<'_>, oneshot::Receiver<Outcome>), StoreError> {
         let mut state = lock(&self.state);
         let now = (self.clock)();
         let Contact::Asking(questions) = &state.contact else {
@@ -210,7 +214,13 @@ impl OperatorStore {
         state.last_id = id;
         state.unanswered_since.get_or_insert(now);
         state.waiting.insert(id, sender);
-        Ok((id, receiver))
+        Ok((Waits { store: self, id }, receiver))
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        lock(&self.store.state).waiting.remove(&self.id);
     }
 }
 

@@ -652,11 +652,38 @@ async fn a_question_that_is_sent_late_delays_the_share() {
     let limiter = program.limiter(quota(Strategy::TokenBucket, 1_000, 10));
     let asks = tokio::spawn(async move { request(&limiter).await });
     sleep(UNANSWERED + Duration::from_secs(1)).await;
-    let begins = || program.store.share_begins(Duration::ZERO, (program.store.clock)()).0;
+    let begins = || program.store.share_begins(Duration::ZERO, (program.store.clock)(), true).0;
     let first = begins();
     sleep(Duration::from_secs(2)).await;
     assert_eq!(begins(), first);
     assert!(!channel.questions().await.is_empty());
     assert_eq!(begins(), first + Duration::from_secs(2));
     assert!(asks.await.expect("no panic").is_err());
+}
+
+/// A caller can stop waiting before the operator answers.
+#[tokio::test(start_paused = true)]
+async fn a_question_that_nobody_waits_for_is_forgotten() {
+    let (world, program, _link, limiter) = connected(Strategy::FixedWindow, 10, 3_600);
+    world.operator.is_silent.store(true, Relaxed);
+    assert!(limiter.lift_ban(7, 0).await.is_err());
+    assert!(lock(&program.store.state).waiting.is_empty());
+}
+
+/// The operator does not answer, and the program can prepare its share. A look at a key does not begin that.
+#[tokio::test(start_paused = true)]
+async fn a_look_at_a_key_does_not_silence_the_program() {
+    let (world, program, _link, limiter) = connected(Strategy::FixedWindow, 10, 3_600);
+    assert!(request(&limiter).await.is_ok());
+    world.operator.is_silent.store(true, Relaxed);
+    let waits: Vec<_> = (0..20).map(|hash| limiter.ask(hash, 0, 1, Duration::ZERO)).collect();
+    for waits in waits {
+        assert!(waits.await.is_err());
+    }
+    sleep(Duration::from_secs(2)).await;
+    let known = limiter.known(7, 0, 1);
+    assert!(known.is_lost && known.is_refused(), "{known:?}");
+    assert_eq!(lock(&program.store.state).quiet_since, None);
+    assert!(request(&limiter).await.is_err());
+    assert!(lock(&program.store.state).quiet_since.is_some(), "a request begins it");
 }

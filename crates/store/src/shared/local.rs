@@ -32,12 +32,14 @@ struct Before {
     misses: u32,
     /// The time at which the last request goes that the store admitted.
     last_slot: Duration,
+    /// True if the share decides on a request, and is not only looked at.
+    prepares: bool,
 }
 
 impl Before {
-    fn of(entry: &Entry, local: Option<Local>) -> Self {
+    fn of(entry: &Entry, local: Option<Local>, prepares: bool) -> Self {
         let Entry { owed, misses, last_slot, .. } = *entry;
-        Self { local, owed, misses, last_slot }
+        Self { local, owed, misses, last_slot, prepares }
     }
 }
 
@@ -82,7 +84,7 @@ impl SharedLimiter {
                 }
                 let at = self.share_time(now);
                 let local = entry.local.take();
-                let (share, owed) = self.share(Before::of(entry, local), terms, (now, at, loss));
+                let (share, owed) = self.share(Before::of(entry, local, true), terms, (now, at, loss));
                 entry.add_owed(owed);
                 let (value, left, answer) = Self::ask_share(&share, terms, cost, (now, at));
                 let granted = if answer.is_ok() { u64::from(cost) } else { 0 };
@@ -117,7 +119,7 @@ impl SharedLimiter {
                     return refused(gap);
                 }
                 let at = self.share_time(now);
-                let before = entry.map(|entry| Before::of(entry, entry.local.clone()));
+                let before = entry.map(|entry| Before::of(entry, entry.local.clone(), false));
                 let (share, _) = self.share(before.unwrap_or_default(), terms, (now, at, loss));
                 let left = left_of(&share.value, terms, at);
                 match Self::ask_share(&share, terms, cost, (now, at)).2 {
@@ -161,12 +163,12 @@ impl SharedLimiter {
     /// other programs. Also returns the units of the earlier share that must be reported.
     fn share(
         &self,
-        Before { local, owed, misses, last_slot }: Before,
+        Before { local, owed, misses, last_slot, prepares }: Before,
         terms: &StoreTerms,
         (now, at, loss): (Duration, u64, u64),
     ) -> (Local, u64) {
         let asks_operator = self.client.asks_operator();
-        let (begins, continues, is_lost) = self.client.share_begins(now);
+        let (begins, continues, is_lost) = self.client.share_begins(now, prepares);
         // Owed units, and those of a share that was evicted, are not counted by a new share.
         let forgotten = Duration::from_micros(self.shares_evicted_at.load(Relaxed));
         let mut least = if owed > 0 { now } else { forgotten };
