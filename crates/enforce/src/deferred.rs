@@ -98,8 +98,7 @@ impl DeferredCost {
             && let Some(shared) = &limits.shared
         {
             if cost > 0 {
-                let set = shared.terms.override_of(&self.key).map_or(0, |index| index + 1);
-                shared.limiter.owe(limits.key.hash(&self.key), set, cost);
+                shared.limiter.owe(limits.key.hash(&self.key), cost);
             }
             return;
         }

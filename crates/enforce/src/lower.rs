@@ -225,7 +225,8 @@ fn lower_rule(
             let counted_by = limits::lower_counted_by(rule, path, faults);
             let cost = cost::lower_cost(rule, terms.as_ref(), path, faults);
             let max_wait = on_limit::lower_max_wait(rule, &path.field("onLimit"), faults);
-            let shared = shared::lower_shared(rule, (terms.as_ref(), counted_by), stores, path, faults);
+            let known = (key.as_ref(), terms.as_ref(), counted_by);
+            let shared = shared::lower_shared(rule, known, stores, path, faults);
             let ban = ban::lower_ban(rule, counted_by, path, faults);
             let path_of_headers = path.field("responseHeaders");
             let own = on_limit::lower_headers(&rule.response_headers, (policy, rule), &path_of_headers, faults);

@@ -106,12 +106,8 @@ impl SharedDemand {
         self.limits().shared.as_ref().expect("the rule is shared")
     }
 
-    fn set(&self) -> usize {
-        self.override_index.map_or(0, |index| index + 1)
-    }
-
     pub(super) fn claim(&self) -> Claim {
-        self.part().limiter.claim(self.hash, self.set(), self.cost, self.patience)
+        self.part().limiter.claim(self.hash, self.cost, self.patience)
     }
 
     /// From now on, the request is refused if it cannot go immediately.
@@ -121,17 +117,17 @@ impl SharedDemand {
 
     /// Asks the store.
     pub(super) fn ask(&self) -> Waits {
-        self.part().limiter.ask(self.hash, self.set(), self.cost, self.patience)
+        self.part().limiter.ask(self.hash, self.cost, self.patience)
     }
 
     /// Gives back units of earlier requests.
     pub(super) fn credit(&self, units: u64) {
-        self.part().limiter.credit(self.hash, self.set(), units);
+        self.part().limiter.credit(self.hash, units);
     }
 
     /// Returns the data of this program about the key.
     pub(super) fn known(&self) -> Known {
-        let known = self.part().limiter.known(self.hash, self.set(), self.cost);
+        let known = self.part().limiter.known(self.hash, self.cost);
         let never = self.never_admitted_by();
         Known { left: known.left.map(|left| Left { limit: never.unwrap_or(left.limit), ..left }), ..known }
     }

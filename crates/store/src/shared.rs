@@ -31,9 +31,9 @@ use weir_seats::{Left, Seats, StoreTime, terms::MOST_UNITS};
 use self::{
     answer::Place,
     ban::ByBan,
-    hand::{Found, Hand},
+    hand::Found,
     queue::Queues,
-    rule::reach,
+    rule::{Set, reach},
     table::{Entry, Forgotten, LastRefusal, Local, Table, Waiter},
 };
 use crate::client::StoreClient;
@@ -193,15 +193,15 @@ impl SharedLimiter {
         Arc::clone(&self.rule.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Decides on a request without waiting, if possible. `set` is the index of the key's limits in the rule.
-    /// `patience` is the longest time that the request can wait. A cost of 0 charges nothing and is never refused.
-    pub fn claim(&self, hash: u128, set: usize, cost: u32, patience: Duration) -> Claim {
+    /// Decides on a request without waiting, if possible. `patience` is the longest time that the request can wait. A cost
+    /// of 0 charges nothing and is never refused.
+    pub fn claim(&self, hash: u128, cost: u32, patience: Duration) -> Claim {
         let (rule, now) = (self.rule(), self.client.now());
-        if cost > MOST_UNITS || rule.set(set).never_admits(cost) {
+        if cost > MOST_UNITS || rule.set(hash).never_admits(cost) {
             return Claim::Refused(Refused::new(None, None));
         }
         if cost == 0 {
-            return Claim::Granted(self.grant(hash, set, None, None));
+            return Claim::Granted(self.grant(hash, None, None));
         }
         let lost = self.client.lost();
         let time = self.client.time(now);
@@ -210,9 +210,9 @@ impl SharedLimiter {
             self.overflowed.fetch_add(1, Relaxed);
             return Claim::Refused(Refused::new(Some(SOON), None));
         };
-        entry.begin(set, now);
+        entry.used = now;
         let claim = self.claim_in(entry, &rule, (hash, cost, patience), (now, time, lost));
-        let refills = matches!(claim, Claim::Granted(_)) && lost.is_none() && self.refills(entry, &rule, now);
+        let refills = matches!(claim, Claim::Granted(_)) && lost.is_none() && self.refills(entry, &rule, (hash, now));
         if refills {
             entry.asks = true;
         }
@@ -231,8 +231,9 @@ impl SharedLimiter {
         (hash, cost, patience): (u128, u32, Duration),
         (now, time, lost): (Duration, Option<StoreTime>, Option<u64>),
     ) -> Claim {
-        let terms = &rule.set(entry.set).terms;
-        let place = Place { hash, set: entry.set, stamp: terms.stamp(), cost };
+        let set = rule.set(hash);
+        let terms = &set.terms;
+        let place = Place { hash, stamp: terms.stamp(), cost };
         // A rule with a ban asks the store about each request.
         let has_slot = || !patience.is_zero() && rule.ban.is_none() && self.has_slot(place, now + patience);
         match self.by_ban(entry, rule, now, lost) {
@@ -246,13 +247,13 @@ impl SharedLimiter {
             match found {
                 Found::Seats(seats) => {
                     entry.demand.count(now, cost);
-                    let left = entry.left(rule, time.latest);
-                    return Claim::Granted(self.grant(hash, entry.set, Some(seats), left));
+                    let left = entry.left(set, time.latest);
+                    return Claim::Granted(self.grant(hash, Some(seats), left));
                 }
                 Found::Later(due) if lost.is_none() && due > time.latest + micros(patience) && !has_slot() => {
                     entry.demand.count(now, cost);
                     let retry_after = Some(Duration::from_micros(due - time.earliest));
-                    return Claim::Refused(Refused::new(retry_after, entry.left(rule, time.latest)));
+                    return Claim::Refused(Refused::new(retry_after, entry.left(set, time.latest)));
                 }
                 Found::Later(_) | Found::Nothing => {}
             }
@@ -267,34 +268,35 @@ impl SharedLimiter {
             (Some(refused), Some(time)) if refused.applies_to(cost, patience, time) && !has_slot() => {
                 entry.demand.count(now, cost);
                 let retry_after = Some(Duration::from_micros(refused.until.saturating_sub(time.earliest)));
-                Claim::Refused(Refused::new(retry_after, entry.left(rule, time.latest)))
+                Claim::Refused(Refused::new(retry_after, entry.left(set, time.latest)))
             }
             _ => Claim::AskStore,
         }
     }
 
     /// Asks the store for a request that [`claim`](Self::claim) could not decide.
-    pub fn ask(&self, hash: u128, set: usize, cost: u32, patience: Duration) -> Waits {
+    pub fn ask(&self, hash: u128, cost: u32, patience: Duration) -> Waits {
         let (rule, now) = (self.rule(), self.client.now());
         let (sender, receiver) = oneshot::channel();
         let limiter = self.me.upgrade().expect("the caller has a handle");
-        let place = Place { hash, set, stamp: rule.set(set).terms.stamp(), cost };
+        let place = Place { hash, stamp: rule.set(hash).terms.stamp(), cost };
         let mut shard = self.table.shard_of(hash);
         // The lock is held, so requests of a key get their numbers in the order in which they join a queue.
         let id = self.requests.fetch_add(1, Relaxed);
         let waits = Waits { limiter, receiver, place, id };
         if cost == 0 {
-            let _ = sender.send(Ok(self.grant(hash, set, None, None)));
+            let _ = sender.send(Ok(self.grant(hash, None, None)));
             return waits;
         }
         let is_full = self.waiting.load(Relaxed) >= MOST_WAITING;
-        let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys).filter(|_| !is_full) else {
+        let found = if is_full { None } else { self.table.entry(&mut shard, hash, rule.most_keys) };
+        let Some((entry, forgotten)) = found else {
             drop(shard);
             self.overflowed.fetch_add(1, Relaxed);
             let _ = sender.send(Err(Refused::new(Some(SOON), None)));
             return waits;
         };
-        entry.begin(set, now);
+        entry.used = now;
         entry.demand.count(now, cost);
         let waiter = Waiter { id, place, latest: now + patience, is_patient: !patience.is_zero(), sender };
         // A free slot does not go to this request while the store decides on earlier ones.
@@ -318,28 +320,28 @@ impl SharedLimiter {
 
     /// Charges a cost that became known after the decision. The next question of this key reports it to the store.
     /// While the store is lost, this program's share is charged.
-    pub fn owe(&self, hash: u128, set: usize, units: u64) {
+    pub fn owe(&self, hash: u128, units: u64) {
         let (rule, at) = (self.rule(), self.share_time(self.client.now()));
-        self.report(hash, set, |entry| {
-            let rest = entry.charge_share(rule.set(set).local.as_deref(), at, units);
+        self.report(hash, |entry| {
+            let rest = entry.charge_share(rule.set(hash).local.as_deref(), at, units);
             entry.add_owed(rest);
         });
     }
 
     /// Gives back units of earlier requests that were not used after all. The next question of this key reports them to
     /// the store. They are lost if its answer is lost, or if the table of keys is full.
-    pub fn credit(&self, hash: u128, set: usize, units: u64) {
-        self.report(hash, set, |entry| {
+    pub fn credit(&self, hash: u128, units: u64) {
+        self.report(hash, |entry| {
             entry.credit = entry.credit.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
         });
     }
 
     /// Changes what the next question of a key reports, and asks this question now.
-    fn report(&self, hash: u128, set: usize, change: impl FnOnce(&mut Entry)) {
+    fn report(&self, hash: u128, change: impl FnOnce(&mut Entry)) {
         let (rule, now) = (self.rule(), self.client.now());
         let mut shard = self.table.shard_of(hash);
         let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys) else { return };
-        entry.begin(set, now);
+        entry.used = now;
         change(entry);
         if let Some(sleeps) = entry.sleeps.take() {
             sleeps.notify_one();
@@ -353,14 +355,14 @@ impl SharedLimiter {
     }
 
     /// Returns what this program knows about a key, without a side effect.
-    pub fn known(&self, hash: u128, set: usize, cost: u32) -> Known {
+    pub fn known(&self, hash: u128, cost: u32) -> Known {
         let (rule, now) = (self.rule(), self.client.now());
-        let never = cost > MOST_UNITS || rule.set(set).never_admits(cost);
+        let never = cost > MOST_UNITS || rule.set(hash).never_admits(cost);
         let (lost, time) = (self.client.lost(), self.client.time(now));
         let shard = self.table.shard_of(hash);
-        let entry = shard.get(&hash).filter(|entry| entry.set == set).map(|entry| &**entry);
+        let entry = shard.get(&hash).map(|entry| &**entry);
         if let Some(loss) = lost.or_else(|| self.cut_off(entry?, now)) {
-            let known = self.known_without_store(entry, &rule, (set, cost), (now, loss));
+            let known = self.known_without_store(entry, &rule, (hash, cost), (now, loss));
             return Known { never, refused_for: known.refused_for.filter(|_| !never), ..known };
         }
         let Some((entry, time)) = entry.zip(time) else {
@@ -370,7 +372,7 @@ impl SharedLimiter {
         let refused_for = refused.map(|refused| Duration::from_micros(refused.until.saturating_sub(time.earliest)));
         // A ban refuses every cost until its end.
         let refused_for = refused_for.max(entry.ban_rest(&rule, time).filter(|_| !never));
-        let left = entry.left(&rule, time.latest);
+        let left = entry.left(rule.set(hash), time.latest);
         Known { seats: entry.hand.units(), left, refused_for, never, is_lost: false }
     }
 
@@ -390,16 +392,16 @@ impl SharedLimiter {
         due.checked_sub(time.earliest).filter(|rest| *rest > 0).map(Duration::from_micros)
     }
 
-    fn grant(&self, hash: u128, set: usize, seats: Option<Seats>, left: Option<Left>) -> Grant {
-        Grant { limiter: self.me.upgrade().expect("the caller has a handle"), hash, set, seats, left }
+    fn grant(&self, hash: u128, seats: Option<Seats>, left: Option<Left>) -> Grant {
+        Grant { limiter: self.me.upgrade().expect("the caller has a handle"), hash, seats, left }
     }
 
     /// Returns true if the key should ask for seats now, before its last seat is used.
-    fn refills(&self, entry: &Entry, rule: &SharedRule, now: Duration) -> bool {
+    fn refills(&self, entry: &Entry, rule: &SharedRule, (hash, now): (u128, Duration)) -> bool {
         if entry.asks || now < entry.refill_after {
             return false;
         }
-        let wanted = self.wanted(entry, rule);
+        let wanted = self.wanted(entry, rule, hash);
         wanted > 0 && entry.hand.units() <= wanted / 2
     }
 
@@ -411,12 +413,12 @@ impl SharedLimiter {
     }
 
     /// The number of seats that the program should hold for the key.
-    fn wanted(&self, entry: &Entry, rule: &SharedRule) -> u32 {
+    fn wanted(&self, entry: &Entry, rule: &SharedRule, hash: u128) -> u32 {
         if rule.ban.is_some() {
             return 0;
         }
         let round = self.client.round();
-        rule.set(entry.set).wanted(entry.demand.within(reach(round)), round)
+        rule.set(hash).wanted(entry.demand.within(reach(round)), round)
     }
 
     /// The units of a share that the store must charge. An operator can be a new one, which has not counted before.
@@ -424,15 +426,15 @@ impl SharedLimiter {
         if self.client.asks_operator() { local.owed_to_new(share_time) } else { local.owed(share_time) }
     }
 
-    fn have_ended(&self, set: usize, seats: &Seats) -> bool {
+    fn have_ended(&self, hash: u128, seats: &Seats) -> bool {
         let time = self.client.time(self.client.now());
-        time.is_some_and(|time| seats.have_ended(&self.rule().set(set).terms, time))
+        time.is_some_and(|time| seats.have_ended(&self.rule().set(hash).terms, time))
     }
 
     /// Takes back the seats of a granted request that did not go.
-    fn put_back(&self, hash: u128, set: usize, seats: Seats) {
+    fn put_back(&self, hash: u128, seats: Seats) {
         let rule = self.rule();
-        let terms = &rule.set(set).terms;
+        let terms = &rule.set(hash).terms;
         // A share can begin while the operator is lost, and it does not count these seats.
         let is_cut_off = self.client.asks_operator() && self.client.lost().is_some();
         let mut shard = self.table.shard_of(hash);
@@ -462,22 +464,12 @@ impl SharedLimiter {
             self.shares_evicted_at.fetch_max(micros(self.client.now()), Relaxed);
         }
         for seats in entry.hand.drain() {
-            self.give_back(hash, entry.set, seats);
+            self.give_back(hash, seats);
         }
     }
 }
 
 impl Entry {
-    /// Records a request that uses this set of limits.
-    fn begin(&mut self, set: usize, now: Duration) {
-        self.used = now;
-        if self.set != set {
-            // Seats of other limits cannot be used for these limits. What a share admitted stays charged.
-            self.end_share(0);
-            (self.set, self.refused, self.hand) = (set, None, Hand::default());
-        }
-    }
-
     /// The time from which the level is at full credit. None without a level.
     fn level_full_at(&self) -> Option<u64> {
         self.level.as_ref()?.full_at(self.level_terms.as_ref()?)
@@ -489,8 +481,8 @@ impl Entry {
         Some(self.level_full_at()? <= time)
     }
 
-    fn left(&self, rule: &SharedRule, time: u64) -> Option<Left> {
-        self.level.as_ref()?.left(&rule.set(self.set).terms, time)
+    fn left(&self, set: &Set, time: u64) -> Option<Left> {
+        self.level.as_ref()?.left(&set.terms, time)
     }
 }
 

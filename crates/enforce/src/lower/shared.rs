@@ -5,12 +5,13 @@ use std::{collections::HashMap, time::Duration};
 use sha2::{Digest, Sha256};
 use weir_core::Terms;
 use weir_store::{InvalidRule, OnLoss, SharedRule};
-use weir_wire::{Cost, OnStoreLoss, Per, Rule, Store, StoreBackend, Topology};
+use weir_wire::{Cost, OnStoreLoss, Override, Per, Rule, Store, StoreBackend, Topology};
 
 use super::{
     faults::{Faults, Path},
     limits::CountedBy,
 };
+use crate::key::KeySpec;
 
 /// A rule that is counted in a store.
 #[derive(Debug)]
@@ -60,7 +61,7 @@ pub(super) fn kinds<'a>(stores: &'a [Store], path: &Path, faults: &mut Faults) -
 /// Lowers the shared part of a rule. Returns `None` if the rule has no shared part, or if that part has faults.
 pub(super) fn lower_shared(
     rule: &Rule,
-    (terms, counted_by): (Option<&Terms>, Option<CountedBy>),
+    (key, terms, counted_by): (Option<&KeySpec>, Option<&Terms>, Option<CountedBy>),
     stores: &Kinds<'_>,
     path: &Path,
     faults: &mut Faults,
@@ -97,7 +98,7 @@ pub(super) fn lower_shared(
             faults.add(&path.field("limits").index(index).field("strategy"), message);
         }
     }
-    let (terms, counted_by) = (terms?, counted_by?);
+    let (key, terms, counted_by) = (key?, terms?, counted_by?);
     let sets = std::iter::once(None).chain((0..rule.overrides.len()).map(Some));
     let sets: Vec<Vec<_>> = sets
         .map(|set| {
@@ -113,7 +114,14 @@ pub(super) fn lower_shared(
     let most_keys = counted_by.max_keys().map_or(1, usize::from);
     let lowered = SharedRule::new(&shared.counters, shared.stamp, &sets, on_loss, shared.sharers, most_keys);
     match lowered {
-        Ok(rule) => Some(LoweredShared { store: shared.store.clone(), rule }),
+        Ok(lowered) => {
+            let of_override = |(index, one): (usize, &'_ Override)| {
+                let keys: Vec<_> = one.keys.iter().filter_map(|values| key.named(values)).collect();
+                keys.into_iter().map(move |named| (key.hash(&named), index + 1))
+            };
+            let overrides = rule.overrides.iter().enumerate().flat_map(of_override);
+            Some(LoweredShared { store: shared.store.clone(), rule: lowered.with_overrides(overrides) })
+        }
         Err(invalid) => {
             let at =
                 if matches!(invalid, InvalidRule::Counters(_)) { at.field("counters") } else { path.field("limits") };

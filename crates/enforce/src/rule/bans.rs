@@ -17,7 +17,6 @@ use crate::{ban::Ban, statistics::Statistics};
 pub(crate) struct KeyInStore {
     limiter: Arc<SharedLimiter>,
     hash: u128,
-    set: usize,
 }
 
 impl KeyInStore {
@@ -28,7 +27,7 @@ impl KeyInStore {
 
     /// Lifts the ban in the store. Returns true if the key was banned there.
     pub(crate) async fn lift(self) -> Result<bool, StoreError> {
-        self.limiter.lift_ban(self.hash, self.set).await
+        self.limiter.lift_ban(self.hash).await
     }
 }
 
@@ -51,7 +50,7 @@ impl Limits {
         let ban = self.ban.as_ref().filter(|ban| ban.is_active())?;
         let rest = ban.rest(key, now)?;
         let Some(store) = self.key_in_store(key) else { return Some((rest, None)) };
-        if store.limiter.is_lifted(store.hash, store.set, ban.length().saturating_sub(rest)) {
+        if store.limiter.is_lifted(store.hash, ban.length().saturating_sub(rest)) {
             ban.lift_one(key);
             return None;
         }
@@ -62,9 +61,9 @@ impl Limits {
     pub(crate) fn count_for_ban(&self, key: &[u8], at: Time, statistics: &Statistics) -> Option<Duration> {
         let banned = self.ban.as_ref()?.refused(key, at, statistics)?;
         if banned.begins
-            && let Some(KeyInStore { limiter, hash, set }) = self.key_in_store(key)
+            && let Some(KeyInStore { limiter, hash }) = self.key_in_store(key)
         {
-            limiter.start_ban(hash, set);
+            limiter.start_ban(hash);
         }
         Some(banned.rest)
     }
@@ -78,8 +77,7 @@ impl Limits {
 
     fn key_in_store(&self, key: &[u8]) -> Option<KeyInStore> {
         let shared = self.shared.as_ref()?;
-        let set = shared.terms.override_of(key).map_or(0, |index| index + 1);
-        Some(KeyInStore { limiter: Arc::clone(&shared.limiter), hash: self.key.hash(key), set })
+        Some(KeyInStore { limiter: Arc::clone(&shared.limiter), hash: self.key.hash(key) })
     }
 }
 

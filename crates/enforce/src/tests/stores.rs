@@ -1,6 +1,6 @@
 //! What an answer says about limits that a store counts.
 
-use std::{sync::Arc, time::Duration};
+use std::{rc::Rc, sync::Arc, time::Duration};
 
 use http_body_util::BodyExt;
 use tokio::time::sleep;
@@ -207,5 +207,47 @@ async fn a_check_of_a_banned_key_is_refused_however_old_the_last_answer_is() {
         sleep(Duration::from_secs(20)).await;
         let standing = limits.rules.standing("shop", &of(1));
         assert!(matches!(standing, DescriptorStanding::Denied), "{standing:?}");
+    }
+}
+
+/// A request and its later cost belong to the rule from before a change. They must not give the store another key's limits
+/// with the new stamp, because the store keeps the first limits of a stamp.
+#[tokio::test(start_paused = true)]
+async fn a_cost_of_a_request_from_before_a_change_has_the_limits_of_its_key() {
+    let world = World::before_the_end(Duration::from_secs(9));
+    let memory = Arc::clone(&world.memory);
+    let of = |name: &str, requests: u64| {
+        let limit = json!({
+            "name": "l", "strategy": "TokenBucketWithDebt", "requests": requests, "periodMillis": 1_000,
+        });
+        json!({"keys": [[name]], "limits": [limit]})
+    };
+    let policy = |stamp: u64, overrides: &[Value]| {
+        let fields = json!({
+            "key": [{"header": "x-user"}], "overrides": overrides,
+            "cost": {"responseHeader": {"name": "x-units", "most": 100}},
+            "shared": {
+                "store": "shop/limits", "counters": "shop/p.r", "stamp": stamp, "onStoreLoss": "FailClosed", "sharers": 2,
+            },
+        });
+        policy("p", &[rule("r", &[limit("TokenBucketWithDebt", 10, 1_000, json!({}))], fields)])
+    };
+    let before = policy(1, &[of("a", 1), of("b", 1_000)]);
+    let limits = Rc::new(world.program_of(&[before], move || Ok(Backend::Memory(Arc::clone(&memory)))));
+    let shared = |rule: &Rule| {
+        rule.limits.as_ref().and_then(|limits| limits.shared.as_ref()).map(|shared| Arc::clone(shared.limiter.client()))
+    };
+    let client = shared(&limits.rules.load().policies()[0].rules[0]).expect("a shared rule");
+    let stores = Stores::from([(client.name().to_owned(), client)]);
+    let of_b = || Request::builder().uri("/").header("x-user", "b").body(()).expect("a request");
+    let changes = Rc::clone(&limits);
+    let answer = limits.send(of_b(), move |_| {
+        changes.apply_with(&[policy(2, &[of("b", 1_000)])], &stores);
+        std::future::ready(Response::builder().header("x-units", "5").body(AppBody::default()).expect("a response"))
+    });
+    assert_eq!(answer.await.status(), 200);
+    sleep(Duration::from_secs(2)).await;
+    for index in 0..500 {
+        assert_eq!(limits.send(of_b(), ok).await.status(), 200, "request {index}");
     }
 }

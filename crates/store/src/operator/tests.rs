@@ -135,10 +135,10 @@ fn connected(strategy: Strategy, requests: u64, seconds: u64) -> (World, Program
 }
 
 async fn request(limiter: &SharedLimiter) -> Result<(), Refused> {
-    match limiter.claim(7, 0, 1, Duration::ZERO) {
+    match limiter.claim(7, 1, Duration::ZERO) {
         Claim::Granted(grant) => grant.settle(),
         Claim::Refused(refused) => return Err(refused),
-        Claim::AskStore => limiter.ask(7, 0, 1, Duration::ZERO).await?.settle(),
+        Claim::AskStore => limiter.ask(7, 1, Duration::ZERO).await?.settle(),
     }
     Ok(())
 }
@@ -256,12 +256,12 @@ async fn a_new_operator_learns_the_levels() {
 #[tokio::test(start_paused = true)]
 async fn the_clock_of_a_new_operator_replaces_the_earlier_one() {
     let (world, program, link, limiter) = connected(Strategy::FixedWindow, 100, 3_600);
-    limiter.ask(1, 0, 1, Duration::ZERO).await.expect("admitted").settle();
+    limiter.ask(1, 1, Duration::ZERO).await.expect("admitted").settle();
     link.abort();
     world.operator.behind_millis.store(20, Relaxed);
     world.operator.delay_millis.store(100, Relaxed);
     let _link = world.connect(&program);
-    limiter.ask(2, 0, 1, Duration::ZERO).await.expect("admitted").settle();
+    limiter.ask(2, 1, Duration::ZERO).await.expect("admitted").settle();
     let (time, now) = (program.client.time(program.client.now()).expect("known"), world.now() - 20_000);
     assert!((time.earliest..=time.latest).contains(&now), "{time:?} at {now}");
 }
@@ -278,7 +278,7 @@ async fn a_refusal_ends_with_its_operator() {
     program.client.levels(10).0.iter().for_each(|question| drop(world.operator.answer(question, now)));
     let _link = world.connect(&program);
     // An answer about another key shows the new clock.
-    limiter.ask(8, 0, 1, Duration::ZERO).await.expect("admitted").settle();
+    limiter.ask(8, 1, Duration::ZERO).await.expect("admitted").settle();
     let refused = request(&limiter).await.expect_err("a level that is ahead counts as used up");
     let wait = refused.retry_after.expect("a time");
     assert!(wait <= Duration::from_secs(60), "{wait:?}");
@@ -291,8 +291,8 @@ async fn a_refusal_ends_with_its_operator() {
 async fn a_waiting_request_asks_the_next_operator() {
     let (mut world, program, link, limiter) = connected(Strategy::FixedWindow, 10, 3_600);
     while request(&limiter).await.is_ok() {}
-    let waits = limiter.ask(7, 0, 1, Duration::from_secs(7_200));
-    assert!(limiter.known(7, 0, 1).is_refused());
+    let waits = limiter.ask(7, 1, Duration::from_secs(7_200));
+    assert!(limiter.known(7, 1).is_refused());
     sleep(Duration::from_secs(1)).await;
     link.abort();
     world.operator = Arc::default();
@@ -310,7 +310,7 @@ async fn a_new_operator_learns_that_levels_are_missing() {
     let quota = quota(Strategy::FixedWindow, 10, 60);
     let rule = SharedRule::new("shop/api.all", 1, &[vec![(0, quota)]], OnLoss::LocalShare, 4, 8).expect("a rule");
     let limiter = SharedLimiter::new(Arc::clone(&program.client), rule);
-    let ask = async |hash: u128| limiter.ask(hash, 0, 1, Duration::ZERO).await.expect("admitted").settle();
+    let ask = async |hash: u128| limiter.ask(hash, 1, Duration::ZERO).await.expect("admitted").settle();
     for hash in 0..8 {
         ask(hash).await;
     }
@@ -336,7 +336,7 @@ async fn a_new_operator_learns_levels_under_earlier_limits() {
     };
     let limiter = SharedLimiter::new(Arc::clone(&program.client), rule(1, 10));
     let ask = async || {
-        limiter.ask(1, 0, 1, Duration::ZERO).await.is_ok_and(|admitted| {
+        limiter.ask(1, 1, Duration::ZERO).await.is_ok_and(|admitted| {
             admitted.settle();
             true
         })
@@ -441,7 +441,7 @@ async fn refused_questions_that_no_request_waits_for_are_asked_again_later() {
     let asked = refusing(&program);
     let limiter = program.limiter(quota(Strategy::TokenBucket, 10_000, 1));
     // The key owes units, and would take seats in advance.
-    limiter.owe(7, 0, 5);
+    limiter.owe(7, 5);
     let requests = 1_000;
     for _ in 0..requests {
         let _ = request(&limiter).await;
@@ -511,11 +511,11 @@ async fn the_end_of_a_share_reports_all_that_it_admitted() {
 async fn seats_of_an_earlier_operator_are_void() {
     let (world, program, _link, limiter) = connected(Strategy::TokenBucket, 1_000, 10);
     load(&world, &[&limiter], MILLI, Duration::from_secs(5)).await;
-    let (seats, lost) = (limiter.known(7, 0, 1).seats, program.client.stats().lost);
+    let (seats, lost) = (limiter.known(7, 1).seats, program.client.stats().lost);
     assert!(seats > 0);
     assert!(program.store.open().begin_asking());
     program.client.end_shares();
-    assert_eq!((limiter.known(7, 0, 1).seats, program.client.stats().lost - lost), (0, seats.into()));
+    assert_eq!((limiter.known(7, 1).seats, program.client.stats().lost - lost), (0, seats.into()));
 }
 
 /// After a minute without an answer, the operator's time is known to some 24 ms. At a boundary the share waits that long,
@@ -607,7 +607,7 @@ async fn a_share_begins_after_the_slots_of_waiting_requests() {
         .map(|_| {
             let (limiter, start) = (Arc::clone(&limiter), world.start);
             tokio::spawn(async move {
-                limiter.ask(7, 0, 1, Duration::from_secs(10)).await.map(|grant| {
+                limiter.ask(7, 1, Duration::from_secs(10)).await.map(|grant| {
                     grant.settle();
                     start.elapsed()
                 })
@@ -661,12 +661,33 @@ async fn a_question_that_is_sent_late_delays_the_share() {
     assert!(asks.await.expect("no panic").is_err());
 }
 
+/// The limit is raised while a question is on its way. The refusal is by the earlier limit, and refuses no later request.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_by_an_earlier_limit_refuses_no_later_request() {
+    let world = World::new();
+    let (program, other) = (world.program(), world.program());
+    let (_link, _other_link) = (world.connect(&program), world.connect(&other));
+    let rule = |stamp, requests| {
+        let quota = quota(Strategy::FixedWindow, requests, 3_600);
+        SharedRule::new("shop/api.all", stamp, &[vec![(0, quota)]], OnLoss::LocalShare, 4, 8).expect("a rule")
+    };
+    let limiter = SharedLimiter::new(Arc::clone(&program.client), rule(1, 2));
+    assert!(request(&limiter).await.is_ok());
+    assert!(request(&SharedLimiter::new(Arc::clone(&other.client), rule(1, 2))).await.is_ok());
+    world.operator.delay_millis.store(100, Relaxed);
+    let waits = limiter.ask(7, 1, Duration::ZERO);
+    sleep(Duration::from_millis(50)).await;
+    limiter.retune(rule(2, 10));
+    assert!(waits.await.is_err());
+    assert!(request(&limiter).await.is_ok());
+}
+
 /// A caller can stop waiting before the operator answers.
 #[tokio::test(start_paused = true)]
 async fn a_question_that_nobody_waits_for_is_forgotten() {
     let (world, program, _link, limiter) = connected(Strategy::FixedWindow, 10, 3_600);
     world.operator.is_silent.store(true, Relaxed);
-    assert!(limiter.lift_ban(7, 0).await.is_err());
+    assert!(limiter.lift_ban(7).await.is_err());
     assert!(lock(&program.store.state).waiting.is_empty());
 }
 
@@ -676,12 +697,12 @@ async fn a_look_at_a_key_does_not_silence_the_program() {
     let (world, program, _link, limiter) = connected(Strategy::FixedWindow, 10, 3_600);
     assert!(request(&limiter).await.is_ok());
     world.operator.is_silent.store(true, Relaxed);
-    let waits: Vec<_> = (0..20).map(|hash| limiter.ask(hash, 0, 1, Duration::ZERO)).collect();
+    let waits: Vec<_> = (0..20).map(|hash| limiter.ask(hash, 1, Duration::ZERO)).collect();
     for waits in waits {
         assert!(waits.await.is_err());
     }
     sleep(Duration::from_secs(2)).await;
-    let known = limiter.known(7, 0, 1);
+    let known = limiter.known(7, 1);
     assert!(known.is_lost && known.is_refused(), "{known:?}");
     assert_eq!(lock(&program.store.state).quiet_since, None);
     assert!(request(&limiter).await.is_err());

@@ -20,7 +20,6 @@ use super::SharedLimiter;
 pub struct Grant {
     pub(super) limiter: Arc<SharedLimiter>,
     pub(super) hash: u128,
-    pub(super) set: usize,
     /// The charged seats. None if the request was decided without the store.
     pub(super) seats: Option<Seats>,
     pub(super) left: Option<Left>,
@@ -39,14 +38,14 @@ impl Grant {
 
     /// Returns true if the window of a seat may have ended. Then the request needs another one.
     pub fn has_ended(&self) -> bool {
-        self.seats.as_ref().is_some_and(|seats| self.limiter.have_ended(self.set, seats))
+        self.seats.as_ref().is_some_and(|seats| self.limiter.have_ended(self.hash, seats))
     }
 }
 
 impl Drop for Grant {
     fn drop(&mut self) {
         if let Some(seats) = self.seats.take() {
-            self.limiter.put_back(self.hash, self.set, seats);
+            self.limiter.put_back(self.hash, seats);
         }
     }
 }
@@ -87,12 +86,11 @@ pub enum Claim {
 
 pub(super) type Decision = Result<Grant, Refused>;
 
-/// The queue of a request: its key, its cost, and its limits with their stamp. The requests of one queue are
+/// The queue of a request: its key, its cost, and the stamp of its limits. The requests of one queue are
 /// interchangeable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     pub(super) hash: u128,
-    pub(super) set: usize,
     pub(super) stamp: u64,
     pub(super) cost: u32,
 }

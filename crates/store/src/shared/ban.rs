@@ -40,8 +40,8 @@ impl SharedRule {
 impl SharedLimiter {
     /// Starts a ban of a key, without waiting for the store. If the store is lost, the ban starts in the store when it
     /// returns.
-    pub fn start_ban(&self, hash: u128, set: usize) {
-        self.with_entry(hash, set, |entry, now| {
+    pub fn start_ban(&self, hash: u128) {
+        self.with_entry(hash, |entry, now| {
             entry.ban_started.get_or_insert(now);
             true
         });
@@ -49,9 +49,9 @@ impl SharedLimiter {
 
     /// Returns true if another program has lifted the ban of a key. The caller knows the ban for the time `known`. This
     /// asks the store if its last answer is not recent, and does not wait for the answer.
-    pub fn is_lifted(&self, hash: u128, set: usize, known: Duration) -> bool {
+    pub fn is_lifted(&self, hash: u128, known: Duration) -> bool {
         let mut is_lifted = false;
-        self.with_entry(hash, set, |entry, now| {
+        self.with_entry(hash, |entry, now| {
             let is_banned = entry.level.as_ref().is_none_or(|level| level.banned().is_some());
             is_lifted = entry.ban_started.is_none() && !is_banned && entry.asked_at + known > now;
             entry.looks = !is_lifted && entry.asked_at + RECENT <= now;
@@ -85,20 +85,20 @@ impl SharedLimiter {
     /// # Errors
     ///
     /// [`StoreError`] if the store does not answer.
-    pub async fn lift_ban(&self, hash: u128, set: usize) -> Result<bool, StoreError> {
+    pub async fn lift_ban(&self, hash: u128) -> Result<bool, StoreError> {
         if let Some(entry) = self.table.shard_of(hash).get_mut(&hash) {
             entry.ban_started = None;
         }
-        let was_banned = self.change_ban(hash, set, BanChange::Keep).await?.is_some();
-        self.change_ban(hash, set, BanChange::Lift).await?;
+        let was_banned = self.change_ban(hash, BanChange::Keep).await?.is_some();
+        self.change_ban(hash, BanChange::Lift).await?;
         Ok(was_banned)
     }
 
     /// Asks the store about the ban of a key, and waits for the answer. Returns the ban that is in force then.
-    async fn change_ban(&self, hash: u128, set: usize, change: BanChange) -> Result<Option<Banned>, StoreError> {
+    async fn change_ban(&self, hash: u128, change: BanChange) -> Result<Option<Banned>, StoreError> {
         let rule = self.rule();
         let Ok(key) = Key::new(&rule.counters, hash) else { return Ok(None) };
-        let terms = Arc::clone(&rule.set(set).terms);
+        let terms = Arc::clone(&rule.set(hash).terms);
         let question = Take { requests: 0, ban: rule.ban(change), ..Take::new(&terms) };
         let answer = timeout(self.client.deadline(), self.client.ask(&key, &question)).await;
         let Reply { level, newer, .. } = answer.map_err(|_| StoreError::Late)??.reply;
@@ -110,11 +110,11 @@ impl SharedLimiter {
     }
 
     /// Changes the entry of a key. If `change` returns true, the store is asked about the key.
-    fn with_entry(&self, hash: u128, set: usize, change: impl FnOnce(&mut Entry, Duration) -> bool) {
+    fn with_entry(&self, hash: u128, change: impl FnOnce(&mut Entry, Duration) -> bool) {
         let (rule, now) = (self.rule(), self.client.now());
         let mut shard = self.table.shard_of(hash);
         let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys) else { return };
-        entry.begin(set, now);
+        entry.used = now;
         let asks = change(entry, now);
         if asks && let Some(sleeps) = entry.sleeps.take() {
             sleeps.notify_one();

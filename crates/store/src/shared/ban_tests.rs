@@ -37,7 +37,7 @@ async fn a_ban_is_in_force_in_all_programs_with_their_next_request() {
         }
         tokio::time::sleep(Duration::from_millis(4)).await;
     }
-    programs[0].start_ban(KEY, 0);
+    programs[0].start_ban(KEY);
     let_tasks_run().await;
     for program in &programs {
         let rest = is_banned(program).await.expect("a ban");
@@ -60,19 +60,19 @@ async fn a_ban_is_in_force_in_all_programs_with_their_next_request() {
 async fn a_ban_that_one_program_lifts_ends_in_all_programs() {
     let world = World::new();
     let programs: Vec<_> = (0..2).map(|_| SharedLimiter::new(world.client(), banning(1, 1_000))).collect();
-    programs[0].start_ban(KEY, 0);
+    programs[0].start_ban(KEY);
     let_tasks_run().await;
     assert!(is_banned(&programs[1]).await.is_some());
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert!(!programs[0].is_lifted(KEY, 0, Duration::from_secs(5)), "this only asks");
+    assert!(!programs[0].is_lifted(KEY, Duration::from_secs(5)), "this only asks");
     let_tasks_run().await;
-    assert!(!programs[0].is_lifted(KEY, 0, Duration::from_secs(5)), "the ban is in force");
-    assert_eq!(programs[1].lift_ban(KEY, 0).await, Ok(true));
-    assert_eq!(programs[1].lift_ban(KEY, 0).await, Ok(false), "it is lifted already");
+    assert!(!programs[0].is_lifted(KEY, Duration::from_secs(5)), "the ban is in force");
+    assert_eq!(programs[1].lift_ban(KEY).await, Ok(true));
+    assert_eq!(programs[1].lift_ban(KEY).await, Ok(false), "it is lifted already");
     assert_eq!(is_banned(&programs[1]).await, None);
     let mut waited = Duration::ZERO;
     in_time(async {
-        while !programs[0].is_lifted(KEY, 0, Duration::from_secs(5) + waited) {
+        while !programs[0].is_lifted(KEY, Duration::from_secs(5) + waited) {
             tokio::time::sleep(Duration::from_millis(100)).await;
             waited += Duration::from_millis(100);
         }
@@ -90,10 +90,10 @@ async fn an_old_answer_lifts_no_ban() {
     assert_eq!(is_banned(&program).await, None);
     tokio::time::sleep(Duration::from_millis(10)).await;
     // The caller has started the ban, and reports it after this question.
-    assert!(!program.is_lifted(KEY, 0, Duration::from_millis(5)));
-    assert!(program.is_lifted(KEY, 0, Duration::from_secs(1)), "the answer is newer than the ban");
-    program.start_ban(KEY, 0);
-    assert!(!program.is_lifted(KEY, 0, Duration::from_secs(1)), "the store does not know the ban yet");
+    assert!(!program.is_lifted(KEY, Duration::from_millis(5)));
+    assert!(program.is_lifted(KEY, Duration::from_secs(1)), "the answer is newer than the ban");
+    program.start_ban(KEY);
+    assert!(!program.is_lifted(KEY, Duration::from_secs(1)), "the store does not know the ban yet");
 }
 
 /// A new operator learns of a banned key, although its limits are at full credit.
@@ -101,7 +101,7 @@ async fn an_old_answer_lifts_no_ban() {
 async fn a_ban_is_among_the_levels_that_a_program_reports() {
     let world = World::new();
     let program = SharedLimiter::new(world.client(), banning(1, 1_000));
-    program.start_ban(KEY, 0);
+    program.start_ban(KEY);
     let_tasks_run().await;
     tokio::time::sleep(Duration::from_secs(30)).await;
     let (questions, sent) = program.client().levels(10);
@@ -124,7 +124,7 @@ async fn a_ban_whose_report_failed_is_reported_again() {
     is_there.store(false, Relaxed);
     cut_off.client().forget_backend();
     assert!(cut_off.client().condition().reached, "the program must not know of the loss");
-    cut_off.start_ban(KEY, 0);
+    cut_off.start_ban(KEY);
     in_time(async {
         while cut_off.client().condition().reached {
             let_tasks_run().await;
@@ -155,10 +155,10 @@ async fn a_ban_reaches_a_store_that_was_lost() {
         }
     })
     .await;
-    cut_off.start_ban(KEY, 0);
+    cut_off.start_ban(KEY);
     tokio::time::sleep(Duration::from_secs(100)).await;
-    assert!(!cut_off.is_lifted(KEY, 0, Duration::from_secs(100)));
-    assert!(cut_off.lift_ban(8, 0).await.is_err(), "the store must lift the ban, too");
+    assert!(!cut_off.is_lifted(KEY, Duration::from_secs(100)));
+    assert!(cut_off.lift_ban(8).await.is_err(), "the store must lift the ban, too");
     assert_eq!(is_banned(&other).await, None);
     is_there.store(true, Relaxed);
     in_time(async {
@@ -192,7 +192,7 @@ async fn a_ban_that_the_store_lost_is_restored() {
     });
     let program = SharedLimiter::new(client, banning(1, 1_000));
     let other = SharedLimiter::new(replica.client(), banning(1, 1_000));
-    program.start_ban(KEY, 0);
+    program.start_ban(KEY);
     let_tasks_run().await;
     assert!(is_banned(&program).await.is_some());
     is_there.store(false, Relaxed);
@@ -201,7 +201,7 @@ async fn a_ban_that_the_store_lost_is_restored() {
     assert!(is_banned(&program).await.is_some(), "a lost store ends no ban");
     in_time(async {
         while program.client().condition().reached {
-            program.is_lifted(KEY, 0, Duration::from_secs(2));
+            program.is_lifted(KEY, Duration::from_secs(2));
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     })
@@ -217,9 +217,9 @@ async fn a_ban_that_the_store_lost_is_restored() {
     assert_eq!(is_banned(&other).await, None, "the replica has no ban");
     // After a question without an answer, the program waits before it asks again.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(!program.is_lifted(KEY, 0, Duration::from_secs(9)), "this only asks");
+    assert!(!program.is_lifted(KEY, Duration::from_secs(9)), "this only asks");
     let_tasks_run().await;
-    assert!(!program.is_lifted(KEY, 0, Duration::from_secs(9)));
+    assert!(!program.is_lifted(KEY, Duration::from_secs(9)));
     let rest = is_banned(&other).await.expect("a ban");
     assert!(rest < LENGTH - Duration::from_secs(2), "{rest:?}");
 }
@@ -229,14 +229,14 @@ async fn a_ban_that_the_store_lost_is_restored() {
 async fn a_change_of_the_rule_changes_bans_in_force() {
     let world = World::new();
     let programs: Vec<_> = (0..2).map(|_| SharedLimiter::new(world.client(), banning(1, 1_000))).collect();
-    programs[0].start_ban(KEY, 0);
+    programs[0].start_ban(KEY);
     tokio::time::sleep(Duration::from_secs(100)).await;
     assert!(is_banned(&programs[1]).await.is_some());
     let shorter = |stamp| banning(stamp, 1_000).with_ban(Duration::from_secs(90));
     programs.iter().for_each(|program| program.retune(shorter(2)));
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(is_banned(&programs[1]).await, None);
-    programs[0].start_ban(KEY, 0);
+    programs[0].start_ban(KEY);
     let_tasks_run().await;
     let without = rule(3, quota(Strategy::TokenBucket, 1_000, 1, None), OnLoss::Open);
     programs[0].retune(without);

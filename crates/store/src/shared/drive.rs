@@ -148,7 +148,7 @@ impl SharedLimiter {
                 LocalDecision::Asks => asks.push_back(waiter),
             }
         }
-        let has_more = lost.is_none() && self.has_more(entry, &rule, now);
+        let has_more = lost.is_none() && self.has_more(entry, &rule, (hash, now));
         let step = if !asks.is_empty() || has_more {
             self.question(entry, &rule, (hash, asks), now)
         } else if let Some(pause) = pause {
@@ -161,8 +161,8 @@ impl SharedLimiter {
     }
 
     /// Returns true if a question is needed although no request waits: units are owed or given back, or few seats are left.
-    fn has_more(&self, entry: &Entry, rule: &SharedRule, now: Duration) -> bool {
-        let wanted = self.wanted(entry, rule);
+    fn has_more(&self, entry: &Entry, rule: &SharedRule, (hash, now): (u128, Duration)) -> bool {
+        let wanted = self.wanted(entry, rule, hash);
         let is_due = entry.owes() || entry.looks || entry.owes_share(self.share_time(now));
         let refills = wanted > 0 && now >= entry.refill_after && entry.hand.units() <= wanted / 2;
         now >= entry.retry_at && (is_due || refills)
@@ -177,18 +177,18 @@ impl SharedLimiter {
         now: Duration,
         lost: Option<u64>,
     ) -> LocalDecision {
-        let (cost, patience) = (waiter.place.cost, waiter.patience(now));
+        let (set, cost, patience) = (rule.set(hash), waiter.place.cost, waiter.patience(now));
         match self.by_ban(entry, rule, now, lost) {
             Some(ByBan::Refused(rest)) => return LocalDecision::Decided(Err(Refused::banned(rest))),
             Some(ByBan::Asks) => return LocalDecision::Asks,
             None => {}
         }
         if let Some(time) = self.client.time(now) {
-            let (found, expired) = entry.hand.claim(&rule.set(entry.set).terms, cost, time);
+            let (found, expired) = entry.hand.claim(&set.terms, cost, time);
             self.client.stats.count_lost(expired);
             if let Found::Seats(seats) = found {
-                let left = entry.left(rule, time.latest);
-                return LocalDecision::Decided(Ok((self.grant(hash, entry.set, Some(seats), left), 0)));
+                let left = entry.left(set, time.latest);
+                return LocalDecision::Decided(Ok((self.grant(hash, Some(seats), left), 0)));
             }
             if let (None, Some(refused)) = (lost, entry.refused)
                 && cost >= refused.cost
@@ -197,10 +197,10 @@ impl SharedLimiter {
                 let wait = Duration::from_micros(refused.asks_at - time.latest);
                 if refused.applies_to(cost, patience, time) {
                     let retry_after = Some(Duration::from_micros(refused.until.saturating_sub(time.earliest)));
-                    let left = entry.left(rule, time.latest);
+                    let left = entry.left(set, time.latest);
                     return LocalDecision::Decided(Err(Refused::new(retry_after, left)));
                 }
-                if !rule.set(entry.set).has_slots() {
+                if !set.has_slots() {
                     return LocalDecision::Waits((wait + refused.jitter).min(wait.max(patience)));
                 }
             }
@@ -237,7 +237,7 @@ impl SharedLimiter {
             }
         }
         let round = self.client.round();
-        let wanted = self.wanted(entry, rule);
+        let wanted = self.wanted(entry, rule, hash);
         // The question has the shortest patience of its requests, so that no request gets a slot that is too late for
         // it.
         let patience = batch.iter().map(|waiter| waiter.patience(now)).min().unwrap_or_default();
@@ -250,7 +250,7 @@ impl SharedLimiter {
         entry.credit -= credit;
         let owned = Owned {
             key,
-            terms: Arc::clone(&rule.set(entry.set).terms),
+            terms: Arc::clone(&rule.set(hash).terms),
             requests: u32::try_from(batch.len()).unwrap_or(u32::MAX),
             cost,
             patience,
@@ -353,6 +353,7 @@ impl SharedLimiter {
         breaks: u64,
     ) -> Decisions {
         let (rule, now) = (self.rule(), self.client.now());
+        let set = rule.set(hash);
         let mut decisions = Decisions::new();
         let mut shard = self.table.shard_of(hash);
         let Some(entry) = shard.get_mut(&hash) else { return decisions };
@@ -379,14 +380,16 @@ impl SharedLimiter {
         if owned.prefetch > 0 && leased < owned.prefetch / 2 {
             entry.refill_after = now + owned.reach / 2;
         }
-        entry.refused = if banned.is_some() { None } else { self.refusal(&rule, next, owned, time) };
+        // A refusal by limits that have changed meanwhile must not refuse later requests.
+        let is_outdated = terms.stamp() < set.terms.stamp();
+        entry.refused = if banned.is_some() || is_outdated { None } else { self.refusal(&rule, next, owned, time) };
         let retry_after = match next {
             Next::Now => Some(Duration::ZERO),
             Next::At(until) => Some(Duration::from_micros(until.saturating_sub(time + passed))),
             Next::Never => None,
         };
         // If the strategy has slots, the store has no slot within the patience of these requests.
-        let may_wait = banned.is_none() && !rule.set(entry.set).has_slots();
+        let may_wait = banned.is_none() && !set.has_slots();
         let waits_on = |waiter: &Waiter| {
             may_wait && waiter.is_patient && retry_after.is_some_and(|wait| now + wait <= waiter.latest)
         };
@@ -394,7 +397,7 @@ impl SharedLimiter {
             if waits_on(&waiter) {
                 entry.waiting.push_front(waiter);
             } else {
-                let refusal = || Refused::new(retry_after, entry.left(&rule, time));
+                let refusal = || Refused::new(retry_after, entry.left(set, time));
                 decisions.push((waiter, Err(banned.map_or_else(refusal, Refused::banned))));
             }
         }
@@ -417,7 +420,7 @@ impl SharedLimiter {
             let goes_at = self.client.now() + Duration::from_micros(due.saturating_sub(time));
             entry.last_slot = entry.last_slot.max(goes_at);
             let left = entry.level.as_ref().and_then(|level| level.left(terms, time));
-            decisions.push((waiter, Ok((self.grant(hash, entry.set, Some(own), left), due))));
+            decisions.push((waiter, Ok((self.grant(hash, Some(own), left), due))));
         }
         self.client.stats.count_lost(entry.hand.add(terms, seats));
     }
@@ -432,9 +435,9 @@ impl SharedLimiter {
     }
 
     /// Returns unused seats to the store.
-    pub(super) fn give_back(&self, hash: u128, set: usize, seats: Seats) {
+    pub(super) fn give_back(&self, hash: u128, seats: Seats) {
         let rule = self.rule();
-        let terms = Arc::clone(&rule.set(set).terms);
+        let terms = Arc::clone(&rule.set(hash).terms);
         let units = seats.left();
         let Ok(key) = Key::new(&rule.counters, hash) else { return };
         if units == 0 || !seats.is_of(&terms) || self.client.lost().is_some() || !self.client.takes_back() {

@@ -73,10 +73,10 @@ impl SharedLimiter {
             return Err(Refused::banned(rest));
         }
         match rule.on_loss {
-            OnLoss::Open => Ok(self.grant(hash, entry.set, None, rule.set(entry.set).full)),
+            OnLoss::Open => Ok(self.grant(hash, None, rule.set(hash).full)),
             OnLoss::Closed => Err(Refused::new(Some(SOON), None)),
             OnLoss::LocalShare => {
-                let Some(terms) = &rule.set(entry.set).local else {
+                let Some(terms) = &rule.set(hash).local else {
                     return Err(Refused::new(Some(SOON), None));
                 };
                 if let Some(gap) = self.between_windows(terms, now) {
@@ -90,7 +90,7 @@ impl SharedLimiter {
                 let granted = if answer.is_ok() { u64::from(cost) } else { 0 };
                 entry.local = Some(Local { loss, value, admitted: share.admitted + granted, ..share });
                 match answer {
-                    Ok(()) => Ok(self.grant(hash, entry.set, None, left)),
+                    Ok(()) => Ok(self.grant(hash, None, left)),
                     Err(wait) => Err(Refused::new(Some(wait), left)),
                 }
             }
@@ -103,15 +103,15 @@ impl SharedLimiter {
         &self,
         entry: Option<&Entry>,
         rule: &SharedRule,
-        (set, cost): (usize, u32),
+        (hash, cost): (u128, u32),
         (now, loss): (Duration, u64),
     ) -> Known {
         let known = Known { seats: entry.map_or(0, |entry| entry.hand.units()), is_lost: true, ..Known::default() };
         let refused = |wait| Known { refused_for: Some(wait), ..known };
-        match (rule.on_loss, &rule.set(set).local) {
+        match (rule.on_loss, &rule.set(hash).local) {
             (OnLoss::Open, _) => {
                 // Everything is admitted, so the last answer does not matter.
-                Known { seats: 0, left: rule.set(set).full, ..known }
+                Known { seats: 0, left: rule.set(hash).full, ..known }
             }
             (OnLoss::Closed, _) | (OnLoss::LocalShare, None) => refused(SOON),
             (OnLoss::LocalShare, Some(terms)) => {

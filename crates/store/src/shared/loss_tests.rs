@@ -36,10 +36,10 @@ async fn request_of(limiter: &SharedLimiter, hash: u128) -> Result<(), Refused> 
 
 /// What an admitted request leaves.
 async fn left_after(limiter: &SharedLimiter, hash: u128) -> Result<Option<Left>, Refused> {
-    let grant = match limiter.claim(hash, 0, 1, Duration::ZERO) {
+    let grant = match limiter.claim(hash, 1, Duration::ZERO) {
         Claim::Granted(grant) => grant,
         Claim::Refused(refused) => return Err(refused),
-        Claim::AskStore => limiter.ask(hash, 0, 1, Duration::ZERO).await?,
+        Claim::AskStore => limiter.ask(hash, 1, Duration::ZERO).await?,
     };
     let left = grant.left();
     grant.settle();
@@ -298,34 +298,34 @@ async fn what_is_known_during_a_loss_is_what_the_share_decides() {
         let rule = rule(1, quota(strategy, 40, 3_600, None), OnLoss::LocalShare);
         let limiter = SharedLimiter::new(world.client_while(&there), rule);
         request_of(&limiter, 1).await.expect("it is free");
-        assert!(limiter.known(1, 0, 1).left.is_some_and(|left| left.units > 10), "{strategy:?}");
+        assert!(limiter.known(1, 1).left.is_some_and(|left| left.units > 10), "{strategy:?}");
         there.store(false, Relaxed);
         limiter.client().forget_backend();
         while limiter.client().condition().reached {
             sleep(MILLIS(50)).await;
         }
         // A cost above this share of 10 is refused for now, and one above the limit forever.
-        let Claim::Refused(refused) = limiter.claim(1, 0, 11, Duration::ZERO) else {
+        let Claim::Refused(refused) = limiter.claim(1, 11, Duration::ZERO) else {
             panic!("{strategy:?}: above the share")
         };
-        let known = limiter.known(1, 0, 11);
+        let known = limiter.known(1, 11);
         assert!(
             (MILLIS(1_000)..=MILLIS(60_000)).contains(&refused.retry_after.expect("a time")),
             "{strategy:?}: {refused:?}"
         );
         assert_eq!((known.refused_for, known.never), (refused.retry_after, false), "{strategy:?}");
-        assert_eq!((limiter.known(1, 0, 41).never, limiter.known(1, 0, 41).refused_for), (true, None), "{strategy:?}");
+        assert_eq!((limiter.known(1, 41).never, limiter.known(1, 41).refused_for), (true, None), "{strategy:?}");
         for seconds in [0, 900, 3_700, 10] {
             sleep(Duration::from_secs(seconds)).await;
             for hash in [1, 2] {
                 loop {
-                    let known = limiter.known(hash, 0, 1);
-                    assert_eq!(known, limiter.known(hash, 0, 1), "{strategy:?}: a look changes nothing");
+                    let known = limiter.known(hash, 1);
+                    assert_eq!(known, limiter.known(hash, 1), "{strategy:?}: a look changes nothing");
                     let units = known.left.map_or(0, |left| left.units) + u64::from(known.seats);
                     match left_after(&limiter, hash).await {
                         Ok(left) => {
                             assert!(units > 0 && known.refused_for.is_none(), "{strategy:?}: {known:?}");
-                            let now = limiter.known(hash, 0, 1).left;
+                            let now = limiter.known(hash, 1).left;
                             assert_eq!((left, left.map(|left| left.units + 1)), (now, Some(units)), "{strategy:?}");
                         }
                         Err(refused) => {
@@ -356,7 +356,7 @@ async fn what_is_known_during_a_loss_is_what_the_share_decides() {
             sleep(MILLIS(50)).await;
         }
         for hash in [1, 2] {
-            let known = limiter.known(hash, 0, 1);
+            let known = limiter.known(hash, 1);
             assert_eq!(known, Known { left, refused_for, is_lost: true, ..Known::default() }, "{on_loss:?}");
             assert_eq!(left_after(&limiter, hash).await.ok(), left.map(Some), "{on_loss:?}");
         }

@@ -59,7 +59,6 @@ struct Slot {
     goes_at: Duration,
     /// The time on the program's clock at which a slower store's clock is certainly at `due`.
     latest: Duration,
-    set: usize,
     seats: Seats,
     left: Option<Left>,
 }
@@ -92,7 +91,7 @@ impl SharedLimiter {
         let (place, now) = (waiter.place, self.client.now());
         let Some(seats) = grant.seats.take() else { return };
         let goes_at = now + rest;
-        let slot = Slot { due, goes_at, latest: goes_at + rest / SLOWER, set: grant.set, seats, left: grant.left };
+        let slot = Slot { due, goes_at, latest: goes_at + rest / SLOWER, seats, left: grant.left };
         let mut queues = lock(&self.queues.queues);
         let begins = !queues.contains_key(&place);
         let queue = queues.entry(place).or_default();
@@ -146,16 +145,16 @@ impl SharedLimiter {
             free.extend(queue.slots.drain(queue.requests.len()..).map(|slot| (place, slot)));
             queue.wakes.notify_one();
         }
-        free.into_iter().for_each(|(place, slot)| self.put_back(place.hash, slot.set, slot.seats));
+        free.into_iter().for_each(|(place, slot)| self.put_back(place.hash, slot.seats));
     }
 
     async fn serve_queue(self: Arc<Self>, place: Place) {
         loop {
             let Turn { go, unused, next } = self.turn(place);
             for (sender, slot) in go {
-                let _ = sender.send(Ok(self.grant(place.hash, slot.set, Some(slot.seats), slot.left)));
+                let _ = sender.send(Ok(self.grant(place.hash, Some(slot.seats), slot.left)));
             }
-            unused.into_iter().for_each(|slot| self.put_back(place.hash, slot.set, slot.seats));
+            unused.into_iter().for_each(|slot| self.put_back(place.hash, slot.seats));
             let Some((rest, wakes)) = next else { return };
             let _ = timeout(rest, wakes.notified()).await;
         }

@@ -197,7 +197,7 @@ async fn a_rule_with_a_ban_gives_no_free_slot() {
     let mut all: Vec<_> = (0..9).map(|_| begin(&one, 9_000, start)).collect();
     sleep(MILLIS(10)).await;
     all.drain(2..).for_each(|leaver| leaver.abort());
-    other.start_ban(7, 0);
+    other.start_ban(7);
     sleep(MILLIS(100)).await;
     assert_eq!(begin(&one, 9_000, start).await.expect("no panic"), None, "the key is banned");
 }

@@ -1,7 +1,7 @@
 //! A shared rule, in the three forms that a program needs: the limits in the store, the limits while the store is lost,
 //! and the number of seats to take in advance.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use weir_core::Quota;
 use weir_seats::{
@@ -44,6 +44,8 @@ pub struct SharedRule {
     pub(super) on_loss: OnLoss,
     pub(super) most_keys: usize,
     pub(super) sets: Vec<Set>,
+    /// The keys with limits of their own, each with the index of its set.
+    pub(super) overrides: HashMap<u128, usize>,
     /// The length of bans. None if the rule bans no keys.
     pub(super) ban: Option<Duration>,
     /// True if programs give back units of refused keys.
@@ -76,8 +78,8 @@ pub enum InvalidRule {
 
 impl SharedRule {
     /// Creates a rule. `counters` names the rule's counters in the store: programs with the same name share one count.
-    /// The first of the `sets` has the limits of most keys, and the others have the limits of special keys. Each limit
-    /// has a number that stays the same when the limit changes. `sharers` is the number of programs that divide the
+    /// The first of the `sets` has the limits of most keys, and the others have those of
+    /// [overrides](Self::with_overrides). Each limit has a number that stays the same when the limit changes. `sharers` is the number of programs that divide the
     /// limit while the store is lost.
     ///
     /// # Errors
@@ -102,6 +104,7 @@ impl SharedRule {
             on_loss,
             most_keys: most_keys.max(1),
             sets,
+            overrides: HashMap::new(),
             ban: None,
             has_credits: false,
         })
@@ -114,7 +117,18 @@ impl SharedRule {
         Self { has_credits: true, ..self }
     }
 
-    pub(super) fn set(&self, index: usize) -> &Set {
+    /// The rule with other limits for some keys. Each of these keys has the index of its limits in the sets.
+    ///
+    /// The limiter and not its caller knows the limits of a key, because the limits and their stamp must be of the same
+    /// generation: a caller can have the rule from before a change.
+    #[must_use]
+    pub fn with_overrides(self, overrides: impl IntoIterator<Item = (u128, usize)>) -> Self {
+        Self { overrides: overrides.into_iter().collect(), ..self }
+    }
+
+    /// The limits of a key.
+    pub(super) fn set(&self, hash: u128) -> &Set {
+        let index = self.overrides.get(&hash).copied().unwrap_or(0);
         self.sets.get(index).unwrap_or(&self.sets[0])
     }
 }

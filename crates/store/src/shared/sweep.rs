@@ -11,7 +11,8 @@ use weir_seats::{BanChange, Key};
 use super::{Entry, SharedLimiter, table};
 use crate::client::{KnownKey, Sweep};
 
-/// The time without a request after which the seats of a key are given back to the store.
+/// The time without a request after which the seats of a key are given back to the store, by the next sweep of its shard.
+/// A sweep is short, because it visits one shard: with 64 shards, the next one can be 16 s away.
 pub(super) const UNUSED: Duration = Duration::from_secs(1);
 
 /// The time without a request after which a key is evicted.
@@ -34,7 +35,7 @@ impl Sweep for SharedLimiter {
                 owing.push(hash);
             }
             if entry.hand.units() > 0 && entry.used + UNUSED < now {
-                unused.push((hash, entry.set, entry.hand.drain()));
+                unused.push((hash, entry.hand.drain()));
             }
         }
         // The agents report to the next leader what this one has counted.
@@ -42,18 +43,18 @@ impl Sweep for SharedLimiter {
         table::forget_idle(&mut shard, now.saturating_sub(IDLE), time.latest, is_needed);
         drop(shard);
         owing.into_iter().for_each(|hash| self.drive(hash));
-        for (hash, set, all) in unused {
-            all.into_iter().for_each(|seats| self.give_back(hash, set, seats));
+        for (hash, all) in unused {
+            all.into_iter().for_each(|seats| self.give_back(hash, seats));
         }
     }
 
     fn give_all_back(&self) {
         self.end_free_slots();
         for index in 0..self.table.shards() {
-            let drain = |(&hash, entry): (&u128, &mut Box<Entry>)| (hash, entry.set, entry.hand.drain());
+            let drain = |(&hash, entry): (&u128, &mut Box<Entry>)| (hash, entry.hand.drain());
             let unused: Vec<_> = self.table.shard(index).iter_mut().map(drain).collect();
-            for (hash, set, all) in unused {
-                all.into_iter().for_each(|seats| self.give_back(hash, set, seats));
+            for (hash, all) in unused {
+                all.into_iter().for_each(|seats| self.give_back(hash, seats));
             }
         }
     }
@@ -100,7 +101,7 @@ impl Sweep for SharedLimiter {
                 }
                 let owed = entry.report(share_time, now);
                 let (Ok(key), true) = (Key::new(&rule.counters, hash), owed > 0) else { continue };
-                let terms = Arc::clone(&rule.set(entry.set).terms);
+                let terms = Arc::clone(&rule.set(hash).terms);
                 used.push(KnownKey { key, terms, level: None, owed, ban: rule.ban(BanChange::Keep) });
             }
         }

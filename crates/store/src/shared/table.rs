@@ -42,7 +42,6 @@ pub(super) type Forgotten = Option<(u128, Box<Entry>)>;
 /// The state of one key in this program.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
-    pub(super) set: usize,
     pub(super) hand: Hand,
     pub(super) waiting: VecDeque<Waiter>,
     /// True if a task asks the store for this key. At most one task does.
@@ -233,6 +232,7 @@ impl Entry {
 }
 
 impl Table {
+    /// A retune keeps the shards, because tasks and requests find the entry of a key by them.
     pub(super) fn new(most_keys: usize) -> Self {
         let shards = if most_keys < 1_024 { 1 } else { 64 };
         Self { shards: (0..shards).map(|_| Mutex::default()).collect() }

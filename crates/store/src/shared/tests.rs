@@ -14,7 +14,7 @@ use tokio::{runtime::Handle, time::Instant};
 use weir_core::{Quota, Strategy};
 use weir_seats::Memory;
 
-use super::{Claim, Known, OnLoss, Refused, SharedLimiter, SharedRule, micros};
+use super::{Claim, Known, OnLoss, Refused, SharedKeys, SharedLimiter, SharedRule, micros};
 use crate::{
     backend::Backend,
     client::{StoreClient, StoreParts},
@@ -82,10 +82,10 @@ fn quota(strategy: Strategy, requests: u64, seconds: u64, burst: Option<u64>) ->
 }
 
 async fn request(limiter: &SharedLimiter, cost: u32, patience: Duration) -> Result<(), Refused> {
-    match limiter.claim(7, 0, cost, patience) {
+    match limiter.claim(7, cost, patience) {
         Claim::Granted(grant) => grant.settle(),
         Claim::Refused(refused) => return Err(refused),
-        Claim::AskStore => limiter.ask(7, 0, cost, patience).await?.settle(),
+        Claim::AskStore => limiter.ask(7, cost, patience).await?.settle(),
     }
     Ok(())
 }
@@ -139,7 +139,7 @@ async fn units_that_one_program_gives_back_serve_another() {
             request(&one, 1, Duration::ZERO).await.expect("it is free");
         }
         assert!(request(&other, 1, Duration::ZERO).await.is_err(), "{strategy:?}");
-        one.credit(7, 0, 2);
+        one.credit(7, 2);
         tokio::time::sleep(Duration::from_secs(2)).await;
         let mut admitted = 0;
         for _ in 0..3 {
@@ -165,7 +165,7 @@ async fn units_are_given_back_to_a_store_that_was_lost() {
     while one.client().condition().reached {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    one.credit(7, 0, 2);
+    one.credit(7, 2);
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(request(&other, 1, Duration::ZERO).await.is_err(), "nothing can have been reported");
     there.store(true, Relaxed);
@@ -188,7 +188,7 @@ async fn all_units_that_are_given_back_together_arrive() {
         request(&one, 1_000_000, Duration::ZERO).await.expect("it is free");
     }
     for _ in 0..20 {
-        one.credit(7, 0, 100_000);
+        one.credit(7, 100_000);
     }
     tokio::time::sleep(Duration::from_secs(5)).await;
     let mut admitted = 0;
@@ -234,12 +234,12 @@ async fn a_program_that_ends_leaves_its_seats_to_others() {
             request(&one, 1, Duration::ZERO).await.expect("it is free");
             tokio::time::sleep(Duration::from_millis(3)).await;
         }
-        let seats = one.known(7, 0, 1).seats;
+        let seats = one.known(7, 1).seats;
         assert!(seats > 0, "{strategy:?}");
         // This client disconnects while its question is on the way, and the answer brings more seats.
-        drop(one.ask(7, 0, seats + 100, Duration::ZERO));
+        drop(one.ask(7, seats + 100, Duration::ZERO));
         one.client().close(Duration::from_secs(1)).await;
-        assert_eq!(one.known(7, 0, 1).seats, 0, "{strategy:?}");
+        assert_eq!(one.known(7, 1).seats, 0, "{strategy:?}");
         let mut admitted = 0;
         while request(&other, 1, Duration::ZERO).await.is_ok() {
             admitted += 1;
@@ -272,7 +272,7 @@ async fn a_request_that_does_not_go_leaves_its_seat_to_another() {
     let world = World::new();
     let limiter =
         SharedLimiter::new(world.client(), rule(1, quota(Strategy::FixedWindow, 1, 900, None), OnLoss::Closed));
-    let granted = limiter.ask(7, 0, 1, Duration::ZERO).await.expect("one is free");
+    let granted = limiter.ask(7, 1, Duration::ZERO).await.expect("one is free");
     assert!(request(&limiter, 1, Duration::ZERO).await.is_err());
     drop(granted);
     assert!(request(&limiter, 1, Duration::ZERO).await.is_ok());
@@ -280,7 +280,7 @@ async fn a_request_that_does_not_go_leaves_its_seat_to_another() {
     // Another case: a client disconnects while its request waits.
     let limiter =
         SharedLimiter::new(world.client(), SharedRule { counters: "other".into(), ..(*limiter.rule()).clone() });
-    drop(limiter.ask(7, 0, 1, Duration::ZERO));
+    drop(limiter.ask(7, 1, Duration::ZERO));
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(request(&limiter, 1, Duration::ZERO).await.is_ok());
     assert!(request(&limiter, 1, Duration::ZERO).await.is_err());
@@ -325,7 +325,7 @@ async fn what_became_known_later_is_charged() {
     let bucket = quota(Strategy::TokenBucketWithDebt, 10, 1, Some(10));
     let limiter = SharedLimiter::new(world.client(), rule(1, bucket, OnLoss::Closed));
     assert!(request(&limiter, 1, Duration::ZERO).await.is_ok());
-    limiter.owe(7, 0, 49);
+    limiter.owe(7, 49);
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(request(&limiter, 1, Duration::ZERO).await.is_err(), "50 of 10 + 30 are used");
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -491,7 +491,7 @@ async fn what_becomes_known_later_is_charged_to_the_share() {
     for _ in 0..50 {
         if request(&loss.limiter, 1, Duration::ZERO).await.is_ok() {
             admitted += 1;
-            loss.limiter.owe(7, 0, 99);
+            loss.limiter.owe(7, 99);
         }
     }
     // The share has 250 units, and the third request exceeds it.
@@ -520,7 +520,7 @@ async fn a_key_whose_requests_sleep_still_reports() {
     let waiting = Arc::clone(&programs[0]);
     let sleeps = tokio::spawn(async move { request(&waiting, 1, Duration::from_secs(7_200)).await });
     tokio::time::sleep(Duration::from_secs(1)).await;
-    programs[0].credit(7, 0, 1);
+    programs[0].credit(7, 1);
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(request(&programs[1], 1, Duration::ZERO).await.is_ok() || sleeps.is_finished());
 }
@@ -553,9 +553,52 @@ async fn a_cost_of_0_is_never_refused() {
             }
             for patience in [Duration::ZERO, Duration::from_secs(1)] {
                 request(&limiter, 0, patience).await.unwrap_or_else(|refused| panic!("{strategy:?}: {refused:?}"));
-                limiter.ask(7, 0, 0, patience).await.expect("never refused").settle();
+                limiter.ask(7, 0, patience).await.expect("never refused").settle();
             }
             assert!(request(&limiter, 1, Duration::ZERO).await.is_err(), "{strategy:?}");
         }
     }
+}
+
+/// A request that is refused because too many wait takes no place of another key.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_cannot_wait_evicts_no_key() {
+    let world = World::new();
+    let sets = [vec![(0, quota(Strategy::FixedWindow, 10, 900, None))]];
+    let rule = SharedRule::new("shop/api.per-client", 1, &sets, OnLoss::Closed, 4, 2).expect("a rule");
+    let limiter = SharedLimiter::new(world.client(), rule);
+    for hash in [1, 2] {
+        limiter.ask(hash, 1, Duration::ZERO).await.expect("it is free").settle();
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    limiter.waiting.store(super::MOST_WAITING, Relaxed);
+    assert!(limiter.ask(3, 1, Duration::ZERO).await.is_err());
+    assert_eq!(limiter.keys(), SharedKeys { tracked: 2, capacity: 2, evicted: 0, overflowed: 1 });
+    assert!([1, 2].into_iter().all(|hash| limiter.known(hash, 1).left.is_some()), "a key was evicted");
+}
+
+/// The limits of a key and their stamp are always of the same generation, whatever happened to the overrides.
+#[tokio::test(start_paused = true)]
+async fn overrides_belong_to_keys() {
+    let world = World::new();
+    let of = |requests| vec![(0, quota(Strategy::TokenBucket, requests, 1, Some(requests)))];
+    let rule = |stamp, sets: &[Vec<_>], overrides: &[(u128, usize)]| {
+        let rule = SharedRule::new("shop/api.per-client", stamp, sets, OnLoss::Closed, 4, 100).expect("a rule");
+        rule.with_overrides(overrides.iter().copied())
+    };
+    let limiter = SharedLimiter::new(world.client(), rule(1, &[of(10), of(1), of(100)], &[(1, 1), (7, 2)]));
+    let admitted = async |requests: u32| {
+        let mut admitted = 0;
+        for _ in 0..requests {
+            admitted += u32::from(request(&limiter, 1, Duration::ZERO).await.is_ok());
+        }
+        admitted
+    };
+    assert_eq!(admitted(60).await, 60);
+    limiter.retune(rule(2, &[of(10), of(100)], &[(7, 1)]));
+    limiter.owe(7, 1);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(admitted(60).await, 60);
+    limiter.retune(rule(3, &[of(10)], &[]));
+    assert!(admitted(60).await <= 20);
 }

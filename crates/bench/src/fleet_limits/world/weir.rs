@@ -239,14 +239,14 @@ impl<'a> World<'a> {
     fn request(&self, number: usize) {
         let request = self.traffic.requests[number];
         let Some(agent) = self.agents.get(&request.pod) else { return };
-        match agent.limiter.claim(KEY, 0, 1, Duration::ZERO) {
+        match agent.limiter.claim(KEY, 1, Duration::ZERO) {
             Claim::Granted(grant) => {
                 grant.settle();
                 self.shared.decide(number, request.at, true);
             }
             Claim::Refused(_) => self.shared.decide(number, request.at, false),
             Claim::AskStore => {
-                let (waits, shared) = (agent.limiter.ask(KEY, 0, 1, Duration::ZERO), Arc::clone(&self.shared));
+                let (waits, shared) = (agent.limiter.ask(KEY, 1, Duration::ZERO), Arc::clone(&self.shared));
                 tokio::spawn(async move {
                     let granted = waits.await;
                     let is_admitted = granted.is_ok();

@@ -124,7 +124,7 @@ impl Agent {
     /// Decides on a request immediately, if that is possible. Otherwise returns the rest of the work.
     fn decide(&self, key: u32) -> Decision {
         match self {
-            Self::Weir(limiter) => match limiter.claim(hash(key), 0, 1, Duration::ZERO) {
+            Self::Weir(limiter) => match limiter.claim(hash(key), 1, Duration::ZERO) {
                 Claim::Granted(grant) => {
                     grant.settle();
                     Decision::Known(true)
@@ -139,7 +139,7 @@ impl Agent {
     /// Whether a request is admitted, after a trip; none without an answer.
     async fn ask(&self, key: u32) -> Option<bool> {
         match self {
-            Self::Weir(limiter) => Some(match limiter.ask(hash(key), 0, 1, Duration::ZERO).await {
+            Self::Weir(limiter) => Some(match limiter.ask(hash(key), 1, Duration::ZERO).await {
                 Ok(grant) => {
                     grant.settle();
                     true
