@@ -9,7 +9,7 @@ use crate::{
     announcer::Announcer,
     compile::Compiled,
     fleet_status::FleetCounts,
-    report::{Stored, echo::Echo, pace::Pace},
+    report::{echo::Echo, pace::Pace},
     store_status::LostConnections,
     traffic::Counts,
     world::StoredStatus,
@@ -89,7 +89,7 @@ impl PolicyRecord {
     }
 
     /// Records a write that landed.
-    pub fn landed(&mut self, now: Instant, number: u64, stored: Stored) {
+    pub fn landed(&mut self, now: Instant, number: u64, stored: StoredStatus) {
         self.version = stored.version;
         self.echo.landed(now, number, stored.status);
     }
@@ -141,7 +141,7 @@ mod tests {
         let mut again = begin(followed.into_stored());
         assert_eq!(again.start_write(now, &status(2), false), Some(1), "a new term must write the status again");
 
-        let stored = Stored { status: Some(Box::new(status(2))), version: Some("8".to_owned()) };
+        let stored = StoredStatus { status: Some(Box::new(status(2))), version: Some("8".to_owned()) };
         again.landed(now, 1, stored);
         let mut at_rest = begin(again.into_stored());
         assert_eq!(at_rest.start_write(now, &status(2), false), None, "the status is already stored");

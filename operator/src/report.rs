@@ -16,8 +16,10 @@ use std::{fmt, sync::Arc};
 use jiff::Timestamp;
 use weir_api::{RateLimitPolicyStatus, RateLimitStoreStatus};
 
-use self::echo::SourceStatus;
-use crate::{leader::Term, world::ObjectKey};
+use crate::{
+    leader::Term,
+    world::{ObjectKey, StoredStatus},
+};
 
 pub use self::{cluster::ClusterSink, files::FileSink, writer::run};
 
@@ -104,17 +106,8 @@ pub struct WrittenStatus {
     pub uid: String,
     /// The number of its [`Report`].
     pub number: u64,
-    /// The policy after the write.
-    pub stored: Stored,
-}
-
-/// A policy after a status was written to it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Stored {
-    /// The status as the source will report it.
-    pub status: SourceStatus,
-    /// The policy's version, if its source has versions.
-    pub version: Option<String>,
+    /// The status after the write, as the source will report it.
+    pub stored: StoredStatus,
 }
 
 /// An Event that the operator writes only once.
@@ -196,7 +189,7 @@ pub enum Sink {
 }
 
 impl Sink {
-    async fn write(&self, pending: &Pending) -> Result<Stored, SinkError> {
+    async fn write(&self, pending: &Pending) -> Result<StoredStatus, SinkError> {
         match (self, pending) {
             (Self::Cluster(sink), _) => sink.write(pending).await,
             (Self::Files(_), Pending::Store(_)) => Err(SinkError::Gone),
@@ -205,7 +198,7 @@ impl Sink {
                 let (sink, report) = (sink.clone(), report.clone());
                 // The write runs on another thread, because a disk can take long to sync.
                 let written = tokio::task::spawn_blocking(move || sink.write(&report));
-                written.await.expect("writing does not panic and is not cancelled").map(|()| Stored::default())
+                written.await.expect("writing does not panic and is not cancelled").map(|()| StoredStatus::default())
             }
         }
     }

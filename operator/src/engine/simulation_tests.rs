@@ -23,7 +23,7 @@ use super::{
 use crate::{
     clock,
     link::{Failure, FailureKind},
-    report::{Report, StoreReport, Stored},
+    report::{Report, StoreReport},
     world::{Workload, WorkloadKind},
 };
 
@@ -101,7 +101,7 @@ enum Input {
 }
 
 enum WriteResult {
-    Stored(Stored),
+    Stored(StoredStatus),
     Gone,
     Conflict(String),
     Unknown,
@@ -790,7 +790,7 @@ impl Simulation {
         policy.written_in = term;
         policy.status = Some(Box::new(report.status.clone()));
         policy.version = version;
-        let stored = Stored { status: policy.status.clone(), version: Some(version.to_string()) };
+        let stored = StoredStatus { status: policy.status.clone(), version: Some(version.to_string()) };
         self.statuses.push_back((report.uid.clone(), report.status.clone()));
         if self.statuses.len() > 50 {
             self.statuses.pop_front();

@@ -16,8 +16,8 @@ use kube::{
 use serde_json::{Value, json};
 use weir_api::{RateLimitPolicy, RateLimitStore};
 
-use super::{Announcement, Pending, SinkError, Stored};
-use crate::{clock, source::objects::take_status, wording::shorten};
+use super::{Announcement, Pending, SinkError};
+use crate::{clock, source::objects::take_status, wording::shorten, world::StoredStatus};
 
 /// The field manager of statuses, and the reporter of Events.
 const FIELD_MANAGER: &str = "weir-operator";
@@ -48,7 +48,7 @@ impl ClusterSink {
         Self { client, instance, are_missing: Arc::default() }
     }
 
-    pub(super) async fn write(&self, pending: &Pending) -> Result<Stored, SinkError> {
+    pub(super) async fn write(&self, pending: &Pending) -> Result<StoredStatus, SinkError> {
         let (resource, key, uid, version, status) = match pending {
             Pending::Policy(report) => {
                 let resource = ApiResource::erase::<RateLimitPolicy>(&());
@@ -86,7 +86,7 @@ impl ClusterSink {
         match answer {
             Ok(mut object) => {
                 let status = take_status(&mut object);
-                Ok(Stored { status, version: object.metadata.resource_version })
+                Ok(StoredStatus { status, version: object.metadata.resource_version })
             }
             // Any other 404 comes from an apiserver that does not serve these objects at present.
             Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Err(SinkError::Gone),

@@ -11,11 +11,11 @@ use tokio::{
 };
 
 use super::{
-    Announcement, ClusterSink, Message, Pending, Report, Sink, SinkError, Stored, Target, WrittenStatus,
+    Announcement, ClusterSink, Message, Pending, Report, Sink, SinkError, Target, WrittenStatus,
     budget::Budget,
     queue::{Queue, pause},
 };
-use crate::{clock, metrics::Metrics};
+use crate::{clock, metrics::Metrics, world::StoredStatus};
 
 /// The number of statuses that are written in parallel.
 const WRITERS: usize = 8;
@@ -151,7 +151,7 @@ impl Writer<'_> {
         }
     }
 
-    async fn end(&mut self, pending: Pending, outcome: Result<Stored, SinkError>) {
+    async fn end(&mut self, pending: Pending, outcome: Result<StoredStatus, SinkError>) {
         let (now, target) = (clock::now(), pending.target());
         let removed = match (outcome, pending) {
             (Ok(stored), Pending::Policy(report)) => {
