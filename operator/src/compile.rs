@@ -52,6 +52,8 @@ pub struct CompiledPolicy {
     pub secrets: Vec<StoreSecrets>,
     /// The room that the policy takes.
     pub size: PolicySize,
+    /// The number of pods of this cluster for which the policy is compiled.
+    pub pods: u32,
 }
 
 /// The room that a policy takes in a snapshot and in an agent. A plan compares it for each set of labels, so it is
@@ -70,7 +72,7 @@ pub struct PolicySize {
 
 impl CompiledPolicy {
     /// Sets the revision, and measures the size.
-    fn new(mut wire: PolicyRules, used: UsedStores, expressions: u64) -> Self {
+    fn new(mut wire: PolicyRules, used: UsedStores, expressions: u64, pods: u32) -> Self {
         let UsedStores { stores, secrets } = used;
         wire.revision = revision(&wire, &stores);
         let size = PolicySize {
@@ -79,7 +81,21 @@ impl CompiledPolicy {
             logs: log_bytes(&wire),
             expressions,
         };
-        Self { wire, stores, secrets, size }
+        Self { wire, stores, secrets, size, pods }
+    }
+
+    /// Returns the policy for this number of pods. Old rules that stay in force need the present number: otherwise, the
+    /// shares of more pods exceed the limit.
+    pub(crate) fn with_pods(self: &Arc<Self>, pods: u32) -> Arc<Self> {
+        if self.pods == pods {
+            return self.clone();
+        }
+        let Self { mut wire, stores, secrets, size, pods: before } = Self::clone(self);
+        for shared in wire.rules.iter_mut().filter_map(|rule| rule.shared.as_mut()) {
+            let clusters = shared.sharers / before;
+            shared.sharers = clusters.saturating_mul(pods);
+        }
+        Arc::new(Self::new(wire, UsedStores { stores, secrets }, size.expressions, pods))
     }
 }
 
@@ -192,10 +208,11 @@ impl Compiler {
         let mut changed = BTreeSet::new();
         for key in policies {
             let shares = |it: &Compiled| it.policy.as_ref().is_some_and(|policy| !policy.stores.is_empty());
-            if !self.compiled.get(key).is_some_and(shares) {
+            let before = self.sharing_pods.get(key).copied();
+            // A pod can still have the earlier rules of a policy that no longer shares limits but has grown too large.
+            if before.is_none() && !self.compiled.get(key).is_some_and(shares) {
                 continue;
             }
-            let before = self.sharing_pods.get(key).copied();
             let now = rounded(pods(key), before);
             if before != Some(now) {
                 self.sharing_pods.insert(key.clone(), now);
@@ -304,10 +321,10 @@ fn compile_policy(
     if let Ok(((compiled_policy, target), good)) = good {
         (compiled.policy, compiled.target, compiled.good) = (Some(Arc::new(compiled_policy)), Some(target), Some(good));
     } else if let Some(previous) = previous {
-        compiled.policy = previous
-            .policy
-            .clone()
-            .map(|policy| if context.recompile { detached(policy, context.world) } else { policy });
+        compiled.policy = previous.policy.as_ref().map(|policy| {
+            let policy = policy.with_pods(context.pods);
+            if context.recompile { detached(policy, context.world) } else { policy }
+        });
         compiled.target.clone_from(&previous.target);
         compiled.good.clone_from(&previous.good);
     }
@@ -333,7 +350,7 @@ fn detached(policy: Arc<CompiledPolicy>, world: &World) -> Arc<CompiledPolicy> {
     let names = policy.stores.iter_mut().map(|store| &mut store.name).chain(shared);
     names.filter(|name| replaced.contains(name)).for_each(|name| name.push_str(REPLACED));
     let used = UsedStores { stores: policy.stores, secrets: policy.secrets };
-    Arc::new(CompiledPolicy::new(policy.wire, used, policy.size.expressions))
+    Arc::new(CompiledPolicy::new(policy.wire, used, policy.size.expressions, policy.pods))
 }
 
 /// Returns the revision of a policy. Fields that later versions added are hashed only if they are set, so an upgrade of
@@ -398,7 +415,7 @@ fn compile_with(
             on_deadline,
             rules,
         };
-        (CompiledPolicy::new(wire, used, expression_bytes), target)
+        (CompiledPolicy::new(wire, used, expression_bytes, sharing.pods), target)
     });
     faults.or(compiled)
 }

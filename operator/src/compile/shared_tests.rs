@@ -376,6 +376,45 @@ fn sharers_follow_the_number_of_pods_without_haste() {
     assert_eq!(shared_of(bench.policy(policy(2, &rule(&window(6), &clusters)))).sharers, 128 * 3);
 }
 
+/// Otherwise, each pod without the store would use a part of the limit for the number of pods when the rules still
+/// compiled.
+#[test]
+fn sharers_follow_the_number_of_pods_while_old_rules_stay_in_force() {
+    let clusters = json!({"shared": {"storeRef": {"name": "limits"}, "clusters": 3}});
+    let invalid = json!({"match": [{"pathRegexes": ["("]}]});
+    // The last good spec is too long for the status.
+    let paths: Vec<_> = (0..1400).map(|number| format!("/{number:0>200}")).collect();
+    let mut long = clusters.clone();
+    long["match"] = json!([{"paths": paths}]);
+    type Break = fn(&mut Bench, &Value);
+    let (without_store, with_fault): (Break, Break) = (
+        |bench, _| {
+            bench.store(None);
+        },
+        |bench, invalid| {
+            bench.policy(policy(2, &rule(&window(5), invalid)));
+        },
+    );
+    for (what, good, breaks) in [
+        ("no store", &clusters, without_store),
+        ("an invalid generation", &clusters, with_fault),
+        ("an invalid generation after a long one", &long, with_fault),
+    ] {
+        let mut bench = Bench::default();
+        bench.world.stores.insert(store_key_of("limits"), redis("r:1"));
+        bench.policy(policy(1, &rule(&window(5), good)));
+        assert_eq!(bench.pods(4), (true, 12), "{what}");
+        let before = bench.compiler.compiled()[&key()].policy.clone().unwrap();
+        breaks(&mut bench, &invalid);
+        assert_eq!(bench.compiler.compiled()[&key()].faults.len(), 1, "{what}");
+        assert_eq!(bench.pods(100), (true, 384), "{what}");
+        let after = bench.compiler.compiled()[&key()].policy.clone().unwrap();
+        assert_ne!(before.revision, after.revision, "{what}: agents must get the new number");
+        assert_eq!(bench.pods(4), (true, 12), "{what}");
+        assert_eq!(bench.compiler.compiled()[&key()].policy.as_ref(), Some(&before), "{what}");
+    }
+}
+
 #[test]
 fn stamps_grow_with_generations_and_with_new_policies_of_the_name() {
     let at = |seconds: i64| Some(Timestamp::from_second(seconds).unwrap());

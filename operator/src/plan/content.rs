@@ -140,36 +140,40 @@ impl Contents {
 }
 
 /// Returns the policies that fit into a snapshot, in order. A policy that has grown too large keeps its rules from
-/// `before`.
+/// `before`, for the present number of pods.
 fn fitting(policies: &[Arc<CompiledPolicy>], before: &[Arc<CompiledPolicy>]) -> Vec<Arc<CompiledPolicy>> {
     let mut room = Room { bytes: MOST, logs: MAX_LOG_BYTES, expressions: MAX_EXPRESSION_BYTES, stores: HashSet::new() };
     let fit = policies.iter().filter_map(|policy| {
-        let earlier = || before.iter().find(|earlier| earlier.uid == policy.uid);
-        if room.take(policy) { Some(policy) } else { earlier().filter(|earlier| room.take(earlier)) }
+        if room.take(policy) {
+            return Some(policy.clone());
+        }
+        let earlier = before.iter().find(|earlier| earlier.uid == policy.uid)?;
+        // The number of pods can be too long by some digits.
+        [earlier.with_pods(policy.pods), earlier.clone()].into_iter().find(|earlier| room.take(earlier))
     });
-    fit.cloned().collect()
+    fit.collect()
 }
 
 /// The room that is left in a snapshot.
-struct Room<'a> {
+struct Room {
     bytes: usize,
     logs: u64,
     expressions: u64,
     /// The stores of the policies in the snapshot, which contains each store once.
-    stores: HashSet<&'a str>,
+    stores: HashSet<String>,
 }
 
-impl<'a> Room<'a> {
+impl Room {
     /// Takes the room for a policy. Returns false if there is too little.
-    fn take(&mut self, policy: &'a CompiledPolicy) -> bool {
+    fn take(&mut self, policy: &CompiledPolicy) -> bool {
         let stores = policy.stores.iter().zip(&policy.size.stores);
-        let stores = stores.filter(|(store, _)| !self.stores.contains(store.name.as_str()));
+        let stores = stores.filter(|(store, _)| !self.stores.contains(&store.name));
         let length = stores.fold(policy.size.rules, |sum, (_, length)| sum.saturating_add(*length));
         let left = self.bytes.checked_sub(length).zip(self.logs.checked_sub(policy.size.logs));
         let left = left.zip(self.expressions.checked_sub(policy.size.expressions));
         if let Some(left) = left {
             ((self.bytes, self.logs), self.expressions) = left;
-            self.stores.extend(policy.stores.iter().map(|store| store.name.as_str()));
+            self.stores.extend(policy.stores.iter().map(|store| store.name.clone()));
         }
         left.is_some()
     }

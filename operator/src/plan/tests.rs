@@ -549,6 +549,49 @@ fn policies_that_do_not_fit_are_left_out_and_grown_ones_keep_their_old_rules() {
     assert!(told.contains(&key("c")) && !told.contains(&key("small")), "{told:?}");
 }
 
+/// Otherwise, each pod would use a part of the limit for the earlier number of pods while it is cut off.
+#[test]
+fn the_old_rules_of_a_grown_policy_follow_the_number_of_pods() {
+    let key = ObjectKey::new("shop", "p");
+    let grown = |generation, kilobytes: usize, scope: &str| {
+        let limit = json!({"name": "a", "requests": 50, "per": "1s"});
+        let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [{"name": "all", "scope": scope,
+            "match": [{"paths": [format!("/{}", "x".repeat(kilobytes * 1000))]}], "limits": [limit]}]});
+        let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
+        let policy = Policy { uid: "p".to_owned(), generation, created: None, changed: None, spec, file: None };
+        Change::Policy(key.clone(), Some((policy, StoredStatus::default())))
+    };
+    for scope in ["Fleet", "Pod"] {
+        let (mut world, mut compiler, mut plan) = (World::default(), Compiler::default(), Plan::default());
+        let mut sharers = |world: &World, mut dirty: DirtySet| {
+            compiler.update(world, &mut dirty, |_| None);
+            let planned = plan.update(world, compiler.compiled(), &dirty);
+            let targeted = |key: &ObjectKey| plan.targets(key).unwrap().pods;
+            let policies = compiler.count_pods(world, &planned.policies, targeted);
+            plan.update(world, compiler.compiled(), &DirtySet { policies, ..DirtySet::default() });
+            let rules = &content(&plan, "shop", "0").policies[0].rules;
+            (rules[0].shared.as_ref().unwrap().sharers, plan.left_out(&key))
+        };
+        let scaled = |world: &mut World, pods: std::ops::Range<u32>| {
+            let mut dirty = DirtySet::default();
+            for number in pods {
+                let membership = member(labels(&[("app", "web")])).into();
+                let pod = Pod { uid: number.to_string(), membership, agent: at("http://1:1"), store_secrets: None };
+                world.apply(Change::Pod(ObjectKey::new("shop", number.to_string()), Some(pod)), &mut dirty);
+            }
+            dirty
+        };
+        let mut dirty = scaled(&mut world, 0..4);
+        world.apply(grown(1, 1, "Fleet"), &mut dirty);
+        assert_eq!(sharers(&world, dirty), (4, 0));
+        let mut dirty = DirtySet::default();
+        world.apply(grown(2, 1100, scope), &mut dirty);
+        assert_eq!(sharers(&world, dirty), (4, 4), "{scope}");
+        let dirty = scaled(&mut world, 4..100);
+        assert_eq!(sharers(&world, dirty), (128, 100), "{scope}");
+    }
+}
+
 /// The pods of a StatefulSet have a label with their name, so each of them is a cohort.
 #[test]
 fn cohorts_with_the_same_policies_share_a_content_that_is_too_large_for_all() {
