@@ -68,14 +68,16 @@ const LATEST: i64 = (1 << 31) - 1;
 const YEAR_2020: i64 = 1_577_836_800;
 /// The bits of a stamp for the generation. A store compares stamps below 2^52, and 31 bits are for the time.
 const GENERATION_BITS: u32 = 21;
+const LARGEST_STAMP: i64 = (1 << 52) - 1;
 
 /// Returns the stamp of a policy's generation. A later generation has a larger stamp. A policy that is deleted and
 /// created again begins with generation 1, and finds the counters of the earlier policy in the store. So `time` is the
 /// more significant part: the time at which the policy was created in a cluster, or changed in a file.
 pub(super) fn stamp(time: Option<Timestamp>, generation: i64) -> u64 {
     let seconds = time.map_or(0, |time| (time.as_second() - YEAR_2020).clamp(0, LATEST));
-    let generation = generation.clamp(0, (1 << GENERATION_BITS) - 1);
-    u64::try_from((seconds << GENERATION_BITS) | generation).unwrap_or(0)
+    // Generations that need more bits continue in the bits of the seconds.
+    let stamp = (seconds << GENERATION_BITS).saturating_add(generation.max(0));
+    u64::try_from(stamp.min(LARGEST_STAMP)).unwrap_or(0)
 }
 
 /// Returns the number of pods to count with, given the last result. It is at least `pods` and a power of two, so that

@@ -421,7 +421,9 @@ fn stamps_grow_with_generations_and_with_new_policies_of_the_name() {
     let in_order = [
         stamp(None, 1),
         stamp(None, 2),
-        stamp(None, i64::MAX),
+        stamp(None, (1 << 21) - 1),
+        stamp(None, 1 << 21),
+        stamp(None, (1 << 21) + 1),
         stamp(at(1_763_000_000), 1),
         stamp(at(1_763_000_000), 900),
         stamp(at(1_763_000_001), 1),
@@ -430,6 +432,7 @@ fn stamps_grow_with_generations_and_with_new_policies_of_the_name() {
     assert!(in_order.is_sorted_by(|one, next| one < next), "{in_order:?}");
     assert!(in_order.iter().all(|stamp| *stamp < 1 << 52), "a store cannot compare the stamp");
     assert_eq!(stamp(at(0), -5), 0);
+    assert_eq!(stamp(at(253_402_207_200), i64::MAX), (1 << 52) - 1);
 }
 
 proptest! {
