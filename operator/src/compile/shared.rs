@@ -193,8 +193,8 @@ pub(super) fn shared(
 }
 
 /// The longest suffix that an agent appends to the name of counters for a limit of a descriptor: the most requests of
-/// Envoy's protocol in a day.
-const LONGEST_DESCRIPTOR_LIMIT: &str = "@4294967295-86400000";
+/// Envoy's protocol in the longest period of a limit, 73 years.
+const LONGEST_DESCRIPTOR_LIMIT: &str = "@4294967295-2305843009213";
 
 fn with_descriptor_limit(counters: &str) -> String {
     format!("{counters}{LONGEST_DESCRIPTOR_LIMIT}")
