@@ -132,9 +132,8 @@ impl Announcer {
         let within = took.map(|took| format!(" within {} ms", took.as_millis())).unwrap_or_default();
         let normal = |reason, note, took| Some(Notice { warning: false, reason, note, took });
         match (change.map(|change| change.from), &self.rules) {
-            // Only the number of pods that share a limit changed, or the address of a store.
-            (Some(Some(from)), Some(rules)) if was_enforced && describe(&from, rules).is_empty() => None,
-            (Some(Some(from)), Some(rules)) => {
+            // Otherwise, only the number of pods that share a limit changed, or the address of a store.
+            (Some(Some(from)), Some(rules)) if !describe(&from, rules).is_empty() => {
                 let pods = tally.enforcing;
                 let note = format!(
                     "{}: acknowledged by {pods} of {pods} pods{within}, revision {}",

@@ -61,6 +61,29 @@ async fn later_pods_do_not_count_for_the_propagation_time() {
     assert_eq!((telling.note.as_str(), telling.took), ("1 of 1", None));
 }
 
+/// Only the number of pods that share a limit changes, so there is no difference to tell, and nothing to measure.
+#[tokio::test(start_paused = true)]
+async fn another_number_of_sharers_is_no_change_of_limits() {
+    let start = Instant::now();
+    let minutes = |count: u64| start + Duration::from_secs(count * 60);
+    let shared = |pods| {
+        let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [{"name": "all", "scope": "Fleet",
+            "limits": [{"name": "a", "requests": 50, "per": "1s"}]}]});
+        let spec = serde_json::from_value(spec).unwrap();
+        Arc::new(compile(&ObjectKey::new("shop", "p"), "p", &spec).unwrap().0).with_pods(pods)
+    };
+    for reason in ["NoPods", "Drifted"] {
+        let mut announcer = Announcer::begin(start, Some(shared(4)), None);
+        announcer.announce(start, "Enforced", "4 of 4", pods(4));
+        announcer.announce(minutes(10), reason, "", pods(0));
+        announcer.want(minutes(20), Some(&shared(1)));
+        let telling = announcer.announce(minutes(30), "Enforced", "3 of 3", pods(3)).unwrap();
+        assert_eq!((telling.reason, telling.note.as_str(), telling.took), ("Enforced", "3 of 3", None), "{reason}");
+        announcer.want(minutes(40), Some(&shared(8)));
+        assert_eq!(announcer.announce(minutes(40), "Enforced", "6 of 6", pods(6)), None);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn drift_and_its_end_are_announced_once() {
     let start = Instant::now();
