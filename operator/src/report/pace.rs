@@ -1,8 +1,8 @@
 //! Decides when to write a status. This module does no I/O. There is one [`Pace`] per policy.
 //!
 //! A change of enforcement is written immediately. A state that waits for pods is held back for a short time: then a
-//! change that every pod acknowledges within milliseconds takes one write and not two. Traffic is written at intervals
-//! if it changed by more than noise. It is written again when it is steady, so that the last write equals the agents'
+//! change that every pod acknowledges within milliseconds takes one write and not two. New words for the same facts are
+//! written at intervals, and so is traffic, if it changed by more than noise. It is written again when it is steady, so that the last write equals the agents'
 //! counts exactly. If one pod does not answer, the write still waits for the others.
 
 use std::time::Duration;
@@ -100,7 +100,7 @@ impl Pace {
         }
         let is_steady = self.moved_at.is_none_or(|at| now.duration_since(at) >= STEADY);
         is_steady
-            || self.written.as_ref().is_none_or(|written| moved(written.traffic.as_ref(), status.traffic.as_ref()))
+            || self.written.as_ref().is_none_or(|written| said_otherwise(written, status) || moved(written, status))
     }
 }
 
@@ -144,14 +144,30 @@ fn said(status: &RateLimitPolicyStatus) -> Said<'_> {
     }
 }
 
-fn moved(before: Option<&Traffic>, after: Option<&Traffic>) -> bool {
-    let (Some(before), Some(after)) = (before, after) else { return before != after };
+/// Returns true if the same facts have other words, such as the names of other pods in a message.
+fn said_otherwise(before: &RateLimitPolicyStatus, after: &RateLimitPolicyStatus) -> bool {
+    before.conditions != after.conditions
+        || before.enforcement != after.enforcement
+        || before.last_known_good != after.last_known_good
+}
+
+/// Returns true if the traffic or the number of keys changed by more than noise.
+fn moved(before: &RateLimitPolicyStatus, after: &RateLimitPolicyStatus) -> bool {
     let far = |before: i64, after: i64| before.abs_diff(after) > (before / NOISE).unsigned_abs();
+    if keys(before).zip(keys(after)).any(|(before, after)| far(before, after)) {
+        return true;
+    }
+    let (Some(before), Some(after)) = (&before.traffic, &after.traffic) else { return before.traffic != after.traffic };
     far(before.allowed, after.allowed)
         || far(before.limited, after.limited)
         || far(before.shadow_limited, after.shadow_limited)
         || far(before.waited, after.waited)
         || before.by_rule.len() != after.by_rule.len()
+}
+
+/// The number of keys of each rule of scope Fleet.
+fn keys(status: &RateLimitPolicyStatus) -> impl Iterator<Item = i64> {
+    status.fleet.iter().flat_map(|fleet| &fleet.by_rule).map(|rule| rule.keys)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use weir_api::{Enforcement, Fleet, condition_types::ENFORCED};
+use weir_api::{Drift, Enforcement, Fleet, FleetRule, condition_types::ENFORCED};
 
 use super::*;
 
@@ -64,6 +64,45 @@ async fn traffic_is_written_from_time_to_time_without_noise() {
         assert!(!pace.claim_write(at, &status("Enforced", 3, allowed), false), "{allowed} is noise");
     }
     assert!(pace.claim_write(at + millis(1000), &status("Enforced", 3, 2041), false));
+}
+
+/// The traffic is never steady, so this alone is no reason to write.
+#[tokio::test(start_paused = true)]
+async fn new_words_and_keys_are_written_while_traffic_flows() {
+    let with_message = |message: &str, allowed| {
+        let mut status = status("Enforced", 3, allowed);
+        message.clone_into(&mut status.conditions[0].message);
+        status
+    };
+    let with_keys = |keys, allowed| {
+        let by_rule = vec![FleetRule { name: "all".to_owned(), keys, ..FleetRule::default() }];
+        let fleet = Some(Fleet { by_rule, ..Fleet::default() });
+        RateLimitPolicyStatus { fleet, ..status("Enforced", 3, allowed) }
+    };
+    let with_drift = |message: &str, allowed| {
+        let mut status = status("Drifted", 2, allowed);
+        let drift = Drift { pod: "a".to_owned(), reason: DriftReason::Refused, message: Some(message.to_owned()) };
+        status.enforcement.as_mut().unwrap().drifted = vec![drift];
+        status
+    };
+    type Case<'a> = (&'a str, RateLimitPolicyStatus, &'a dyn Fn(i64) -> RateLimitPolicyStatus, usize);
+    let cases: [Case<'_>; 5] = [
+        ("the same", with_message("a", 2000), &|allowed| with_message("a", allowed), 0),
+        ("a message", with_message("a", 2000), &|allowed| with_message("a, b", allowed), 1),
+        ("a pod's message", with_drift("a", 2000), &|allowed| with_drift("b", allowed), 1),
+        ("keys", with_keys(100, 2000), &|allowed| with_keys(300, allowed), 1),
+        ("hardly more keys", with_keys(100, 2000), &|allowed| with_keys(102, allowed), 0),
+    ];
+    for (what, first, next, expected) in cases {
+        let now = Instant::now();
+        let mut pace = Pace::new(INTERVAL, None);
+        assert!(pace.claim_write(now, &first, false));
+        let writes = (1..=1200_u32).filter(|tick| {
+            let allowed = if tick % 2 == 0 { 1999 } else { 2001 };
+            pace.claim_write(now + *tick * millis(500), &next(allowed), false)
+        });
+        assert_eq!(writes.count(), expected, "{what}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
