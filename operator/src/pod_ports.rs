@@ -229,7 +229,7 @@ pub enum Bypass {
     },
     /// A rule of another policy on the same pods that admits every request.
     Policy {
-        /// The name of that policy.
+        /// The name of that policy, after its namespace and a slash if it is in another namespace.
         policy: String,
         /// The name of the rule.
         rule: String,

@@ -1,13 +1,14 @@
 //! Finds the ways in which requests can reach the pods of a policy without passing their agents or its limits. This
 //! module does no I/O and reads no clock.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use kube::core::SelectorExt;
 use weir_wire::{Action, Mode, Rule};
 
 use super::Cohort;
 use crate::{
+    compile::CompiledPolicy,
     pod_ports::Bypass,
     world::{Membership, ObjectKey, Workload, WorkloadKind, World},
 };
@@ -36,12 +37,17 @@ pub(super) fn bypasses<'a>(
             ways.extend(pod_ports.bypass());
         }
         let others = cohort.content.policies.iter();
-        for other in others.filter(|other| *other.name != *policy.name) {
+        // Agents outside of a cluster have policies of several namespaces.
+        let is_other =
+            |other: &&Arc<CompiledPolicy>| (&*other.namespace, &*other.name) != (&*policy.namespace, &*policy.name);
+        for other in others.filter(is_other) {
             let is_open = |rule: &&Rule| {
                 rule.action == Action::Bypass && rule.takes_all() && other.mode_of(rule) == Mode::Enforce
             };
             let open = other.rules.iter().find(is_open);
-            ways.extend(open.map(|rule| Bypass::Policy { policy: other.name.clone(), rule: rule.name.clone() }));
+            let is_near = *other.namespace == *policy.namespace;
+            let name = || if is_near { other.name.clone() } else { format!("{}/{}", other.namespace, other.name) };
+            ways.extend(open.map(|rule| Bypass::Policy { policy: name(), rule: rule.name.clone() }));
         }
     }
     ways.into_iter().collect()

@@ -428,6 +428,24 @@ fn bypasses_follow_services_pods_and_policies() {
     assert_eq!(ways(&mut world, Change::Policy(key("q"), None)), []);
 }
 
+/// An agent outside of a cluster can have policies of several namespaces.
+#[test]
+fn a_policy_of_the_same_name_in_another_namespace_is_a_bypass() {
+    let mut world = World::default();
+    add_pod(&mut world, "agents", "any", Membership::Everything, at("http://1:1"));
+    let (open, key) = (ObjectKey::new("a", "p"), ObjectKey::new("b", "p"));
+    let target = json!({"selector": {"matchLabels": {"app": "web"}}});
+    add_policy(&mut world, &key, 1, &target);
+    let spec = json!({"selector": target["selector"], "rules": [{"name": "open", "action": "Bypass"}]});
+    let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
+    let other = Policy { uid: "other".to_owned(), spec, ..policy(&open, 2, &target) };
+    apply(&mut world, Change::Policy(open.clone(), Some((other, StoredStatus::default()))));
+    let plan = planned(&world);
+    let expected = [Bypass::Policy { policy: "a/p".to_owned(), rule: "open".to_owned() }];
+    assert_eq!(plan.targets(&key).unwrap().bypasses, expected);
+    assert_eq!(plan.targets(&open).unwrap().bypasses, []);
+}
+
 /// The logs of each policy take 57 MiB, counted in the agent's words. Five do not fit into one pod, and agents would
 /// reject all of them.
 #[test]
