@@ -371,7 +371,7 @@ impl SharedLimiter {
         let refused = entry.refused.filter(|refused| !never && refused.applies_to(cost, Duration::ZERO, time));
         let refused_for = refused.map(|refused| Duration::from_micros(refused.until.saturating_sub(time.earliest)));
         // A ban refuses every cost until its end.
-        let refused_for = refused_for.max(entry.ban_rest(&rule, time).filter(|_| !never));
+        let refused_for = refused_for.max(entry.ban_rest(&rule, now, Some(time)).filter(|_| !never));
         let left = entry.left(rule.set(hash), time.latest);
         Known { seats: entry.hand.units(), left, refused_for, never, is_lost: false }
     }

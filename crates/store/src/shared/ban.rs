@@ -48,10 +48,13 @@ impl SharedLimiter {
     }
 
     /// Returns true if another program has lifted the ban of a key. The caller knows the ban for the time `known`. This
-    /// asks the store if its last answer is not recent, and does not wait for the answer.
+    /// asks the store if its last answer is not recent, and does not wait for the answer. If the entry of the key was
+    /// evicted, the new entry has the caller's ban until the store answers.
     pub fn is_lifted(&self, hash: u128, known: Duration) -> bool {
         let mut is_lifted = false;
+        let rest = self.rule().ban.unwrap_or_default().saturating_sub(known);
         self.with_entry(hash, |entry, now| {
+            entry.banned_until = now + rest;
             let is_banned = entry.level.as_ref().is_none_or(|level| level.banned().is_some());
             is_lifted = entry.ban_started.is_none() && !is_banned && entry.asked_at + known > now;
             entry.looks = !is_lifted && entry.asked_at + RECENT <= now;
@@ -70,10 +73,9 @@ impl SharedLimiter {
         })
     }
 
-    /// What a ban that the store has reported means for a request of the key. `None` if there is no such ban.
+    /// What a ban that the store or the caller has reported means for a request of the key. `None` if there is no such ban.
     pub(super) fn by_ban(&self, entry: &Entry, rule: &SharedRule, now: Duration, lost: Option<u64>) -> Option<ByBan> {
-        rule.ban?;
-        let rest = entry.ban_rest(rule, self.client.time(now)?)?;
+        let rest = entry.ban_rest(rule, now, self.client.time(now))?;
         let is_recent = entry.asked_at + RECENT > now;
         // After a question without an answer, the next one waits.
         let can_ask = lost.is_none() && now >= entry.retry_at;
@@ -130,8 +132,14 @@ impl SharedLimiter {
 
 impl Entry {
     /// The rest of the key's ban, as far as this program knows it.
-    pub(super) fn ban_rest(&self, rule: &SharedRule, time: StoreTime) -> Option<Duration> {
-        let end = self.level.as_ref()?.banned()?.since + micros(rule.ban?);
-        end.checked_sub(time.earliest).filter(|rest| *rest > 0).map(Duration::from_micros)
+    pub(super) fn ban_rest(&self, rule: &SharedRule, now: Duration, time: Option<StoreTime>) -> Option<Duration> {
+        let length = rule.ban?;
+        let rest = match &self.level {
+            Some(level) => {
+                Duration::from_micros((level.banned()?.since + micros(length)).saturating_sub(time?.earliest))
+            }
+            None => self.banned_until.saturating_sub(now),
+        };
+        (!rest.is_zero()).then_some(rest)
     }
 }

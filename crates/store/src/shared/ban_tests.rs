@@ -82,6 +82,33 @@ async fn a_ban_that_one_program_lifts_ends_in_all_programs() {
     assert_eq!(is_banned(&programs[0]).await, None);
 }
 
+/// The caller knows a ban of a key whose entry was evicted. Its next request waits for the store, because another program
+/// can have lifted the ban. Without an answer, the ban stays in force.
+#[tokio::test(start_paused = true)]
+async fn a_request_of_an_evicted_key_asks_about_its_ban() {
+    let (world, is_there) = (World::new(), Arc::new(AtomicBool::new(true)));
+    let program = SharedLimiter::new(world.client_while(&is_there), SharedRule { most_keys: 1, ..banning(1, 1_000) });
+    let other = SharedLimiter::new(world.client(), banning(1, 1_000));
+    let known = Duration::from_millis(100);
+    let evict = || drop(program.claim(8, 0, 1, Duration::ZERO));
+    program.start_ban(KEY, 0);
+    tokio::time::sleep(known).await;
+    evict();
+    assert!(!program.is_lifted(KEY, 0, known) && program.must_ask_about_ban(KEY));
+    assert!(is_banned(&program).await.is_some_and(|rest| rest <= LENGTH - known), "the ban is in force");
+    evict();
+    is_there.store(false, Relaxed);
+    program.client().forget_backend();
+    assert!(!program.is_lifted(KEY, 0, known));
+    assert!(is_banned(&program).await.is_some(), "the store does not answer");
+    is_there.store(true, Relaxed);
+    assert_eq!(other.lift_ban(KEY, 0).await, Ok(true));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    evict();
+    assert!(!program.is_lifted(KEY, 0, known) && program.must_ask_about_ban(KEY));
+    assert_eq!(is_banned(&program).await, None, "the ban was lifted");
+}
+
 /// An answer from before the ban does not lift it.
 #[tokio::test(start_paused = true)]
 async fn an_old_answer_lifts_no_ban() {

@@ -69,7 +69,7 @@ impl SharedLimiter {
         (hash, cost): (u128, u32),
         (now, loss): (Duration, u64),
     ) -> Result<Grant, Refused> {
-        if let Some(rest) = self.client.time(now).and_then(|time| entry.ban_rest(rule, time)) {
+        if let Some(rest) = entry.ban_rest(rule, now, self.client.time(now)) {
             return Err(Refused::banned(rest));
         }
         match rule.on_loss {

@@ -73,6 +73,9 @@ pub(super) struct Entry {
     pub(super) used: Duration,
     /// The time at which this program started a ban that was not yet reported to the store.
     pub(super) ban_started: Option<Duration>,
+    /// The end of a ban that the caller knows. It counts as long as this entry has no level: the entry of a banned key can
+    /// be evicted.
+    pub(super) banned_until: Duration,
     /// True if the store must be asked whether the key is banned.
     pub(super) looks: bool,
     /// The time at which the newest answered question was asked.
