@@ -11,7 +11,9 @@
 //!   whose counter shows this is asked once more. If a program does not receive the first answer, the units that it
 //!   requested stay counted until the window ends. If the server drops the counter between the two trips, because its
 //!   memory is full, the second trip can subtract from a new counter, at most the units of one question. Seats are
-//!   never given back, because the counter can have expired meanwhile.
+//!   never given back, because the counter can have expired meanwhile. If more units are credited than the window has
+//!   charged, while another question is between its two trips, the rest of the credit cancels units that this question
+//!   is about to subtract. Then the window forgets units that it granted between these trips, at most this rest.
 //! - Every other rule has the same value as in Redis. The command `mg` reads it, the model decides, and `ms` writes it
 //!   if it has not changed. If it has changed, the question starts again.
 
