@@ -45,7 +45,7 @@ pub(super) struct Socket {
     /// `strict` found an invalid line.
     stopped: bool,
     ended: bool,
-    /// Set once hyper has written everything.
+    /// Set over HTTP/2, once hyper has written everything.
     goodbye: Option<Goodbye>,
 }
 
@@ -116,7 +116,7 @@ impl Socket {
         (self.stream, before)
     }
 
-    /// Whether the client closed its side, or a limit of the [`Goodbye`] was reached.
+    /// Whether the client closed its side.
     pub(super) fn ended(&self) -> bool {
         self.ended
     }
@@ -221,17 +221,15 @@ impl AsyncWrite for Socket {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         this.activity.end();
-        if this.activity.is_tunnel() {
-            // The tunnel reads on: what the client still sends belongs to the app.
+        if this.strict.is_some() {
+            // The tunnel or `client::leave` reads on. A connection that leaves can be evicted, and needs no hyper.
             return Pin::new(&mut this.stream).poll_shutdown(cx);
         }
         if this.goodbye.is_none() {
             ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
         }
         let goodbye = this.goodbye.get_or_insert_with(Goodbye::default);
-        ready!(goodbye.poll_over(&mut this.stream, cx));
-        this.ended = true;
-        Poll::Ready(Ok(()))
+        goodbye.poll_over(&mut this.stream, cx).map(Ok)
     }
 }
 

@@ -9,6 +9,7 @@ use hyper::{
     client::conn::http2,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -17,7 +18,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::support::{Agent, App, Body, body, empty};
+use crate::support::{Agent, App, Body, body, empty, policy, snapshot};
 
 /// A time that is shorter than any timeout of the agent that would free a slot.
 const AT_ONCE: Duration = Duration::from_secs(10);
@@ -309,4 +310,25 @@ async fn a_connection_with_a_request_in_flight_is_never_evicted() {
     assert_eq!(streamed.frame().await.expect("more").expect("data").into_data().expect("data"), "last");
     websocket.write_all(b"still there").await.expect("sent");
     until(&mut websocket, "still there").await;
+}
+
+/// The client has its response, but would hold its slot for ten seconds.
+#[tokio::test]
+async fn a_new_connection_evicts_a_refused_upload_that_goes_on() {
+    let app = quick_app().await;
+    let agent = Agent::start(app.address, &["--max-connections", "1", "--workers", "1"]);
+    let denied = json!({"name": "denied", "action": "Deny", "match": [{"paths": ["/denied"]}]});
+    agent.apply(&snapshot(1, &[policy("p", &[denied])])).await;
+    let (mut reads, mut writes) = agent.connect().await.into_split();
+    let upload = tokio::spawn(async move {
+        let head = b"POST /denied HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000000000\r\n\r\n";
+        writes.write_all(head).await.expect("sent");
+        while writes.write_all(&[0; 64 * 1024]).await.is_ok() {}
+    });
+    let mut start = [0; 12];
+    timeout(AT_ONCE, reads.read_exact(&mut start)).await.expect("before the timeout").expect("a response");
+    assert_eq!(&start, b"HTTP/1.1 403");
+    Idle::open(&agent, Kind::KeptAlive(IN_PLACE)).await.is_served().await;
+    assert_eq!(agent.metric(EVICTED).await, Some(1.0));
+    timeout(AT_ONCE, upload).await.expect("before the timeout").expect("no panic");
 }
