@@ -24,7 +24,7 @@ use super::garbled::InvalidResponse;
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// The maximum size of the head of an app's HTTP/1.1 response.
+/// The maximum size of the head of an app's HTTP/1.1 response, and of its trailers.
 pub(super) const MAX_ANSWER_BYTES: usize = 400 * 1024;
 
 /// The maximum number of fields of such a head. Envoy and HAProxy accept about 100. For each response, hyper writes to

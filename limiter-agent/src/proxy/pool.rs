@@ -69,6 +69,7 @@ impl Pool {
         let io = TokioIo::new(tokio::io::join(Turns::new(reader), writer));
         let (sender, connection) = http1::Builder::new()
             .max_headers(MAX_ANSWER_FIELDS)
+            .max_header_size(MAX_ANSWER_BYTES)
             .max_buf_size(MAX_ANSWER_BYTES)
             .handshake(io)
             .await

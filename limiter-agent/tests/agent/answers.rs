@@ -169,11 +169,13 @@ async fn the_head_of_a_response_is_limited_in_bytes_and_in_fields() {
     let app = raw_app(|path| {
         let (kind, count) = path[1..].split_once('/').expect("two parts");
         let count: usize = count.parse().expect("a number");
+        let head = |fields: &str| format!("HTTP/1.1 200 OK\r\n{fields}content-length: 2\r\n\r\n");
+        let long = |value: &str| format!("x-field-0: {value}\r\n");
         let fields = match kind {
             "fields" => fields(count).map(|name| format!("{name}: y\r\n")).collect(),
-            _ => format!("x-field-0: {}\r\n", "y".repeat(count)),
+            _ => long(&"y".repeat(count - head(&long("")).len())),
         };
-        vec![format!("HTTP/1.1 200 OK\r\n{fields}content-length: 2\r\n\r\nok")]
+        vec![format!("{}ok", head(&fields))]
     })
     .await;
     let agent = Agent::start(app, &["--upstream-http2", "never"]);
@@ -184,13 +186,32 @@ async fn the_head_of_a_response_is_limited_in_bytes_and_in_fields() {
             assert_eq!((heard.status, heard.fields), (200, count), "{way:?}");
             assert_eq!(heard.body.expect("a body"), "ok");
         }
-        for path in ["/fields/256", "/fields/30000", "/bytes/1000000"] {
+        for path in ["/fields/256", "/fields/30000", "/bytes/409601", "/bytes/1000000"] {
             let heard = way.get(&agent, path).await;
             assert_eq!(heard.status, 502, "{way:?} {path}");
             assert!(heard.body.expect("a body").contains("head is too large"), "{way:?} {path}");
         }
-        let heard = way.get(&agent, "/bytes/380000").await;
+        let heard = way.get(&agent, "/bytes/409600").await;
         assert_eq!((heard.status, heard.fields), (200, 1), "{way:?}");
+    }
+}
+
+/// The short path drops trailers, but must find the same end of the body.
+#[tokio::test]
+async fn the_trailers_of_a_response_are_limited_as_its_head() {
+    let app = raw_app(|path| {
+        let count: usize = path[1..].parse().expect("a number");
+        let trailers = |value: &str| format!("x-field-0: {value}\r\n\r\n");
+        let long = trailers(&"y".repeat(count - trailers("").len()));
+        vec![format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n{long}")]
+    })
+    .await;
+    let agent = Agent::start(app, &["--upstream-http2", "never"]);
+    for way in WAYS {
+        let heard = way.get(&agent, "/409599").await;
+        assert_eq!(heard.body.expect("a body"), "ok", "{way:?}");
+        let heard = way.get(&agent, "/409600").await;
+        assert!(heard.status == 200 && heard.body.is_err(), "{way:?}: {heard:?}");
     }
 }
 

@@ -3,13 +3,13 @@
 //!
 //! The decoder accepts exactly the bodies that hyper's client accepts, with the same limits on extensions and trailers.
 
-use crate::proxy::headers::MAX_ANSWER_FIELDS;
+use crate::proxy::headers::{MAX_ANSWER_BYTES, MAX_ANSWER_FIELDS};
 
 /// The maximum number of bytes of chunk extensions in one body.
 const MAX_EXTENSIONS: usize = 16 * 1024;
 
-/// The maximum number of bytes of trailers.
-const MAX_TRAILER_BYTES: usize = 16 * 1024;
+/// The empty line after the trailers, which counts as a part of them.
+const END: &[u8] = b"\r\n";
 
 /// The decoder state of one body.
 #[derive(Debug, Default)]
@@ -110,7 +110,7 @@ impl Chunks {
 
     fn trailer(&mut self, byte: u8, next: State) -> Result<State, InvalidChunk> {
         self.trailers.push(byte);
-        if self.trailers.len() >= MAX_TRAILER_BYTES { Err(InvalidChunk) } else { Ok(next) }
+        if self.trailers.len() + END.len() >= MAX_ANSWER_BYTES { Err(InvalidChunk) } else { Ok(next) }
     }
 
     fn end(&mut self) -> Result<State, InvalidChunk> {
@@ -118,7 +118,7 @@ impl Chunks {
             return Ok(State::End);
         }
         let mut trailers = std::mem::take(&mut self.trailers);
-        trailers.extend_from_slice(b"\r\n");
+        trailers.extend_from_slice(END);
         let mut room = [httparse::EMPTY_HEADER; MAX_ANSWER_FIELDS];
         match httparse::parse_headers(&trailers, &mut room) {
             Ok(httparse::Status::Complete(_)) => Ok(State::End),
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn invalid_chunks_end_the_body() {
         let extensions = format!("1;{}\r\n", "x".repeat(MAX_EXTENSIONS));
-        let trailers = format!("0\r\nx: {}\r\n\r\n", "y".repeat(MAX_TRAILER_BYTES));
+        let trailers = format!("0\r\nx: {}\r\n\r\n", "y".repeat(MAX_ANSWER_BYTES));
         for chunks in [
             "\r\n",
             "x\r\n",
