@@ -19,6 +19,8 @@ const SERVICE: &str = "rls";
 /// The addresses of an agent.
 const LISTEN: Setting = Setting { flag: "--listen", variable: "WEIR_LISTEN", default: "[::]:8480" };
 const UPSTREAM: Setting = Setting { flag: "--upstream", variable: "WEIR_UPSTREAM", default: "127.0.0.1:8080" };
+/// The most bytes of an address: a host name, and a port.
+const LONGEST_ADDRESS: usize = 260;
 /// The init container that redirects requests for the guarded port to the agent.
 const REDIRECT: &str = "weir-redirect";
 /// The annotation `allowed` of a Service that bypasses the agent intentionally.
@@ -54,7 +56,7 @@ pub struct Container {
     command: Vec<String>,
     #[serde(default)]
     args: Vec<String>,
-    #[serde(default, deserialize_with = "addresses")]
+    #[serde(default, deserialize_with = "short_variables")]
     env: Vec<Variable>,
     #[serde(default)]
     ports: Vec<ContainerPort>,
@@ -84,7 +86,7 @@ impl PodPorts {
         let named = |is_named: bool| all().filter(move |container| (container.name == AGENT) == is_named);
         let agent = named(true).chain(named(false)).find_map(|container| {
             let [listen, upstream] = container.addresses()?;
-            is_loopback(upstream).then_some((port(listen)?, port(upstream)?))
+            is_loopback(&upstream).then_some((port(&listen)?, port(&upstream)?))
         });
         let Some((agent, guarded)) = agent else { return Self::default() };
         // A Service looks in the containers first, and not in init containers that complete.
@@ -106,21 +108,30 @@ impl PodPorts {
 impl Container {
     /// Returns the addresses of an agent: on which it listens, and of the app. `None` if the container is no agent, or
     /// if another object contains an address.
-    fn addresses(&self) -> Option<[&str; 2]> {
+    fn addresses(&self) -> Option<[String; 2]> {
         let program = self.command.first().map(|program| program.rsplit('/').next().unwrap_or_default());
         let has_upstream = self.flag(UPSTREAM.flag).is_some() || self.variable(UPSTREAM.variable).is_some();
         // The rate limit service has no app.
         let is_service = self.command.iter().chain(&self.args).any(|word| word == SERVICE);
         let is_agent = !is_service && (has_upstream || self.name == AGENT || program == Some(AGENT));
-        is_agent.then_some([self.address(&LISTEN)?, self.address(&UPSTREAM)?])
+        if is_agent { Some([self.address(&LISTEN)?, self.address(&UPSTREAM)?]) } else { None }
     }
 
-    fn address(&self, setting: &Setting) -> Option<&str> {
-        match (self.flag(setting.flag), self.variable(setting.variable)) {
-            (Some(value), _) => Some(value),
-            (None, Some(variable)) => variable.value.as_deref(),
-            (None, None) => Some(setting.default),
-        }
+    fn address(&self, setting: &Setting) -> Option<String> {
+        let text = match (self.flag(setting.flag), self.variable(setting.variable)) {
+            (Some(value), _) => value,
+            (None, Some(variable)) => variable.value.as_deref()?,
+            (None, None) => setting.default,
+        };
+        self.expanded(text)
+    }
+
+    /// Returns a text with the values of variables in place of each `$(NAME)`, as the kubelet does.
+    fn expanded(&self, text: &str) -> Option<String> {
+        let Some((before, rest)) = text.split_once("$(") else { return Some(text.to_owned()) };
+        let (name, after) = rest.split_once(')')?;
+        let value = self.variable(name)?.value.as_deref()?;
+        Some(format!("{before}{value}{}", self.expanded(after)?))
     }
 
     /// Returns the variable of this name. The last one counts.
@@ -137,12 +148,12 @@ impl Container {
     }
 }
 
-/// Reads the variables with addresses. Others, such as a snapshot, can be large, and a page of a listing has hundreds of
-/// pods.
-fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Variable>, D::Error> {
-    struct Addresses;
+/// Reads the variables that can be a part of an address. Others, such as a snapshot, can be large, and a page of a listing
+/// has hundreds of pods.
+fn short_variables<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Variable>, D::Error> {
+    struct ShortVariables;
 
-    impl<'de> Visitor<'de> for Addresses {
+    impl<'de> Visitor<'de> for ShortVariables {
         type Value = Vec<Variable>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -152,7 +163,7 @@ fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Variable>
         fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
             let mut variables = Vec::new();
             while let Some(variable) = list.next_element::<Variable>()? {
-                if [LISTEN.variable, UPSTREAM.variable].contains(&variable.name.as_str()) {
+                if variable.value.as_ref().is_none_or(|value| value.len() <= LONGEST_ADDRESS) {
                     variables.push(variable);
                 }
             }
@@ -160,7 +171,7 @@ fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Variable>
         }
     }
 
-    deserializer.deserialize_seq(Addresses)
+    deserializer.deserialize_seq(ShortVariables)
 }
 
 fn port(address: &str) -> Option<u16> {

@@ -64,6 +64,19 @@ fn the_ports_of_agent_and_app_are_read_from_the_arguments() {
             json!({"name": "weir-agent", "env": [{"name": "WEIR_UPSTREAM", "valueFrom": {"configMapKeyRef": {}}}]}),
             (None, 0),
         ),
+        (
+            "references to variables",
+            json!({"name": "a", "args": ["--listen=:$(IN)", "--upstream=$(HOST):$(OUT)"], "env": [
+                {"name": "IN", "value": "9"}, {"name": "HOST", "value": "127.0.0.1"}, {"name": "OUT", "value": "81"}]}),
+            (Some(81), 9),
+        ),
+        (
+            "a reference in a variable",
+            json!({"name": "weir-agent", "env": [{"name": "OUT", "value": "81"},
+                {"name": "WEIR_UPSTREAM", "value": "[::1]:$(OUT)"}]}),
+            (Some(81), 8480),
+        ),
+        ("an unknown reference", json!({"name": "weir-agent", "args": ["--upstream=:$(OUT)"]}), (None, 0)),
         ("the rate limit service", json!({"name": "weir-agent", "args": ["rls", "--listen=:8081"]}), (None, 0)),
     ] {
         let pod_ports = pod_ports(json!([agent]), json!([]));
