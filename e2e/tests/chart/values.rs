@@ -595,11 +595,12 @@ fn values_at_their_bounds_are_accepted() -> Result<()> {
 /// A value that looks like YAML reaches the operator and the agent unchanged.
 #[test]
 fn arguments_keep_every_character() -> Result<()> {
-    let settings = ["rateLimitService.enabled=true", "identity.audience=a: 'b' \"c\" #d", "replicas=9"];
+    let settings = ["rateLimitService.enabled=true", "identity.audience=a: 'b' \"c\" #d $(HOME)", "replicas=9"];
     let objects = known(&render(&chart("weir")?, &settings)?)?;
     let mut deployments = objects.iter().filter(|it| it["kind"] == "Deployment");
-    let audience = "a: 'b' \"c\" #d";
-    let argument = json!(format!("--identity-audience={audience}"));
+    let audience = "a: 'b' \"c\" #d $(HOME)";
+    // The kubelet replaces two dollar signs by one.
+    let argument = json!(format!("--identity-audience={}", audience.replace('$', "$$")));
     let operator = deployments.clone().find(|it| it["metadata"]["name"] == "weir-operator").context("the operator")?;
     let args = &operator["spec"]["template"]["spec"]["containers"][0]["args"];
     ensure!(args.as_array().is_some_and(|args| args.contains(&argument)), "{args:#}");

@@ -220,7 +220,8 @@ impl Settings {
         args.extend(self.log_level.as_ref().map(|level| format!("--log-level={level}")));
         args.extend(self.max_connections.map(|most| format!("--max-connections={most}")));
         args.extend(self.keys.iter().flat_map(Keys::args));
-        args
+        // The kubelet expands $(NAME) in arguments, and replaces $$ by $.
+        args.into_iter().map(|arg| arg.replace('$', "$$")).collect()
     }
 }
 

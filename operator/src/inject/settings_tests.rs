@@ -205,6 +205,8 @@ fn a_pods_own_source_of_keys_replaces_the_clusters() {
     }
     let file = args(&[("weir.dev/agent-jwks-configmap", "own")]).unwrap();
     assert_eq!(file, "--jwks=/var/run/weir.dev/jwks/jwks.json");
+    let dollars = args(&[("weir.dev/agent-jwks-url", "https://b/$(HOME)$$")]).unwrap();
+    assert!(dollars.starts_with("--jwks-url=https://b/$$(HOME)$$$$ "), "the kubelet would change the URL: {dollars}");
 }
 
 #[test]
