@@ -187,8 +187,8 @@ impl Cli {
             Command::Run(arguments) => in_runtime(format, run_cluster(*arguments)),
             Command::Standalone(arguments) => in_runtime(format, run_standalone(arguments)),
             Command::Prove(arguments) => in_runtime(format, run_prove(arguments)),
-            Command::Pulled(arguments) => in_runtime(format, run_pulled(arguments)),
-            Command::Bypasses(arguments) => in_runtime(format, run_bypasses(arguments)),
+            Command::Pulled(arguments) => in_runtime(format, report(async move |client| arguments.run(client).await)),
+            Command::Bypasses(arguments) => in_runtime(format, report(async move |client| arguments.run(client).await)),
             Command::Import(import) => run_import(&import),
         }
     }
@@ -197,13 +197,9 @@ impl Cli {
 fn run_check(arguments: Check) -> ExitCode {
     let Check { files: paths, output, require_policies, recursive } = arguments;
     let answer = CheckOptions { paths, recursive, require_policies }.answer();
-    match io::stdout().lock().write_all(answer.render(output).as_bytes()) {
-        // A reader such as `head` can close the pipe early.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            eprintln!("weir-operator: cannot write the result: {error}");
-            return ExitCode::from(WRONG);
-        }
-        _ => {}
+    if let Err(error) = print(&answer.render(output)) {
+        eprintln!("weir-operator: cannot write the result: {error}");
+        return ExitCode::from(WRONG);
     }
     match answer.verdict() {
         Verdict::Good => ExitCode::SUCCESS,
@@ -212,14 +208,17 @@ fn run_check(arguments: Check) -> ExitCode {
     }
 }
 
+/// Writes to standard output. A reader such as `head` can close the pipe early.
+fn print(text: &str) -> io::Result<()> {
+    let written = io::stdout().lock().write_all(text.as_bytes());
+    written.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
+}
+
 fn run_import(import: &Import) -> ExitCode {
     let (code, messages) = match import.run() {
-        Imported::Policies(policies, notes) => match io::stdout().lock().write_all(policies.as_bytes()) {
-            // A reader such as `head` can close the pipe early.
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                (WRONG, vec![format!("cannot write the policies: {error}")])
-            }
-            _ => (0, notes),
+        Imported::Policies(policies, notes) => match print(&policies) {
+            Err(error) => (WRONG, vec![format!("cannot write the policies: {error}")]),
+            Ok(()) => (0, notes),
         },
         Imported::Refused(faults) => (FAILED, faults),
         Imported::Unreadable(files) => (WRONG, files),
@@ -327,27 +326,19 @@ fn name(instance: &str, pod_uid: Option<String>) -> String {
     format!("{instance}_{}", unique.unwrap_or_else(|| format!("{:016x}", rand::random::<u64>())))
 }
 
-async fn connect() -> Result<kube::Client, Failed> {
-    kube::Client::try_default().await.context("found no usable kubeconfig and no service account").or_exit(WRONG)
+/// Connects to the cluster, runs a command, and prints its summary.
+async fn report(run: impl AsyncFnOnce(kube::Client) -> anyhow::Result<String>) -> Result<(), Failed> {
+    let client = kube::Client::try_default()
+        .await
+        .context("found no usable kubeconfig and no service account")
+        .or_exit(WRONG)?;
+    println!("{}", run(client).await.or_exit(FAILED)?);
+    Ok(())
 }
 
 async fn run_prove(arguments: Prove) -> Result<(), Failed> {
     arguments.check().or_exit(WRONG)?;
-    let seen = arguments.run(connect().await?).await.or_exit(FAILED)?;
-    println!("{seen}");
-    Ok(())
-}
-
-async fn run_pulled(arguments: Pulled) -> Result<(), Failed> {
-    let seen = arguments.run(connect().await?).await.or_exit(FAILED)?;
-    println!("{seen}");
-    Ok(())
-}
-
-async fn run_bypasses(arguments: Bypasses) -> Result<(), Failed> {
-    let seen = arguments.run(connect().await?).await.or_exit(FAILED)?;
-    println!("{seen}");
-    Ok(())
+    report(async move |client| arguments.run(client).await).await
 }
 
 async fn run_standalone(arguments: Standalone) -> Result<(), Failed> {

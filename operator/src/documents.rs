@@ -256,4 +256,4 @@ fn judge(key: Option<&ObjectKey>, value: &Value) -> Result<Arc<RateLimitPolicySp
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

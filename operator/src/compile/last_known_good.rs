@@ -80,14 +80,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::{
-        super::{Compiled, Compiler},
+        super::{Compiled, Compiler, tests::key},
         *,
     };
-    use crate::world::{DirtySet, ObjectKey, World};
-
-    fn key() -> ObjectKey {
-        ObjectKey::new("shop", "checkout")
-    }
+    use crate::world::{DirtySet, World};
 
     fn rule(requests: u32) -> Value {
         json!({"name": "all", "limits": [{"name": "a", "requests": requests, "per": "1s"}]})

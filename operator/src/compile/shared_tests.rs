@@ -7,6 +7,7 @@ use weir_wire::{OnStoreLoss, StoreBackend, Topology};
 
 use super::{
     shared::{rounded, stamp},
+    tests::key,
     *,
 };
 use crate::{
@@ -15,10 +16,6 @@ use crate::{
 };
 
 const STORE: &str = "spec.rules[0].shared.storeRef.name";
-
-fn key() -> ObjectKey {
-    ObjectKey::new("shop", "checkout")
-}
 
 fn store_key_of(name: &str) -> ObjectKey {
     ObjectKey::new("shop", name)

@@ -10,7 +10,7 @@ fn spec(rules: &Value) -> RateLimitPolicySpec {
     serde_json::from_value(json!({"selector": {"matchLabels": {"app": "web"}}, "rules": rules})).unwrap()
 }
 
-fn key() -> ObjectKey {
+pub(super) fn key() -> ObjectKey {
     ObjectKey::new("shop", "checkout")
 }
 

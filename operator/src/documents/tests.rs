@@ -1,10 +1,17 @@
 use super::*;
 
-fn policy(name: &str, requests: &str) -> String {
+pub(crate) fn policy(name: &str, requests: &str) -> String {
     format!(
         "apiVersion: weir.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: {name}, namespace: shop}}\n\
          spec:\n  selector: {{matchLabels: {{app: web}}}}\n  rules:\n  - name: all\n    limits:\n    \
          - {{name: a, requests: {requests}, per: 1s}}\n"
+    )
+}
+
+pub(crate) fn store(name: &str, server: &str) -> String {
+    format!(
+        "apiVersion: weir.dev/v1alpha1\nkind: RateLimitStore\nmetadata: {{name: {name}, namespace: shop}}\n\
+         spec: {{memcached: {{servers: [\"{server}\"]}}}}\n"
     )
 }
 
@@ -65,12 +72,6 @@ fn only_a_text_without_documents_is_empty() {
 
 #[test]
 fn stores_are_found_next_to_policies_and_checked_like_them() {
-    let store = |name: &str, server: &str| {
-        format!(
-            "apiVersion: weir.dev/v1alpha1\nkind: RateLimitStore\nmetadata: {{name: {name}, namespace: shop}}\n\
-             spec: {{memcached: {{servers: [\"{server}\"]}}}}\n"
-        )
-    };
     let good = format!("{}---\n{}", store("s", "m:1"), policy("p", "5"));
     let text = read(&good);
     assert_eq!(text.stores.keys().collect::<Vec<_>>(), [&ObjectKey::new("shop", "s")]);

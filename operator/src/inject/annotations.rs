@@ -8,7 +8,7 @@ use super::{
     ports::{PROXY_PORT, TELEMETRY_PORT},
     quantity::{LEAST_MEMORY, Quantity, least_memory},
     settings::{self, Settings},
-    values::shown,
+    values::{Of, shown},
 };
 use crate::labels::{CONTROL_ANNOTATION, CONTROL_PORT_ANNOTATION, INJECT, NOT_INJECTED};
 
@@ -107,38 +107,39 @@ impl PodSettings {
         settings: &Settings,
         misnamed: impl FnOnce(&PortName) -> Option<String>,
     ) -> Result<(Self, Vec<String>), String> {
-        let mut reader = Reader { annotations, faults: Vec::new() };
-        let port = reader.value(PORT, "the name or the number (1 to 65535) of a container port", |text| {
+        let mut faults = Vec::new();
+        let mut of = Of { annotations, faults: &mut faults };
+        let port = of.value(PORT, "the name or the number (1 to 65535) of a container port", |text| {
             let number = text.bytes().all(|byte| byte.is_ascii_digit());
             if number { port_number(text).map(PortName::Number) } else { Some(PortName::Name(text.to_owned())) }
         });
-        reader.faults.extend(port.as_ref().and_then(misnamed));
-        let redirect = reader.value(REDIRECT, "enabled or disabled", |text| match text {
+        of.faults.extend(port.as_ref().and_then(misnamed));
+        let redirect = of.value(REDIRECT, "enabled or disabled", |text| match text {
             "enabled" => Some(true),
             "disabled" => Some(false),
             _ => None,
         });
-        let image = reader.value(IMAGE, "an image such as registry.example/weir/agent:0.1.0", |text| {
+        let image = of.value(IMAGE, "an image such as registry.example/weir/agent:0.1.0", |text| {
             (!text.is_empty() && !text.contains(char::is_whitespace)).then(|| text.to_owned())
         });
         let free = format!("a number from 1 to 65535, but not {PROXY_PORT} or {TELEMETRY_PORT}, which the agent uses");
-        let control_port = reader.value(CONTROL_PORT_ANNOTATION, &free, |text| {
+        let control_port = of.value(CONTROL_PORT_ANNOTATION, &free, |text| {
             port_number(text).filter(|port| ![PROXY_PORT, TELEMETRY_PORT].contains(port))
         });
         let plaintext =
-            reader.value(CONTROL_ANNOTATION, "plaintext, or absent", |text| (text == "plaintext").then_some(true));
-        let cpu = reader.bounds(CPU_REQUEST, CPU_LIMIT, "a quantity of CPU such as 100m");
-        let memory = reader.bounds(MEMORY_REQUEST, MEMORY_LIMIT, "a quantity of memory such as 64Mi");
+            of.value(CONTROL_ANNOTATION, "plaintext, or absent", |text| (text == "plaintext").then_some(true));
+        let cpu = bounds(&mut of, CPU_REQUEST, CPU_LIMIT, "a quantity of CPU such as 100m");
+        let memory = bounds(&mut of, MEMORY_REQUEST, MEMORY_LIMIT, "a quantity of memory such as 64Mi");
         if let Some(limit) = memory.limit.as_ref().filter(|limit| limit.value() < LEAST_MEMORY) {
             let least = least_memory();
-            reader.faults.push(format!(
+            of.faults.push(format!(
                 "annotation {MEMORY_LIMIT} is {:?}: it must be {least} or more, because the agent needs that",
                 shown(limit.text())
             ));
         }
-        let settings = settings.overridden(annotations, &mut reader.faults);
-        if !reader.faults.is_empty() {
-            return Err(reader.faults.join("; "));
+        let settings = settings.overridden(annotations, of.faults);
+        if !faults.is_empty() {
+            return Err(faults.join("; "));
         }
         let storage = defaults.storage.clone();
         let resources = Resources { cpu: cpu.or(&defaults.cpu), memory: memory.or(&defaults.memory), storage };
@@ -165,34 +166,18 @@ impl PodSettings {
     }
 }
 
-struct Reader<'a> {
-    annotations: &'a BTreeMap<String, String>,
-    faults: Vec<String>,
-}
-
-impl Reader<'_> {
-    fn value<T>(&mut self, name: &str, expected: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
-        let text = self.annotations.get(name)?;
-        let value = parse(text);
-        if value.is_none() {
-            self.faults.push(format!("annotation {name} is {:?}: it must be {expected}", shown(text)));
-        }
-        value
+fn bounds(of: &mut Of<'_, '_>, request: &str, limit: &str, expected: &str) -> Bounds {
+    let bounds = Bounds {
+        request: of.value(request, expected, |text| text.parse().ok()),
+        limit: of.value(limit, expected, |text| text.parse().ok()),
+    };
+    if let Bounds { request: Some(asked), limit: Some(most) } = &bounds
+        && asked.exceeds(most)
+    {
+        let (asked, most) = (asked.text(), most.text());
+        of.faults.push(format!("annotation {request} is {asked:?}: it must not be more than {limit}, {most:?}"));
     }
-
-    fn bounds(&mut self, request: &str, limit: &str, expected: &str) -> Bounds {
-        let bounds = Bounds {
-            request: self.value(request, expected, |text| text.parse().ok()),
-            limit: self.value(limit, expected, |text| text.parse().ok()),
-        };
-        if let Bounds { request: Some(asked), limit: Some(most) } = &bounds
-            && asked.exceeds(most)
-        {
-            let (asked, most) = (asked.text(), most.text());
-            self.faults.push(format!("annotation {request} is {asked:?}: it must not be more than {limit}, {most:?}"));
-        }
-        bounds
-    }
+    bounds
 }
 
 fn port_number(text: &str) -> Option<u16> {

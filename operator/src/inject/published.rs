@@ -5,7 +5,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use k8s_openapi::api::{admissionregistration::v1::MutatingWebhookConfiguration, core::v1::Secret};
 use serde_json::{Value, json};
 
-use crate::authority::{Authorities, DAY, HOUR, InvalidAuthorities, Terms, secret};
+use crate::authority::{Authorities, DAY, HOUR, Terms, secret};
 
 const TOKEN: &str = "token";
 
@@ -13,11 +13,6 @@ const TOKEN: &str = "token";
 /// configuration.
 pub(super) const TERMS: Terms =
     Terms { subject: "weir-operator webhook", lives: 365 * DAY, overlap: 120 * DAY, published_for: HOUR };
-
-/// Reads the valid authorities of a Secret, and returns the fault if the Secret has anything else.
-pub(super) fn authorities(secret: &Secret) -> (Authorities, Result<(), InvalidAuthorities>) {
-    secret::authorities(TERMS, secret)
-}
 
 /// Returns the token of a Secret; empty if there is none, or if it cannot be a part of a path.
 pub(super) fn token(secret: &Secret) -> String {

@@ -64,7 +64,7 @@ fn a_secret_keeps_what_was_put_into_it() {
     assert_eq!(written["metadata"], json!({"name": "s", "resourceVersion": "7"}));
     let full: Secret = serde_json::from_value(written).unwrap();
     assert_eq!(token(&full), "secret");
-    assert_eq!(super::authorities(&full).0.certificates(), authorities.certificates());
+    assert_eq!(secret::authorities(TERMS, &full).0.certificates(), authorities.certificates());
     assert_ne!(fresh_token(), fresh_token());
     assert_eq!(fresh_token().len(), 64);
 }

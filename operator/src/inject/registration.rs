@@ -26,13 +26,13 @@ use super::{
     files::{Files, FilesError},
     flags::InjectFlags,
     pod::ClusterSettings,
-    published::{authorities, fresh_token, names, registered, secret_with, token},
+    published::{TERMS, fresh_token, names, registered, secret_with, token},
     quota::QuotaSource,
     server::{self, Reviewer, Serving, path},
     sidecar::Images,
 };
 use crate::{
-    authority::{Authorities, DAY, Order, Signer, renewal::Renewal},
+    authority::{Authorities, DAY, Order, Signer, renewal::Renewal, secret},
     clock,
     identity::Directions,
     log_once::LogOnce,
@@ -203,7 +203,7 @@ impl Registration {
         let secret = secret.as_ref().ok_or_else(|| missing("Secret", &self.secret_name))?;
         let webhook = webhook.as_ref().ok_or_else(|| missing("MutatingWebhookConfiguration", &self.webhook_name))?;
 
-        let (authorities, outcome) = authorities(secret);
+        let (authorities, outcome) = secret::authorities(TERMS, secret);
         if let Some(error) = self.faults.changed(outcome) {
             tracing::error!(secret = self.secret_name, error, "ignoring an invalid authority in the Secret");
         }

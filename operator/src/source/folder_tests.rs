@@ -1,18 +1,11 @@
 use super::*;
 use crate::{
     compile::Compiler,
+    documents::tests::{policy, store},
     world::{DirtySet, World},
 };
 
 const TIME: Timestamp = Timestamp::constant(1_800_000_000, 0);
-
-fn policy(name: &str, requests: &str) -> String {
-    format!(
-        "apiVersion: weir.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: {name}, namespace: shop}}\n\
-         spec:\n  selector: {{matchLabels: {{app: web}}}}\n  rules:\n  - name: all\n    limits:\n    \
-         - {{name: a, requests: {requests}, per: 1s}}\n"
-    )
-}
 
 fn listing(files: &[(&str, &str)]) -> Listing {
     files.iter().map(|&(name, text)| (name.into(), Ok(text.into()))).collect()
@@ -68,13 +61,6 @@ async fn a_file_that_is_replaced_or_truncated_for_a_moment_loses_nothing() {
         let outcome = folder.absorb(now + CONFIRM / 2, TIME, listing(&[("a.yaml", &text)]));
         assert!(outcome.changes.is_empty() && outcome.look_again.is_none(), "{moment:?}: {outcome:?}");
     }
-}
-
-fn store(name: &str, server: &str) -> String {
-    format!(
-        "apiVersion: weir.dev/v1alpha1\nkind: RateLimitStore\nmetadata: {{name: {name}, namespace: shop}}\n\
-         spec: {{memcached: {{servers: [\"{server}\"]}}}}\n"
-    )
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,7 +10,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
 use kube::{api::DynamicObject, core::Selector};
-use weir_api::{RateLimitPolicySpec, RateLimitPolicyStatus, RateLimitStoreSpec};
+use serde::de::DeserializeOwned;
 
 use super::pod::Pod;
 use crate::{
@@ -25,13 +25,7 @@ const DEFAULT_CONTROL_PORT: u16 = 8481;
 /// Converts a policy. If this program cannot read its spec, it is still a policy, and its last good rules stay in
 /// force.
 pub(super) fn policy(key: ObjectKey, mut object: DynamicObject) -> Change {
-    let spec = object.data.get_mut("spec").map(serde_json::Value::take).unwrap_or_default();
-    let spec: Result<RateLimitPolicySpec, _> = serde_path_to_error::deserialize(spec);
-    let spec = spec.map(Arc::new).map_err(|error| {
-        let path = error.path().to_string();
-        vec![Fault { path: format!("spec.{path}"), message: error.into_inner().to_string() }]
-    });
-    let status = take_status(&mut object);
+    let (spec, status) = (take_spec(&mut object), take_status(&mut object));
     let policy = Policy {
         uid: object.metadata.uid.unwrap_or_default(),
         generation: object.metadata.generation.unwrap_or_default(),
@@ -45,13 +39,7 @@ pub(super) fn policy(key: ObjectKey, mut object: DynamicObject) -> Change {
 
 /// Converts a store. If this program cannot read its spec, it is still a store.
 pub(super) fn store(key: ObjectKey, mut object: DynamicObject) -> Change {
-    let spec = object.data.get_mut("spec").map(serde_json::Value::take).unwrap_or_default();
-    let spec: Result<RateLimitStoreSpec, _> = serde_path_to_error::deserialize(spec);
-    let spec = spec.map(Arc::new).map_err(|error| {
-        vec![Fault { path: format!("spec.{}", error.path()), message: error.into_inner().to_string() }]
-    });
-    let status = object.data.get_mut("status").map(serde_json::Value::take);
-    let status = status.and_then(|status| serde_json::from_value(status).ok()).map(Box::new);
+    let (spec, status) = (take_spec(&mut object), take_status(&mut object));
     let store = Store {
         uid: object.metadata.uid.unwrap_or_default(),
         generation: object.metadata.generation.unwrap_or_default(),
@@ -60,8 +48,15 @@ pub(super) fn store(key: ObjectKey, mut object: DynamicObject) -> Change {
     Change::Store(key, Some((store, status)))
 }
 
-/// Returns a policy's status. A status of another version may be unreadable, and counts as absent.
-pub(crate) fn take_status(object: &mut DynamicObject) -> Option<Box<RateLimitPolicyStatus>> {
+fn take_spec<T: DeserializeOwned>(object: &mut DynamicObject) -> Result<Arc<T>, Vec<Fault>> {
+    let spec = object.data.get_mut("spec").map(serde_json::Value::take).unwrap_or_default();
+    serde_path_to_error::deserialize(spec).map(Arc::new).map_err(|error| {
+        vec![Fault { path: format!("spec.{}", error.path()), message: error.into_inner().to_string() }]
+    })
+}
+
+/// Returns the status of an object. A status of another version may be unreadable, and counts as absent.
+pub(crate) fn take_status<T: DeserializeOwned>(object: &mut DynamicObject) -> Option<Box<T>> {
     let status = object.data.get_mut("status").map(serde_json::Value::take)?;
     serde_json::from_value(status).ok().map(Box::new)
 }
