@@ -90,22 +90,22 @@ async fn a_request_of_an_evicted_key_asks_about_its_ban() {
     let program = SharedLimiter::new(world.client_while(&is_there), SharedRule { most_keys: 1, ..banning(1, 1_000) });
     let other = SharedLimiter::new(world.client(), banning(1, 1_000));
     let known = Duration::from_millis(100);
-    let evict = || drop(program.claim(8, 0, 1, Duration::ZERO));
-    program.start_ban(KEY, 0);
+    let evict = || drop(program.claim(8, 1, Duration::ZERO));
+    program.start_ban(KEY);
     tokio::time::sleep(known).await;
     evict();
-    assert!(!program.is_lifted(KEY, 0, known) && program.must_ask_about_ban(KEY));
+    assert!(!program.is_lifted(KEY, known) && program.must_ask_about_ban(KEY));
     assert!(is_banned(&program).await.is_some_and(|rest| rest <= LENGTH - known), "the ban is in force");
     evict();
     is_there.store(false, Relaxed);
     program.client().forget_backend();
-    assert!(!program.is_lifted(KEY, 0, known));
+    assert!(!program.is_lifted(KEY, known));
     assert!(is_banned(&program).await.is_some(), "the store does not answer");
     is_there.store(true, Relaxed);
-    assert_eq!(other.lift_ban(KEY, 0).await, Ok(true));
+    assert_eq!(other.lift_ban(KEY).await, Ok(true));
     tokio::time::sleep(Duration::from_secs(2)).await;
     evict();
-    assert!(!program.is_lifted(KEY, 0, known) && program.must_ask_about_ban(KEY));
+    assert!(!program.is_lifted(KEY, known) && program.must_ask_about_ban(KEY));
     assert_eq!(is_banned(&program).await, None, "the ban was lifted");
 }
 
