@@ -4,6 +4,7 @@ use std::{future::pending, pin::Pin, sync::Arc};
 
 use tokio::{
     sync::{OwnedSemaphorePermit, watch},
+    task::yield_now,
     time::{Instant, sleep_until},
 };
 use weir_channel::{ToAgent, ToOperator};
@@ -21,6 +22,9 @@ use crate::{clock, fleet::Presence, metrics::Contest, plan::Content, world::Obje
 /// each of them.
 type InProgress<T> = Option<Pin<Box<dyn Future<Output = T> + Send>>>;
 
+/// The number of messages after which other events come first: an agent can send messages without a pause.
+const MOST_IN_ROW: u32 = 64;
+
 pub(super) struct Task {
     shared: Arc<LinkContext>,
     pod: ObjectKey,
@@ -29,6 +33,8 @@ pub(super) struct Task {
     wanted: watch::Receiver<Arc<Content>>,
     machine: LinkMachine,
     connection: Option<Connection>,
+    /// The number of messages since other events were looked for.
+    in_row: u32,
     /// The agent's presence at the counter of scope Fleet, while there is a connection.
     presence: Option<Presence>,
     dialing: InProgress<Result<Dialed, ContactError>>,
@@ -54,7 +60,7 @@ impl Task {
         let content = wanted.borrow_and_update().clone();
         let machine = LinkMachine::new(shared.timing, content, clock::now(), rand::random());
         let (connection, presence, dialing, acquiring, permit, contest) = (None, None, None, None, None, None);
-        let is_retired = false;
+        let (is_retired, in_row) = (false, 0);
         Self {
             shared,
             pod,
@@ -63,6 +69,7 @@ impl Task {
             wanted,
             machine,
             connection,
+            in_row,
             presence,
             dialing,
             acquiring,
@@ -84,10 +91,9 @@ impl Task {
     async fn next(&mut self) -> Result<LinkEvent, Over> {
         let due = self.machine.due();
         Ok(tokio::select! {
-            // Messages cause nearly all wake-ups, and they must be handled before their deadline is checked. Their
-            // number is bounded, so the other branches are not starved.
+            // Messages cause nearly all wake-ups, and they must be handled before their deadline is checked.
             biased;
-            received = receive(&mut self.connection) => match received {
+            received = receive(&mut self.connection, &mut self.in_row) => match received {
                 Ok(message) => LinkEvent::Received(message),
                 Err(error) => {
                     self.close();
@@ -249,12 +255,17 @@ impl Task {
     }
 }
 
-/// Returns the next message from the connection. Without a connection, it waits forever.
-async fn receive(connection: &mut Option<Connection>) -> Result<ToOperator, ContactError> {
-    match connection {
-        Some(connection) => connection.next().await,
-        None => pending().await,
+/// Returns the next message from the connection. Without a connection, it waits forever. After many messages in a row,
+/// it waits until the caller has polled its other branches.
+async fn receive(connection: &mut Option<Connection>, in_row: &mut u32) -> Result<ToOperator, ContactError> {
+    let Some(connection) = connection else { return pending().await };
+    if *in_row >= MOST_IN_ROW {
+        *in_row = 0;
+        yield_now().await;
     }
+    let received = connection.next().await;
+    *in_row += 1;
+    received
 }
 
 /// Returns the next wanted content. `None` if the engine has ended the link.

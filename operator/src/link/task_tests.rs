@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use tokio::{net::TcpListener, time::timeout};
+use bytes::BufMut;
+use tokio::{io::AsyncWriteExt, net::TcpListener, time::timeout};
 use weir_channel::{ToAgent, ToOperator};
 use weir_wire::{Answer, ApplyReply, Goodbye, LevelsSent, Outcome, Question, Snapshot, SnapshotInForce};
 
@@ -142,6 +143,41 @@ async fn a_call_waits_for_a_permit() {
     timeout(LONG, listener.accept()).await.expect("the link must dial with the free permit").unwrap();
 }
 
+/// A broken agent must not keep its pod from getting new rules.
+#[tokio::test]
+async fn a_flood_of_messages_does_not_hold_back_new_content() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let pod = pod("web");
+    let dial = Dial::new(&format!("http://{}", listener.local_addr().unwrap()), pod.clone(), None);
+    let greets = async {
+        let mut stream = listener.accept().await.unwrap().0;
+        stream.write_all_buf(&mut status(None).frame().unwrap().into_buf()).await.unwrap();
+        stream
+    };
+    let (dialed, mut agent) = tokio::join!(dial.clone().connect(LONG), greets);
+    let (want, wanted) = watch::channel(content());
+    let context = Arc::new(shared(Timing::default(), observations().0));
+    let mut task = Task::new(context, pod.key, pod.uid, dial, wanted);
+    task.connection = Some(dialed.unwrap().connection);
+    let mut flood = Vec::new();
+    for _ in 0..1000 {
+        flood.put(ToOperator::Unchanged.frame().unwrap().into_buf());
+    }
+    agent.write_all(&flood).await.unwrap();
+    let mut next = async || task.next().await.unwrap_or_else(|Over| panic!("the engine has not ended"));
+    while !matches!(next().await, LinkEvent::Received(_)) {}
+    want.send(content()).unwrap();
+    let mut messages = 0;
+    loop {
+        match next().await {
+            LinkEvent::Wanted(_) => break,
+            LinkEvent::Received(_) => messages += 1,
+            _ => {}
+        }
+    }
+    assert!(messages <= MOST_IN_ROW, "the content waited for {messages} messages");
+}
+
 fn question(id: u64, owed: u64) -> Question {
     Question {
         id,
@@ -216,7 +252,7 @@ async fn questions_are_answered_once_the_share_of_the_agent_is_over() {
     drop(served);
     let ended = async {
         while !task.is_finished() {
-            tokio::task::yield_now().await;
+            yield_now().await;
         }
     };
     timeout(LONG, ended).await.expect("the task ends with the channel");
