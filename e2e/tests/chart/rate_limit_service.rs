@@ -183,16 +183,27 @@ fn the_files_of_tls_are_mounted_and_the_service_names_its_protocol() -> Result<(
     Ok(())
 }
 
+/// Proxies lose the limits for a moment if they still ask a pod that no longer answers.
 #[test]
-fn a_stopping_pod_has_time_for_its_hook_and_its_drain() -> Result<()> {
-    for drain in [0, 45] {
-        let pod = template_of(&release(&[&format!("rateLimitService.drainSeconds={drain}")])?)?["spec"].clone();
-        let hook = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"].to_string();
-        ensure!(hook.contains("--wait=5s"), "{hook}");
-        // The drain counts from the hook, which takes 5 s.
-        ensure!(flag(&args(&pod["containers"][0]), "--drain") == Some(format!("{}s", drain + 5)), "{pod}");
-        let grace = pod["terminationGracePeriodSeconds"].as_u64();
-        ensure!(grace.is_some_and(|grace| grace > drain + 5), "{grace:?} for a drain of {drain}");
+fn a_stopping_pod_answers_until_proxies_have_left_it_and_then_drains() -> Result<()> {
+    // Envoy asks for the addresses of a headless Service every 5 s, and DNS servers keep an answer for up to 30 s.
+    for (headless, least) in [(false, 5), (true, 5 + 30 + 1)] {
+        for drain in [0, 45] {
+            let settings = [
+                &format!("rateLimitService.service.headless={headless}"),
+                &format!("rateLimitService.drainSeconds={drain}"),
+            ];
+            let pod = template_of(&release(&settings.map(String::as_str))?)?["spec"].clone();
+            let hook = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][3].clone();
+            let seconds = |text: &str| text.trim_end_matches('s').parse::<u64>();
+            let wait = seconds(hook.as_str().and_then(|it| it.strip_prefix("--wait=")).context("no wait")?)?;
+            ensure!(wait >= least, "{hook}");
+            // The drain counts from the hook.
+            let drains = seconds(&flag(&args(&pod["containers"][0]), "--drain").context("no drain")?)?;
+            ensure!(drains == wait + drain, "{drains}");
+            let grace = pod["terminationGracePeriodSeconds"].as_u64();
+            ensure!(grace.is_some_and(|grace| grace > drains), "{grace:?} for a drain of {drains}");
+        }
     }
     Ok(())
 }
