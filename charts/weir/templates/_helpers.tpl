@@ -59,6 +59,42 @@ fullnameOverride. */}}
 {{- end -}}
 {{- end -}}
 
+{{/* The 32 hexadecimal digits of an IPv6 address. Empty if the text is none. */}}
+{{- define "weir.ipv6Digits" -}}
+{{- $text := lower . -}}
+{{- /* The last 32 bits can be written as IPv4. */ -}}
+{{- $last := splitList ":" $text | last -}}
+{{- if regexMatch (printf "^%s$" (include "weir.ipv4Pattern" .)) $last -}}
+{{- $bytes := splitList "." $last -}}
+{{- $hex := printf "%02x%02x:%02x%02x" (index $bytes 0 | atoi) (index $bytes 1 | atoi) (index $bytes 2 | atoi) (index $bytes 3 | atoi) -}}
+{{- $text = printf "%s%s" (trimSuffix $last $text) $hex -}}
+{{- end -}}
+{{- /* Two colons stand for one or more groups of zeros. */ -}}
+{{- $parts := list -}}
+{{- $count := 0 -}}
+{{- $valid := true -}}
+{{- range splitList "::" $text -}}
+{{- $digits := "" -}}
+{{- if . -}}
+{{- range splitList ":" . -}}
+{{- $valid = and $valid (regexMatch "^[0-9a-f]{1,4}$" .) -}}
+{{- $digits = printf "%s%s%s" $digits (repeat (max 0 (sub 4 (len .)) | int) "0") . -}}
+{{- $count = add $count 1 -}}
+{{- end -}}
+{{- end -}}
+{{- $parts = append $parts $digits -}}
+{{- end -}}
+{{- if and $valid (or (and (eq (len $parts) 1) (eq (int $count) 8)) (and (eq (len $parts) 2) (lt (int $count) 8))) -}}
+{{- join (repeat (sub 8 $count | mul 4 | int) "0") $parts -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A regular expression for IPv4 addresses. */}}
+{{- define "weir.ipv4Pattern" -}}
+{{- $byte := "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])" -}}
+{{- printf "%s([.]%s){3}" $byte $byte -}}
+{{- end -}}
+
 {{/* The labels by which the Deployment selects its pods. They must never change between versions of the chart. */}}
 {{- define "weir.selectorLabels" -}}
 app.kubernetes.io/name: weir

@@ -404,6 +404,13 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
             &["rateLimitService.service.headless=true", "rateLimitService.service.port=80"],
             "rateLimitService.service.port 80: the pods of a headless Service listen on this port",
         ),
+        (
+            &[
+                "injection.agent.securityContext.seccompProfile.type=Localhost",
+                "injection.agent.securityContext.seccompProfile.localhostProfile=a/../b.json",
+            ],
+            "injection.agent.securityContext.seccompProfile.localhostProfile a/../b.json contains ..: write the path",
+        ),
         (&["injection.agent.securityContext.seccompProfile.type=Localhost"], "missing property 'localhostProfile'"),
         (&["injection.agent.env[0].name=A\\=B"], "'A=B' does not match pattern"),
         (
@@ -418,6 +425,59 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
             ],
             "injection.agent.env: A has value and valueFrom: remove one",
         ),
+        (
+            &["injection.agent.env[0].name=A", "injection.agent.env[0].valueFrom.secretKeyRef.nam=b"],
+            "'nam' not allowed",
+        ),
+        (
+            &[
+                "injection.agent.env[0].name=A",
+                "injection.agent.env[0].valueFrom.secretKeyRef.name=My_Secret",
+                "injection.agent.env[0].valueFrom.secretKeyRef.key=k",
+            ],
+            "valueFrom.secretKeyRef of A has the name \"My_Secret\", which no object can have: use lower-case letters",
+        ),
+        (
+            &[
+                "injection.agent.env[0].name=A",
+                "injection.agent.env[0].valueFrom.configMapKeyRef.name=a..b",
+                "injection.agent.env[0].valueFrom.configMapKeyRef.key=k",
+            ],
+            "valueFrom.configMapKeyRef of A has the name \"a..b\"",
+        ),
+        (
+            &[
+                "injection.agent.env[0].name=A",
+                "injection.agent.env[0].valueFrom.configMapKeyRef.name=a",
+                "injection.agent.env[0].valueFrom.configMapKeyRef.key=..k",
+            ],
+            "valueFrom.configMapKeyRef of A has the key \"..k\", which no object can have: use letters",
+        ),
+        (
+            &[
+                "injection.agent.env[0].name=A",
+                "injection.agent.env[0].valueFrom.fieldRef.fieldPath=metadata.labels['']",
+            ],
+            "valueFrom.fieldRef of A has the fieldPath \"metadata.labels['']\": use the path of a name",
+        ),
+        (
+            &["injection.agent.env[0].name=A", "injection.agent.env[0].valueFrom.resourceFieldRef.resource=cpu"],
+            "valueFrom.resourceFieldRef of A has the resource \"cpu\": use limits or requests",
+        ),
+        (
+            &[
+                "injection.agent.env[0].name=A",
+                "injection.agent.env[0].valueFrom.resourceFieldRef.resource=limits.cpu",
+                "injection.agent.env[0].valueFrom.resourceFieldRef.divisor=1",
+            ],
+            "valueFrom.resourceFieldRef of A has the number 1 as divisor: write it in quotes",
+        ),
+        (&["imagePullSecrets[0].name=My_Secret"], "at '/imagePullSecrets/0/name': 'My_Secret' does not match"),
+        (&["identity.existingSecret=a..b"], "at '/identity/existingSecret': 'a..b' does not match"),
+        (&["priorityClassName=High"], "at '/priorityClassName': 'High' does not match"),
+        (&["injection.certManager.issuerRef.name=My_Issuer"], "at '/injection/certManager/issuerRef/name'"),
+        (&["injection.agent.jwks.configMap=a-/k"], "at '/injection/agent/jwks/configMap': 'a-/k' does not match"),
+        (&["injection.agent.jwks.configMap=a/..k"], "at '/injection/agent/jwks/configMap': 'a/..k' does not match"),
         (
             &["rateLimitService.service.headless=true", "rateLimitService.service.port=8482"],
             "rateLimitService.service.port 8482: the pods of a headless Service listen on this port",
@@ -467,6 +527,18 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
         (
             &["networkPolicy.enabled=true", "networkPolicy.metricsFrom[0].ipBlock.cidr=0.0.0.1/0"],
             "networkPolicy.metricsFrom.ipBlock: 0.0.0.1/0 has bits after its prefix: write 0.0.0.0/0",
+        ),
+        (
+            &["networkPolicy.enabled=true", "networkPolicy.apiServer.cidrs={fd00::1/64}"],
+            "networkPolicy.apiServer.cidrs: fd00::1/64 has bits after its prefix: set these bits to zero, or write fd00::1/128",
+        ),
+        (
+            &["networkPolicy.enabled=true", "networkPolicy.metricsFrom[0].ipBlock.cidr=fd00:0:0:1::/63"],
+            "networkPolicy.metricsFrom.ipBlock: fd00:0:0:1::/63 has bits after its prefix",
+        ),
+        (
+            &["networkPolicy.enabled=true", "networkPolicy.apiServer.cidrs={::ffff:10.0.0.0/104}"],
+            "::ffff:10.0.0.0/104 is IPv4 in IPv6 notation, which no packet matches: write it as IPv4",
         ),
         (
             &["volumes[0].name=identity-authority", "identity.authority.existingSecret=a"],
@@ -527,6 +599,10 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
         (&["injection.agent.jwks.url=https://a/k"], "set caConfigMap to the authorities"),
         (&["injection.agent.jwks.refresh=5m"], "are valid only with url"),
         (
+            &["injection.agent.jwks.url=https://a..b/k", "injection.agent.jwks.caConfigMap=a"],
+            "injection.agent.jwks.url https://a..b/k: write a DNS name or an IP address as host",
+        ),
+        (
             &[
                 "injection.agent.jwks.url=https://a/k",
                 "injection.agent.jwks.caConfigMap=a",
@@ -546,6 +622,26 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
     ] {
         let fault = render(&chart("weir")?, settings).expect_err("the values contradict each other").to_string();
         ensure!(fault.contains(expected), "{settings:?}: {fault}");
+    }
+    Ok(())
+}
+
+#[test]
+fn wrong_ipv6_networks_and_urls_are_refused() -> Result<()> {
+    let refused = |settings: &[&str], expected: &str| {
+        let fault = render(&chart("weir")?, settings).expect_err("a wrong value").to_string();
+        ensure!(fault.contains(expected), "{settings:?}: {fault}");
+        Ok(())
+    };
+    for address in
+        ["12345::", "1::2::3", ":::", ":", "1:2:3:4:5:6:7", "1:2:3:4:5:6:7::8", "1:2:3:4:5:6:7:8:9", "::1.2.3.256"]
+    {
+        let cidr = format!("networkPolicy.apiServer.cidrs={{{address}/128}}");
+        refused(&["networkPolicy.enabled=true", &cidr], &format!("{address}/128 is not a range of addresses"))?;
+    }
+    for host in ["-", "a-.b", "10.0.0.256", "[1::2::3]", "[::1", "a:0", "a:65536", "a:1:2"] {
+        let url = format!("injection.agent.jwks.url=https://{host}/k");
+        refused(&[&url, "injection.agent.jwks.caConfigMap=a"], &format!("https://{host}/k: write a DNS name"))?;
     }
     Ok(())
 }
@@ -575,7 +671,28 @@ fn values_at_their_bounds_are_accepted() -> Result<()> {
             "networkPolicy.enabled=true",
             "networkPolicy.apiServer.cidrs={255.255.255.255/32,0.0.0.0/0,::/0,fd00::1/128}",
         ],
+        &[
+            "networkPolicy.enabled=true",
+            "networkPolicy.apiServer.cidrs={FD00:0:0:1::/64,1:2:3:4:5:6:7:8/128,8000::/1,64:ff9b::192.0.2.0/120,2001:db8::8000:0/97}",
+        ],
         &["networkPolicy.enabled=false", "networkPolicy.apiServer.cidrs={10.0.0.0/33}"],
+        &[
+            "injection.agent.env[0].name=A",
+            "injection.agent.env[0].valueFrom.secretKeyRef.name=a-1.b",
+            "injection.agent.env[0].valueFrom.secretKeyRef.key=.k_.-Z",
+            "injection.agent.env[1].name=B",
+            "injection.agent.env[1].valueFrom.fieldRef.fieldPath=metadata.annotations['Example.com/A_b.c']",
+            "injection.agent.env[2].name=C",
+            "injection.agent.env[2].valueFrom.resourceFieldRef.resource=limits.cpu",
+        ],
+        &[
+            "injection.agent.securityContext.seccompProfile.type=Localhost",
+            "injection.agent.securityContext.seccompProfile.localhostProfile=a/b..c.json",
+        ],
+        &["injection.agent.jwks.configMap=a-1.b/.k_"],
+        &["injection.agent.jwks.url=https://[::1]:8443/k?x=1", "injection.agent.jwks.caConfigMap=a"],
+        &["injection.agent.jwks.url=https://10.0.0.1", "injection.agent.jwks.caConfigMap=a"],
+        &["injection.agent.jwks.url=https://a_b.c:65535/k", "injection.agent.jwks.caConfigMap=a"],
         &["rateLimitService.podDisruptionBudget.maxUnavailable=0"],
         &["livenessProbe.periodSeconds=0"],
         &["livenessProbe.successThreshold=0", "readinessProbe.successThreshold=2"],

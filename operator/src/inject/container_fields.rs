@@ -98,7 +98,7 @@ fn from(source: &EnvVarSource) -> Option<String> {
 }
 
 /// Returns true for the name of a ConfigMap or a Secret.
-fn is_subdomain(name: &str) -> bool {
+pub(super) fn is_subdomain(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_label = |label: &str| {
         label.bytes().all(|byte| is_plain(byte) || byte == b'-')
@@ -109,7 +109,7 @@ fn is_subdomain(name: &str) -> bool {
 }
 
 /// Returns true for a key of a ConfigMap or a Secret.
-fn is_key(key: &str) -> bool {
+pub(super) fn is_key(key: &str) -> bool {
     let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     key.len() <= LONGEST_NAME && key != "." && !key.starts_with("..") && !key.is_empty() && key.bytes().all(is_known)
 }

@@ -6,7 +6,10 @@ use rustls::pki_types::ServerName;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::values::{Of, read, seconds};
+use super::{
+    container_fields::{is_key, is_subdomain},
+    values::{Of, read, seconds},
+};
 
 pub(super) const ANNOTATIONS: [&str; 4] = [
     "weir.dev/agent-jwks-configmap",
@@ -157,11 +160,7 @@ impl Keys {
 
 fn file(text: &str, default: &str) -> Option<File> {
     let (name, key) = text.split_once('/').unwrap_or((text, default));
-    let plain = |part: &str| {
-        let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-        !part.is_empty() && part.len() <= 253 && !part.starts_with('.') && part.bytes().all(known)
-    };
-    (plain(name) && plain(key)).then(|| File { name: name.to_owned(), key: key.to_owned() })
+    (is_subdomain(name) && is_key(key)).then(|| File { name: name.to_owned(), key: key.to_owned() })
 }
 
 /// The agent has the same rules for this URL, and does not start with another.

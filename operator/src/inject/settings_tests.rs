@@ -74,6 +74,8 @@ fn each_invalid_annotation_is_named_with_the_fix() {
         ("weir.dev/agent-security-context", "1000", "it must be a container's securityContext in JSON"),
         ("weir.dev/agent-security-context", r#"{"user": 1}"#, "it must be a container's securityContext in JSON"),
         ("weir.dev/agent-jwks-configmap", "../x", "it must be the name of a ConfigMap, or NAME/KEY"),
+        ("weir.dev/agent-jwks-configmap", "My_Map", "it must be the name of a ConfigMap, or NAME/KEY"),
+        ("weir.dev/agent-jwks-ca-configmap", "a/..b", "it must be the name of a ConfigMap, or NAME/KEY"),
         ("weir.dev/agent-jwks-url", "https://a..b/k", "it must be an https URL"),
         ("weir.dev/agent-jwks-url", "https://-/k", "it must be an https URL"),
         ("weir.dev/agent-jwks-url", "https://:443/k", "it must be an https URL"),
@@ -203,10 +205,10 @@ fn a_pods_own_source_of_keys_replaces_the_clusters() {
     for good in ["https://[::1]:8443/k", "https://10.0.0.1/k", "https://a_b.c:65535/k", "https://a:/k"] {
         assert!(args(&[("weir.dev/agent-jwks-url", good)]).unwrap().contains(good), "{good}");
     }
-    let file = args(&[("weir.dev/agent-jwks-configmap", "own")]).unwrap();
-    assert_eq!(file, "--jwks=/var/run/weir.dev/jwks/jwks.json");
     let dollars = args(&[("weir.dev/agent-jwks-url", "https://b/$(HOME)$$")]).unwrap();
     assert!(dollars.starts_with("--jwks-url=https://b/$$(HOME)$$$$ "), "the kubelet would change the URL: {dollars}");
+    let file = args(&[("weir.dev/agent-jwks-configmap", "own")]).unwrap();
+    assert_eq!(file, "--jwks=/var/run/weir.dev/jwks/jwks.json");
 }
 
 #[test]
