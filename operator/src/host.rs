@@ -1,4 +1,21 @@
-//! Finds the host in the authority of a URL.
+//! Finds the host in a URL.
+
+use http::Uri;
+use rustls::pki_types::ServerName;
+
+/// Returns the host of an https URL without a user; `None` if this is another URL, or if its host or port is not valid.
+/// Agents have the same rules, in `crates/client/src/jwks/fetch.rs`, and do not start with another URL.
+pub(crate) fn of_https(uri: &Uri) -> Option<&str> {
+    let (authority, host) = (uri.authority()?.as_str(), uri.host()?);
+    let port = authority.strip_prefix(host)?; // there is a user if the authority does not begin with the host
+    let digits = if port.is_empty() { port } else { port.strip_prefix(':')? };
+    // The library accepts every text as a port. An empty one means the default.
+    let is_port = digits.is_empty()
+        || digits.bytes().all(|byte| byte.is_ascii_digit()) && digits.parse().is_ok_and(|port: u16| port > 0);
+    // The host of a URL has brackets around an IPv6 address.
+    let host = host.trim_matches(['[', ']']);
+    (uri.scheme_str() == Some("https") && ServerName::try_from(host).is_ok() && is_port).then_some(host)
+}
 
 /// Returns the host of `host`, `host:port` or `[::1]:port`.
 pub(crate) fn without_port(authority: &str) -> &str {
@@ -10,8 +27,6 @@ pub(crate) fn without_port(authority: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use rustls::pki_types::ServerName;
-
     use super::*;
 
     #[test]

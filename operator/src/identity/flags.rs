@@ -6,7 +6,10 @@ use clap::Args;
 use http::Uri;
 use jiff::SignedDuration;
 
-use crate::authority::{HOUR, Terms};
+use crate::{
+    authority::{HOUR, Terms},
+    host,
+};
 
 /// The flags that decide whether and how agents prove the identity of their pod.
 #[derive(Clone, Debug, Args)]
@@ -103,19 +106,14 @@ impl IdentityFlags {
 
 fn parse_url(text: &str) -> Result<Url, String> {
     let uri: Uri = text.parse().map_err(|error| format!("{text:?} is not a URL: {error}"))?;
-    let has_user = uri.authority().is_some_and(|authority| authority.as_str().contains('@'));
-    let bare = uri.path() == "/" && uri.query().is_none() && !has_user;
-    match (uri.scheme_str(), uri.host()) {
-        (Some("https"), Some(host)) if bare && !host.is_empty() => {
-            // The host of a URL has brackets around an IPv6 address.
-            let host = host.trim_matches(['[', ']']).to_owned();
-            Ok(Url { text: text.trim_end_matches('/').to_owned(), host })
-        }
-        _ => Err(format!(
+    let is_bare = uri.path() == "/" && uri.query().is_none();
+    let host = host::of_https(&uri).filter(|_| is_bare).ok_or_else(|| {
+        format!(
             "{text:?} must be an https URL without a user or a path, such as \
              https://weir-operator-identity.weir-system.svc"
-        )),
-    }
+        )
+    })?;
+    Ok(Url { text: text.trim_end_matches('/').to_owned(), host: host.to_owned() })
 }
 
 fn parse_seconds(text: &str) -> Result<u64, String> {
@@ -169,6 +167,7 @@ mod tests {
             "https://weir/?query",
             "https://",
             "https://ann:secret@weir",
+            "https://weir:99999",
         ] {
             assert!(flags(&["--identity-url", bad]).is_err(), "{bad}");
         }

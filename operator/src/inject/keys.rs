@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use rustls::pki_types::ServerName;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -10,6 +9,7 @@ use super::{
     container_fields::{is_key, is_subdomain},
     values::{Of, read, seconds},
 };
+use crate::host;
 
 pub(super) const ANNOTATIONS: [&str; 4] = [
     "weir.dev/agent-jwks-configmap",
@@ -163,15 +163,6 @@ fn file(text: &str, default: &str) -> Option<File> {
     (is_subdomain(name) && is_key(key)).then(|| File { name: name.to_owned(), key: key.to_owned() })
 }
 
-/// The agent has the same rules for this URL, and does not start with another.
 fn url(text: &str) -> Option<String> {
-    let uri: http::Uri = text.parse().ok()?;
-    let (authority, host) = (uri.authority()?.as_str(), uri.host()?);
-    let is_host = ServerName::try_from(host.trim_matches(['[', ']'])).is_ok();
-    let port = authority.strip_prefix(host)?; // there is a user if the authority does not begin with the host
-    let digits = if port.is_empty() { port } else { port.strip_prefix(':')? };
-    // The library accepts every text as a port. An empty one means the default.
-    let is_port = digits.is_empty()
-        || digits.bytes().all(|byte| byte.is_ascii_digit()) && digits.parse().is_ok_and(|port: u16| port > 0);
-    (uri.scheme_str() == Some("https") && is_host && is_port).then(|| text.to_owned())
+    host::of_https(&text.parse().ok()?).is_some().then(|| text.to_owned())
 }
