@@ -11,8 +11,9 @@ use weir_wire::OPERATOR_NAME;
 
 use crate::{
     control::{InvalidTls, Tls, TlsFiles},
-    identity::{Identity, InvalidIdentity},
-    jwks::{InvalidSource, JwksFile, JwksUrl, Keys, Source},
+    https::InvalidServer,
+    identity::Identity,
+    jwks::{JwksFile, JwksUrl, Keys, Source},
     listen::{BindError, bind, bound_address},
     options::{ControlOptions, JwksOptions},
 };
@@ -68,9 +69,9 @@ pub enum InvalidOptions {
     /// The TLS files of a port are unusable.
     #[error(transparent)]
     Tls(#[from] InvalidTls),
-    /// The options of the identity service are unusable.
+    /// The options of the identity service, or of the server with the key set, are unusable.
     #[error(transparent)]
-    Identity(#[from] InvalidIdentity),
+    Server(#[from] InvalidServer),
     /// The bootstrap snapshot cannot be read.
     #[error("--bootstrap {}: cannot be read: {problem}", path.display())]
     Bootstrap {
@@ -87,9 +88,6 @@ pub enum InvalidOptions {
         /// The problem with the file.
         problem: String,
     },
-    /// The options of the key set URL are unusable.
-    #[error(transparent)]
-    JwksUrl(#[from] InvalidSource),
     /// The folder of the cache file does not exist.
     #[error("--snapshot-cache {}: its folder does not exist: create it, or mount a volume there", .0.display())]
     CacheFolder(PathBuf),

@@ -10,68 +10,32 @@ mod ask;
 mod fuzz;
 mod renewal;
 
-use std::{convert::Infallible, fs, path::PathBuf};
+use std::{convert::Infallible, path::PathBuf};
 
 use http::Uri;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 
 use self::{ask::AskError, renewal::Issuer};
-use crate::control::{Credentials, Tls, certificates};
-
-/// The default port of an https URL.
-const HTTPS: u16 = 443;
+use crate::{
+    control::{Credentials, Tls, certificates},
+    https::{HttpsServer, InvalidServer, authorities},
+};
 
 /// The identity service and the credentials for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
-    /// Host and port, as in the URL.
-    authority: String,
-    host: String,
-    port: u16,
-    name: ServerName<'static>,
+    server: HttpsServer,
     trusted: Vec<CertificateDer<'static>>,
     token_file: PathBuf,
 }
 
-/// An invalid flag of the identity service.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{flag} {value}: {problem}")]
-pub struct InvalidIdentity {
-    flag: &'static str,
-    value: String,
-    problem: String,
-}
-
 impl Identity {
     /// Parses the flags. `ca` is PEM, or the path of a PEM file.
-    pub(crate) fn new(url: &str, ca: &str, token_file: PathBuf) -> Result<Self, InvalidIdentity> {
-        let of_url = |problem: String| InvalidIdentity { flag: "--identity-url", value: url.to_owned(), problem };
-        let uri: Uri = url.parse().map_err(|error| of_url(format!("not a URL: {error}")))?;
-        if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-            // Neither the log nor the service may get the password.
-            let (value, problem) =
-                ("the given URL".to_owned(), "it must not have a user: the agent sends none".to_owned());
-            return Err(InvalidIdentity { flag: "--identity-url", value, problem });
-        }
-        let (Some("https"), Some(authority), "/", None) = (uri.scheme_str(), uri.authority(), uri.path(), uri.query())
-        else {
-            return Err(of_url("it must be an https URL without a path".to_owned()));
-        };
-        // The host of a URL has brackets around an IPv6 address.
-        let host = authority.host().trim_matches(['[', ']']).to_owned();
-        let name = ServerName::try_from(host.clone()).map_err(|error| of_url(error.to_string()))?;
-
-        let given = if ca.contains("-----BEGIN") { "the given PEM" } else { ca };
-        let of_ca = |problem| InvalidIdentity { flag: "--identity-ca", value: given.to_owned(), problem };
-        let pem = if ca.contains("-----BEGIN") {
-            ca.as_bytes().to_vec()
-        } else {
-            fs::read(ca).map_err(|error| of_ca(format!("cannot be read: {error}")))?
-        };
-        let trusted = certificates(&pem).map_err(of_ca)?;
-        let port = authority.port_u16().unwrap_or(HTTPS);
-        Ok(Self { authority: authority.to_string(), host, port, name, trusted, token_file })
+    pub(crate) fn new(url: &str, ca: &str, token_file: PathBuf) -> Result<Self, InvalidServer> {
+        let is_bare = |url: &Uri| url.path() == "/" && url.query().is_none();
+        let server = HttpsServer::new("--identity-url", url, "without a path", is_bare)?;
+        Ok(Self { server, trusted: authorities("--identity-ca", ca)?, token_file })
     }
 
     /// Renews the control port's credentials forever.
@@ -137,24 +101,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn invalid_flags_are_refused_with_the_reason() {
+    fn the_service_has_a_url_without_a_path_and_authorities() {
         let pem = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap().cert.pem();
-        let identity = |url: &str, ca: &str| Identity::new(url, ca, "/token".into());
-        let good = identity("https://weir-operator-identity.weir-system.svc", &pem).unwrap();
-        assert_eq!((good.host.as_str(), good.port), ("weir-operator-identity.weir-system.svc", 443));
-        let good = identity("https://[::1]:8492/", &pem).unwrap();
-        assert_eq!((good.host.as_str(), good.port), ("::1", 8492));
+        assert!(Identity::new("https://a:8492/", &pem, "/token".into()).is_ok());
         for (url, ca, why) in [
-            ("http://a", pem.as_str(), "--identity-url http://a: it must be an https URL without a path"),
-            ("https://a/path", &pem, "without a path"),
-            ("", &pem, "not a URL"),
-            ("https://ann:secret@a", &pem, "--identity-url the given URL: it must not have a user"),
-            ("https://@a", &pem, "it must not have a user"),
+            ("https://a/path", pem.as_str(), "--identity-url https://a/path: it must be an https URL without a path"),
+            ("https://a/?x", &pem, "--identity-url https://a/?x: it must be an https URL without a path"),
             ("https://a", "/nowhere", "--identity-ca /nowhere: cannot be read"),
-            ("https://a", "-----BEGIN NOTHING-----", "--identity-ca the given PEM: "),
         ] {
-            let error = identity(url, ca).unwrap_err().to_string();
-            assert!(error.contains(why) && !error.contains("secret"), "{error}");
+            let error = Identity::new(url, ca, "/token".into()).unwrap_err().to_string();
+            assert!(error.starts_with(why), "{error}");
         }
     }
 }

@@ -24,7 +24,6 @@ use crate::{
     watch::{Contents, Watched},
 };
 
-pub use self::fetch::InvalidSource;
 pub(crate) use self::fetch::Source;
 
 /// The delay after the first failed fetch. Each further failure doubles it, up to the longest.

@@ -37,6 +37,7 @@ mod client;
 mod clock;
 mod config;
 mod control;
+mod https;
 mod identity;
 mod jwks;
 mod leaving;
@@ -53,8 +54,7 @@ pub use self::{
     client::{Client, StartError},
     config::{BoundControl, ControlConfig, InvalidOptions},
     control::InvalidTls,
-    identity::InvalidIdentity,
-    jwks::InvalidSource,
+    https::InvalidServer,
     listen::BindError,
     options::{ControlOptions, InvalidEnvironment, JwksOptions, Options},
 };

@@ -10,13 +10,13 @@ use http::{
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use rustls::{ClientConfig, RootCertStore, client::Resumption, crypto::ring};
+use rustls::{ClientConfig, client::Resumption, crypto::ring};
 use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::TlsConnector;
 use weir_wire::{IDENTITY_PATH, IdentityRefusal, IdentityReply, IdentityRequest};
 
 use super::Identity;
-use crate::control::InvalidCredentials;
+use crate::{control::InvalidCredentials, https::roots};
 
 /// The timeout of the whole exchange.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -53,18 +53,18 @@ impl Identity {
         let request = IdentityRequest { csr, token: token.trim().to_owned() };
         let body = serde_json::to_vec(&request).expect("plain data has a JSON form");
         let exchange = timeout(PATIENCE, self.exchange(body.into()));
-        exchange.await.unwrap_or_else(|_| Err(AskError::Timeout { to: self.authority.clone() }))
+        exchange.await.unwrap_or_else(|_| Err(AskError::Timeout { to: self.server.authority().to_owned() }))
     }
 
     async fn exchange(&self, body: Bytes) -> Result<IdentityReply, AskError> {
-        let connect = |source| AskError::Connect { to: self.authority.clone(), source };
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(connect)?;
+        let connect = |source| AskError::Connect { to: self.server.authority().to_owned(), source };
+        let stream = TcpStream::connect((self.server.host.as_str(), self.server.port)).await.map_err(connect)?;
         let tls = TlsConnector::from(Arc::new(self.tls()?));
-        let stream = tls.connect(self.name.clone(), stream).await.map_err(connect)?;
+        let stream = tls.connect(self.server.name.clone(), stream).await.map_err(connect)?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         let connection = tokio::spawn(connection);
         let request = Request::post(IDENTITY_PATH)
-            .header(HOST, &self.authority)
+            .header(HOST, self.server.authority())
             .header(CONTENT_TYPE, "application/json")
             .body(Full::new(body))
             .expect("the authority of a URL is a valid header value");
@@ -81,11 +81,7 @@ impl Identity {
     }
 
     fn tls(&self) -> Result<ClientConfig, InvalidCredentials> {
-        let mut roots = RootCertStore::empty();
-        for authority in &self.trusted {
-            let added = roots.add(authority.clone());
-            added.map_err(|error| InvalidCredentials::Authorities(error.to_string()))?;
-        }
+        let roots = roots(&self.trusted).map_err(InvalidCredentials::Authorities)?;
         let mut tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .expect("ring supports TLS")
