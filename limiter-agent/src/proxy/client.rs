@@ -39,7 +39,7 @@ use weir_client::agent::Eviction;
 
 use super::{
     activity::{Activity, Answer, Answering},
-    failure::AppDown,
+    failure::{AppDown, Unprocessed},
     http1_path::{End, HandOver, Http1Path},
     idle::{Next, next},
     open::{HALF_CLOSED_TIMEOUT, Open},
@@ -394,6 +394,10 @@ where
             if let Some(app_gone) = response.extensions_mut().remove::<AppDown>() {
                 activity.send_away();
                 without_app(app_gone, protocol, used, repeatable, proxy.leaving.has_begun())?;
+            }
+            if response.extensions_mut().remove::<Unprocessed>().is_some() && protocol == Protocol::Http2 {
+                // RFC 9113 section 8.7: the client can send any request again, as it could without the agent.
+                return Err(h2::Reason::REFUSED_STREAM.into());
             }
             if response.status() == StatusCode::NO_CONTENT {
                 // RFC 9110 section 8.6 forbids a length here. For the target `*`, axum adds one to a response without a

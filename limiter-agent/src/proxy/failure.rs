@@ -5,8 +5,14 @@ use std::{error::Error, iter, time::Duration};
 use http::{HeaderValue, Response, StatusCode, Version, header};
 
 use super::{
-    address::AppAddress, connect::ConnectError, failure_counts::FailureCounts, garbled::InvalidResponse,
-    request_body::BodyError, response_body::ResponseBody, streams::http2_error, vetting::InvalidRequest,
+    address::AppAddress,
+    connect::ConnectError,
+    failure_counts::FailureCounts,
+    garbled::InvalidResponse,
+    request_body::BodyError,
+    response_body::ResponseBody,
+    streams::{http2_error, is_unprocessed},
+    vetting::InvalidRequest,
 };
 
 /// The extension of a response that was sent because the app refuses connections.
@@ -17,6 +23,11 @@ pub(super) enum AppDown {
     /// The app stopped while it processed the request, so the client can retry only an idempotent request.
     InFlight,
 }
+
+/// The extension of a response to a request that the app refused before it processed anything of it. So the client can
+/// send any request again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unprocessed;
 
 /// The reason why a request got no response from the app.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +46,8 @@ pub(super) enum Failure {
     Http2(h2::Reason),
     #[error("the app reset the stream before it answered: {0}")]
     Reset(h2::Reason),
+    #[error("the app refused the request before it processed it")]
+    Unprocessed,
     #[error("CONNECT is not supported: this is a reverse proxy")]
     ConnectMethod,
     #[error("Max-Forwards is 0, so this proxy would have to answer TRACE, which it does not support")]
@@ -63,6 +76,8 @@ impl Failure {
             Self::ClientBody(error)
         } else if error.is_parse() {
             Self::Protocol(error)
+        } else if is_unprocessed(&error) {
+            Self::Unprocessed
         } else {
             match http2_error(&error).and_then(|error| Some((error, error.reason()?))) {
                 Some((error, reason)) if error.is_library() => Self::Http2(reason),
@@ -100,6 +115,7 @@ impl Failure {
             | Self::InvalidResponse(_)
             | Self::Http2(_)
             | Self::Reset(_)
+            | Self::Unprocessed
             | Self::UnaskedUpgrade => StatusCode::BAD_GATEWAY,
             Self::ConnectMethod | Self::TraceMethod => StatusCode::NOT_IMPLEMENTED,
             Self::InvalidRequest(_) | Self::ClientBody(_) => StatusCode::BAD_REQUEST,
@@ -113,7 +129,7 @@ impl Failure {
             Self::Connect(ConnectError::Refused(..)) => Some(0),
             Self::Connect(ConnectError::TimedOut(_)) => Some(1),
             Self::Connect(ConnectError::Handshake(..)) => Some(2),
-            Self::Closed | Self::Stopped | Self::Reset(_) => Some(3),
+            Self::Closed | Self::Stopped | Self::Reset(_) | Self::Unprocessed => Some(3),
             Self::Protocol(_) | Self::InvalidResponse(_) | Self::Http2(_) | Self::UnaskedUpgrade => Some(4),
             Self::Unanswered(_) => Some(5),
             Self::Connect(ConnectError::NoDescriptor(_)) => Some(6),
@@ -143,6 +159,9 @@ impl Failure {
         if let Some(app_gone) = app_gone {
             response.extensions_mut().insert(app_gone);
         }
+        if matches!(self, Self::Unprocessed) {
+            response.extensions_mut().insert(Unprocessed);
+        }
         if last && version != Version::HTTP_2 {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
@@ -169,6 +188,7 @@ mod tests {
             (Failure::Closed, 502),
             (Failure::Stopped, 502),
             (Failure::Reset(h2::Reason::CANCEL), 502),
+            (Failure::Unprocessed, 502),
             (Failure::Http2(h2::Reason::PROTOCOL_ERROR), 502),
             (Failure::ConnectMethod, 501),
             (Failure::TraceMethod, 501),

@@ -13,11 +13,17 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
+use futures::task::AtomicWaker;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::sync;
+use tokio::{
+    sync::{self, oneshot},
+    time::timeout,
+};
+use tokio_util::io::InspectReader;
 
 use super::{address::AppAddress, connect::ConnectError, executor::OnThisThread, request_body::ForwardedBody};
 
@@ -39,6 +45,9 @@ const MAX_HEADER_BYTES: u32 = 64 * 1024;
 
 /// The maximum number of bytes of one request to buffer while the app does not read it.
 const SEND_BUFFER: usize = 64 * 1024;
+
+/// How long to wait for the app's first SETTINGS, which say how many streams it allows. Each app sends them at once.
+const SETTINGS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The HTTP/2 connections of one worker.
 #[derive(Debug)]
@@ -111,10 +120,16 @@ impl Streams {
         Some(Stream::on(Arc::clone(free), false))
     }
 
+    /// Opens a connection, and waits until it is known how many streams the app allows. An app refuses more streams, and
+    /// a request whose body has been read cannot be sent again.
     async fn connect(&self) -> Result<Arc<Connection>, ConnectError> {
         let stream = self.address.connect().await?;
+        let heard = Arc::new(AtomicWaker::new());
+        let hears = Arc::clone(&heard);
+        let stream = InspectReader::new(stream, move |_: &[u8]| hears.wake());
         let (sender, driver) = http2::Builder::new(OnThisThread)
             .timer(TokioTimer::new())
+            .initial_max_send_streams(0)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_header_list_size(MAX_HEADER_BYTES)
@@ -122,18 +137,28 @@ impl Streams {
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|error| ConnectError::Handshake(self.address.named(), error))?;
-        let (open, max, used) = (0.into(), MAX_STREAMS.into(), true.into());
+        let (open, max, used) = (0.into(), 1.into(), true.into());
         let connection = Arc::new(Connection { sender, open, max, used });
         let weak = Arc::downgrade(&connection);
         let address = Arc::clone(&self.address);
+        let (tell, told) = oneshot::channel();
         tokio::task::spawn_local(async move {
             let mut driver = pin!(driver);
+            let mut tell = Some(tell);
             let ended = poll_fn(|cx| {
+                if tell.is_some() {
+                    // Another task of hyper reads the SETTINGS.
+                    heard.register(cx.waker());
+                }
                 let ended = driver.as_mut().poll(cx);
+                let max = driver.current_max_send_streams();
                 if let Some(connection) = weak.upgrade() {
                     // With 0, the app accepts no streams for now, and hyper delays one request until the app accepts a
                     // stream.
-                    connection.max.store(driver.current_max_send_streams().clamp(1, MAX_STREAMS), Relaxed);
+                    connection.max.store(max.clamp(1, MAX_STREAMS), Relaxed);
+                }
+                if let Some(tell) = tell.take_if(|_| max > 0 || ended.is_ready()) {
+                    let _ = tell.send(());
                 }
                 ended
             });
@@ -146,6 +171,8 @@ impl Streams {
                 address.suspect();
             }
         });
+        // Without SETTINGS, the request waits for them on the connection.
+        let _ = timeout(SETTINGS_TIMEOUT, told).await;
         Ok(connection)
     }
 }

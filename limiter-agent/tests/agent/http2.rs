@@ -1,8 +1,11 @@
 //! Tests HTTP/2 with prior knowledge: from clients, to the app, and translated to HTTP/1.1.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering::Relaxed},
+use std::{
+    error::Error as _,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use bytes::Bytes;
@@ -337,7 +340,7 @@ async fn an_answer_that_is_invalid_or_reset_is_not_asked_for_again() {
     for (answer, reason, text, times) in [
         (invalid, "protocol", "the app's answer is not HTTP/2", 1),
         (cancelled, "closed", "the app reset the stream before it answered", 1),
-        (refused, "closed", "the app reset the stream before it answered", 4),
+        (refused, "closed", "the app refused the request before it processed it", 4),
     ] {
         let (address, asked) = faulty_app(answer).await;
         let agent = Agent::start(address, &["--workers", "1", "--upstream-http2", "always"]);
@@ -350,5 +353,56 @@ async fn an_answer_that_is_invalid_or_reset_is_not_asked_for_again() {
             assert_eq!(asked.load(Relaxed) - before, times, "{method}: {text}");
             agent.until_metric(&format!("weir_upstream_errors_total{{reason=\"{reason}\"}}"), number.into()).await;
         }
+    }
+}
+
+/// The agent cannot send a body again that it has read. The client can, and gRPC clients do.
+#[tokio::test]
+async fn an_http2_client_learns_that_the_app_refused_its_request() {
+    let refused: fn(u32) -> Vec<u8> = |stream| frame(3, 0, stream, &7_u32.to_be_bytes());
+    let (address, asked) = faulty_app(refused).await;
+    let agent = Agent::start(address, &["--workers", "1"]);
+    let mut sender = agent.http2().await;
+    assert_eq!(sender.send_request(get("/")).await.expect("a response").status(), 200);
+    for (sent, times) in [(empty(), 4), (body("abc"), 1)] {
+        let before = asked.load(Relaxed);
+        let request = Request::post("http://shop.example.com/").body(sent).expect("valid");
+        let error = sender.send_request(request).await.expect_err("the stream is reset");
+        let reset = error.source().and_then(|error| error.downcast_ref::<h2::Error>()).expect("an error of HTTP/2");
+        assert_eq!((reset.is_reset(), reset.reason()), (true, Some(h2::Reason::REFUSED_STREAM)));
+        assert_eq!(asked.load(Relaxed) - before, times);
+    }
+    assert!(sender.is_ready(), "the connection continues");
+}
+
+/// An app that allows few streams refuses those that the agent opens before it knows that. The first answers of this app
+/// wait until the agent has sent a whole burst, if it does not wait for the app's SETTINGS.
+#[tokio::test]
+async fn a_burst_to_an_app_that_allows_few_streams_fails_no_request() {
+    const BURST: usize = 60;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                // The preface and the agent's SETTINGS have arrived, and also its requests, if it does not wait.
+                stream.readable().await.expect("bytes");
+                let service = service_fn(|request| async move { Ok::<_, hyper::Error>(describe(request).await) });
+                let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                builder.max_concurrent_streams(5).serve_connection(TokioIo::new(stream), service).await
+            });
+        }
+    });
+    let agent = Agent::start(address, &["--workers", "1", "--upstream-http2", "always"]);
+    let sender = agent.http2().await;
+    let burst = (0..BURST).map(|_| {
+        let mut sender = sender.clone();
+        tokio::spawn(async move {
+            let request = Request::post("http://shop.example.com/").body(body("abc")).expect("valid");
+            sender.send_request(request).await.map(|response| response.status().as_u16())
+        })
+    });
+    for answer in burst.collect::<Vec<_>>() {
+        assert_eq!(answer.await.expect("no panic").expect("an answer"), 200);
     }
 }
