@@ -28,6 +28,7 @@ mod forward;
 #[cfg(test)]
 mod fuzz;
 mod garbled;
+mod head_frames;
 mod headers;
 mod http1_path;
 mod idle;

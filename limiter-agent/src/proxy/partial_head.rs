@@ -17,10 +17,10 @@ use weir_client::agent::{Eviction, Rank};
 use super::{open::Open, state::Proxy, strict::Strict};
 
 /// The maximum number of bytes of all incomplete heads of the process. Beyond it, the oldest one is evicted.
-const MOST_BYTES: usize = 16 * 1024 * 1024;
+pub(super) const MOST_BYTES: usize = 16 * 1024 * 1024;
 
 /// The time for the rest of a head that had begun when its connection was evicted as an idle one.
-const EVICTED_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const EVICTED_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The most bytes to read at once.
 const PIECE: usize = 16 * 1024;

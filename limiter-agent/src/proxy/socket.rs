@@ -20,6 +20,7 @@ use tokio::{
 
 use super::{
     activity::Activity,
+    head_frames::HeadFrames,
     open::Open,
     strict::Strict,
     turns::{TURN, give_way},
@@ -42,6 +43,8 @@ pub(super) struct Socket {
     _open: Arc<Open>,
     /// `None` for HTTP/2.
     strict: Option<Strict>,
+    /// `None` for HTTP/1.
+    head_frames: Option<HeadFrames>,
     /// `strict` found an invalid line.
     stopped: bool,
     ended: bool,
@@ -103,7 +106,8 @@ impl Socket {
         open: Arc<Open>,
         strict: Option<Strict>,
     ) -> Self {
-        Self { stream, before, activity, _open: open, strict, stopped: false, ended: false, goodbye: None }
+        let head_frames = strict.is_none().then(|| HeadFrames::new(&open));
+        Self { stream, before, activity, _open: open, strict, head_frames, stopped: false, ended: false, goodbye: None }
     }
 
     pub(super) fn into_stream(self) -> TcpStream {
@@ -160,7 +164,12 @@ impl AsyncRead for Socket {
             if self.stopped {
                 return Poll::Ready(Ok(()));
             }
-            ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+            if Pin::new(&mut self.stream).poll_read(cx, buf)?.is_pending() {
+                if let Some(head_frames) = &mut self.head_frames {
+                    head_frames.check(cx)?;
+                }
+                return Poll::Pending;
+            }
         } else {
             let count = buf.remaining().min(self.before.len());
             buf.put_slice(&self.before[..count]);
@@ -173,6 +182,10 @@ impl AsyncRead for Socket {
         if buf.filled().len() > already {
             self.activity.read();
             let new = &buf.filled()[already..];
+            let is_busy = self.activity.is_busy();
+            if let Some(head_frames) = &mut self.head_frames {
+                head_frames.follow(new, is_busy);
+            }
             if !self.stopped
                 && let Some(at) = self.strict.as_mut().and_then(|strict| strict.check(new))
             {

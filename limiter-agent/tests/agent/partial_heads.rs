@@ -8,7 +8,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::support::{Agent, PATIENCE, daily, policy, rule, snapshot, start};
+use crate::{
+    hostile::frames::frame,
+    support::{Agent, PATIENCE, daily, policy, rule, snapshot, start},
+};
 
 /// A time that is shorter than any timeout of the agent that would end such a connection.
 const AT_ONCE: Duration = Duration::from_secs(10);
@@ -192,4 +195,71 @@ async fn all_partial_heads_together_have_a_bound() {
     assert!(grown < 40_000, "{grown} KiB");
     let mut newcomer = begin(&agent, "GET / HTTP/1.1\r\nhost: a\r\n\r\n", 0).await;
     is_served(&mut newcomer).await;
+}
+
+/// The beginnings of an HTTP/2 head: a part of its only frame, and its first frames.
+fn http2_beginnings() -> [Vec<u8>; 3] {
+    // A literal field: the name `x` and a value of 100 bytes.
+    let field = [&b"\0\x01x\x64"[..], &[b'y'; 100]].concat();
+    let open = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(4, 0, 0, b""), &frame(4, 1, 0, b"")].concat();
+    let (part, first, more) = (frame(1, 5, 1, &field), frame(1, 1, 1, &field), frame(9, 0, 1, &field));
+    [&part[..50], &first, &[first.clone(), more].concat()].map(|head| [&open[..], head].concat())
+}
+
+/// Reads to the end of the connection.
+async fn is_closed(stream: &mut TcpStream) {
+    // A reset is an end, too.
+    let _ = timeout(AT_ONCE, stream.read_to_end(&mut Vec::new())).await.expect("the agent closes the connection");
+}
+
+#[tokio::test]
+async fn the_head_of_an_http2_request_has_the_header_timeout() {
+    let (app, _) = start().await;
+    let agent = Agent::start(app.address, &["--header-timeout", "1s"]);
+    for beginning in http2_beginnings() {
+        let mut stream = agent.connect().await;
+        stream.write_all(&beginning).await.expect("sent");
+        is_closed(&mut stream).await;
+    }
+    // A head that arrives in time ends its timeout, and the next one has its own.
+    let mut stream = agent.connect().await;
+    stream.write_all(&http2_beginnings()[0][..42]).await.expect("sent");
+    for id in [1, 3] {
+        // `:method: GET`, `:scheme: http`, `:path: /`, `:authority: a`
+        let head = frame(1, 5, id, b"\x82\x86\x84\x41\x01a");
+        stream.write_all(&head[..12]).await.expect("sent");
+        sleep(Duration::from_millis(700)).await;
+        stream.write_all(&head[12..]).await.expect("sent");
+        let mut heard = Vec::new();
+        while !heard.ends_with(b"ok") {
+            heard.push(timeout(AT_ONCE, stream.read_u8()).await.expect("before the timeout").expect("a response"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn all_partial_heads_of_http2_together_have_a_bound() {
+    const CLIENTS: usize = 400;
+    let (_app, agent) = start().await;
+    let [_, _, beginning] = http2_beginnings();
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        let mut stream = agent.connect().await;
+        stream.write_all(&beginning).await.expect("sent");
+        clients.push(stream);
+    }
+    // 16 MiB have room for 256 heads of the greatest length.
+    let bounded = async {
+        while agent.metric("weir_connections").await.is_none_or(|count| count > 256.0)
+            || agent.metric(EVICTED).await.is_none_or(|count| count < 140.0)
+        {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(AT_ONCE, bounded).await.expect("connections are evicted");
+    let mut newcomer = begin(&agent, "GET / HTTP/1.1\r\nhost: a\r\n\r\n", 0).await;
+    is_served(&mut newcomer).await;
+    for stream in &mut clients[..100] {
+        is_closed(stream).await;
+    }
 }
