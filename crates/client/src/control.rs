@@ -94,7 +94,7 @@ async fn not_from_here() -> Response {
 async fn put_config(State(control): State<Arc<Control>>, body: Body) -> Response {
     let (body, _permits) = match control.bodies.read(body, MAX_SNAPSHOT_BYTES).await {
         Ok(body) => body.map(|body| (body.bytes, body.permits)).unzip(),
-        Err(incomplete) => return incomplete,
+        Err(unread) => return unread.into_response(),
     };
     match apply_snapshot(Arc::clone(&control), body).await {
         Ok(reply) => {
@@ -155,7 +155,7 @@ async fn explain(State(control): State<Arc<Control>>, body: Body) -> Response {
                 format!("a request to explain has at most {MAX_EXPLAIN_BYTES} bytes: omit headers that no rule uses");
             return failure(StatusCode::PAYLOAD_TOO_LARGE, "tooLarge", &message);
         }
-        Err(incomplete) => return incomplete,
+        Err(unread) => return unread.into_response(),
     };
     let mut json = serde_json::Deserializer::from_slice(&body.bytes);
     let request: ExplainRequest = match serde_path_to_error::deserialize(&mut json) {

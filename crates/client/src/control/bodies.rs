@@ -2,9 +2,16 @@
 
 use std::time::Duration;
 
-use axum::{body::Body, http::StatusCode, response::Response};
+use axum::{
+    body::Body,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
 use http_body_util::BodyExt;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time::timeout,
+};
 use weir_wire::MAX_SNAPSHOT_BYTES;
 
 use super::failure;
@@ -30,27 +37,47 @@ impl Default for Bodies {
 }
 
 /// A body whose bytes are counted until it is dropped.
+#[derive(Debug)]
 pub(super) struct CountedBody<'a> {
     pub(super) bytes: Vec<u8>,
     pub(super) permits: SemaphorePermit<'a>,
 }
 
+/// The reason why a body was not read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unread {
+    /// The client has usually disconnected and does not receive this response.
+    #[error("incomplete body: {0}")]
+    Broken(axum::Error),
+    #[error("the body took too long to arrive")]
+    Late,
+    #[error("too many other requests have large bodies: repeat the request later")]
+    Full,
+}
+
+impl IntoResponse for Unread {
+    fn into_response(self) -> Response {
+        let (status, error) = match self {
+            Self::Broken(_) => (StatusCode::BAD_REQUEST, "incomplete"),
+            Self::Late => (StatusCode::REQUEST_TIMEOUT, "incomplete"),
+            Self::Full => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
+        };
+        failure(status, error, &self.to_string())
+    }
+}
+
 impl Bodies {
-    /// The whole body, or `None` if it is larger than `most`. The error is the response to a body that does not arrive
-    /// completely, or for which there is no memory.
-    pub(super) async fn read(&self, body: Body, most: usize) -> Result<Option<CountedBody<'_>>, Response> {
-        let late = |_| failure(StatusCode::REQUEST_TIMEOUT, "incomplete", "the body took too long to arrive");
-        tokio::time::timeout(BODY_TIMEOUT, self.gather(body, most)).await.unwrap_or_else(|elapsed| Err(late(elapsed)))
+    /// The whole body, or `None` if it is larger than `most`.
+    pub(super) async fn read(&self, body: Body, most: usize) -> Result<Option<CountedBody<'_>>, Unread> {
+        timeout(BODY_TIMEOUT, self.gather(body, most)).await.unwrap_or(Err(Unread::Late))
     }
 
-    async fn gather(&self, mut body: Body, most: usize) -> Result<Option<CountedBody<'_>>, Response> {
+    async fn gather(&self, mut body: Body, most: usize) -> Result<Option<CountedBody<'_>>, Unread> {
         let (mut counted, mut seen) = (self.counted(0)?, 0);
         while seen <= MAX_READ_BYTES
             && let Some(frame) = body.frame().await
         {
-            // The client has usually disconnected and does not receive this response.
-            let broken = |error| failure(StatusCode::BAD_REQUEST, "incomplete", &format!("incomplete body: {error}"));
-            let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+            let Ok(data) = frame.map_err(Unread::Broken)?.into_data() else { continue };
             seen += data.len();
             if seen <= most {
                 counted.permits.merge(self.counted(data.len())?.permits);
@@ -62,11 +89,9 @@ impl Bodies {
         Ok((seen <= most).then_some(counted))
     }
 
-    fn counted(&self, bytes: usize) -> Result<CountedBody<'_>, Response> {
+    fn counted(&self, bytes: usize) -> Result<CountedBody<'_>, Unread> {
         let permits = u32::try_from(bytes).ok().and_then(|bytes| self.0.try_acquire_many(bytes).ok());
-        let full = "too many other requests have large bodies: repeat the request later";
-        let permits = permits.ok_or_else(|| failure(StatusCode::SERVICE_UNAVAILABLE, "busy", full))?;
-        Ok(CountedBody { bytes: Vec::new(), permits })
+        Ok(CountedBody { bytes: Vec::new(), permits: permits.ok_or(Unread::Full)? })
     }
 }
 
@@ -94,15 +119,13 @@ mod tests {
         for body in &mut held {
             assert!(body.now_or_never().is_none(), "its end is missing");
         }
-        let refused = bodies.read(Body::from("x"), LARGEST).await.err().map(|response| response.status());
-        assert_eq!(refused, Some(StatusCode::SERVICE_UNAVAILABLE));
+        assert!(matches!(bodies.read(Body::from("x"), LARGEST).await, Err(Unread::Full)));
 
         held.pop();
         let body = bodies.read(Body::from(vec![b'x'; LARGEST]), LARGEST).await.expect("there is room again");
         assert_eq!(body.expect("not too large").bytes.len(), LARGEST);
-        assert!(bodies.read(unfinished(LARGEST + 1), LARGEST).await.is_err(), "it took too long");
-        let late = held.remove(0).await.err().map(|response| response.status());
-        assert_eq!(late, Some(StatusCode::REQUEST_TIMEOUT));
+        assert!(matches!(bodies.read(unfinished(LARGEST + 1), LARGEST).await, Err(Unread::Late)));
+        assert!(matches!(held.remove(0).await, Err(Unread::Late)));
     }
 
     #[tokio::test]
