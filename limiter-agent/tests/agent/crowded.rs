@@ -237,6 +237,8 @@ async fn slow_app() -> (App, mpsc::UnboundedReceiver<mpsc::UnboundedSender<&'sta
                 return switching.body(empty()).expect("valid");
             }
             if !slow {
+                // A request is in flight until its body has arrived.
+                request.into_body().collect().await.expect("a body");
                 return Response::new(body("ok"));
             }
             let stream = futures::stream::poll_fn(move |cx| parts.poll_recv(cx));
