@@ -82,10 +82,10 @@ impl RefusalText {
 
 /// Returns a default body with this start and this number of seconds.
 fn until(start: &str, seconds: Option<u64>) -> Bytes {
-    match seconds {
-        Some(seconds) => format!("{start}{seconds}}}\n").into(),
-        None => format!("{start}null}}\n").into(),
-    }
+    let mut digits = itoa::Buffer::new();
+    let seconds = seconds.map_or("null", |seconds| digits.format(seconds));
+    // Faster than `format!`: hyper's path renders each refusal.
+    [start, seconds, "}\n"].concat().into()
 }
 
 /// Returns the start of the default body. Names are DNS labels, so they need no escapes.

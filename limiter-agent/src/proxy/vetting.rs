@@ -43,7 +43,8 @@ pub(super) enum InvalidRequest {
     HandshakeBody,
 }
 
-/// Validates a request. Call this function before the rules decide, so that no key is charged for an invalid request.
+/// Validates a request except for its host, which [`name_host`] validates. Call both functions before the rules decide,
+/// so that no key is charged for an invalid request.
 pub(super) fn vet<B: Body>(request: &Request<B>, ambiguous_paths: AmbiguousPaths) -> Result<(), InvalidRequest> {
     check_length(request)?;
     for (name, value) in request.headers() {
@@ -68,8 +69,7 @@ pub(super) fn vet<B: Body>(request: &Request<B>, ambiguous_paths: AmbiguousPaths
     if request.uri().path() == "*" && request.method() != Method::OPTIONS {
         return Err(InvalidRequest::Asterisk);
     }
-    hops_left(request)?;
-    host(request).map(drop)
+    hops_left(request).map(drop)
 }
 
 /// The number of proxies that may forward the request, with this one (RFC 9110 section 7.6.2). `None` if any number may.
@@ -100,8 +100,8 @@ fn has_blank_end(value: &HeaderValue) -> bool {
     matches!(value.as_bytes(), [b' ' | b'\t', ..] | [.., b' ' | b'\t'])
 }
 
-/// Writes the host of a valid request into the `Host` field, and reduces the target to its path. `own` is the host for
-/// an HTTP/1.0 client that sends none.
+/// Checks that the request names exactly one host, writes it into the `Host` field, and reduces the target to its path.
+/// `own` is the host for an HTTP/1.0 client that sends none.
 pub(super) fn name_host<B>(request: &mut Request<B>, own: &HeaderValue) -> Result<(), InvalidRequest> {
     match host(request)? {
         Named::Nowhere => drop(request.headers_mut().insert(header::HOST, own.clone())),

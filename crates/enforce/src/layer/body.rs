@@ -11,6 +11,7 @@
 
 use std::{
     convert::Infallible,
+    mem,
     pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
@@ -46,6 +47,8 @@ pub struct LimitedBody<B> {
 enum Kind<B> {
     /// A body whose bytes no limit counts.
     Plain(B),
+    /// The body of a response that the service did not send.
+    Own(Bytes),
     Counted(Box<Counted<B>>),
 }
 
@@ -109,16 +112,18 @@ struct Granted {
 impl<B> LimitedBody<B> {
     /// Creates a body. If no cost counts bytes, the body passes without counting.
     pub(super) fn new(body: B, costs: Vec<DeferredCost>, permits: Vec<HeldPermit>, clock: MonotonicClock) -> Self {
-        if costs.is_empty() {
-            return Self { _permits: permits, ..Self::plain(body) };
-        }
-        let counted = Counted { body, costs, clock, paid: 1, rest: Bytes::new(), turn: None, position: None };
-        Self { kind: Kind::Counted(Box::new(counted)), _permits: permits }
+        let kind = if costs.is_empty() {
+            Kind::Plain(body)
+        } else {
+            let counted = Counted { body, costs, clock, paid: 1, rest: Bytes::new(), turn: None, position: None };
+            Kind::Counted(Box::new(counted))
+        };
+        Self { kind, _permits: permits }
     }
 
-    /// Creates a body that no limit counts.
-    pub fn plain(body: B) -> Self {
-        Self { kind: Kind::Plain(body), _permits: Vec::new() }
+    /// Creates the body of a response that the service did not send. No limit counts it.
+    pub(super) fn own(text: Bytes) -> Self {
+        Self { kind: Kind::Own(text), _permits: Vec::new() }
     }
 }
 
@@ -288,6 +293,8 @@ impl<B: Body<Data = Bytes> + Unpin> Body for LimitedBody<B> {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match &mut self.kind {
             Kind::Plain(body) => Pin::new(body).poll_frame(cx),
+            Kind::Own(text) if text.is_empty() => Poll::Ready(None),
+            Kind::Own(text) => Poll::Ready(Some(Ok(Frame::data(mem::take(text))))),
             Kind::Counted(counted) => counted.poll_data(cx),
         }
     }
@@ -295,6 +302,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for LimitedBody<B> {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Plain(body) => body.is_end_stream(),
+            Kind::Own(text) => text.is_empty(),
             Kind::Counted(counted) => counted.rest.is_empty() && counted.body.is_end_stream(),
         }
     }
@@ -302,6 +310,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for LimitedBody<B> {
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Plain(body) => body.size_hint(),
+            Kind::Own(text) => SizeHint::with_exact(text.len() as u64),
             Kind::Counted(counted) => {
                 let held = u64::try_from(counted.rest.len()).unwrap_or(u64::MAX);
                 let of_body = counted.body.size_hint();

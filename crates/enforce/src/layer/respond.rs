@@ -39,15 +39,12 @@ impl Tunnel {
     }
 }
 
-impl<B, E> Outcome<Pass, Box<Response<Bytes>>, Response<B>, E> for Responses
-where
-    B: Body<Data = Bytes> + From<Bytes>,
-{
+impl<B: Body<Data = Bytes>, E> Outcome<Pass, Box<Response<Bytes>>, Response<B>, E> for Responses {
     type Response = Response<LimitedBody<B>>;
     type Error = E;
 
     fn refused(&self, refused: Box<Response<Bytes>>) -> Result<Self::Response, E> {
-        Ok(refused.map(own))
+        Ok(refused.map(LimitedBody::own))
     }
 
     /// Charges the costs in headers, and wraps the body, which charges its bytes while they pass.
@@ -72,15 +69,10 @@ where
     }
 }
 
-impl<B: From<Bytes>> Answer<(), Deadline, Response<LimitedBody<B>>> for Responses {
+impl<B> Answer<(), Deadline, Response<LimitedBody<B>>> for Responses {
     fn refused(&self, deadline: Deadline) -> Response<LimitedBody<B>> {
-        too_late(&deadline, self.server).map(own)
+        too_late(&deadline, self.server).map(LimitedBody::own)
     }
-}
-
-/// A body that the service did not send, and that no limit counts.
-fn own<B: From<Bytes>>(text: Bytes) -> LimitedBody<B> {
-    LimitedBody::plain(text.into())
 }
 
 /// Returns the response to a refused request.
