@@ -40,9 +40,11 @@ use weir_wire::{ApplyReply, ExplainRequest, MAX_SNAPSHOT_BYTES, Rejection, Rejec
 
 use crate::{apply::Snapshots, leaving::Leaving};
 
-pub(crate) use self::bodies::Bodies;
-pub(crate) use self::tls::{Accepted, Credentials, HANDSHAKES, InvalidCredentials, RELOADS, Tls, TlsFiles};
 pub use self::tls::{InvalidTls, certificates};
+pub(crate) use self::{
+    bodies::Bodies,
+    tls::{Accepted, Credentials, HANDSHAKES, InvalidCredentials, RELOADS, Tls, TlsFiles},
+};
 
 /// The largest request to explain: the largest request that the proxy accepts, as JSON.
 const MAX_EXPLAIN_BYTES: usize = 4 * 1024 * 1024;

@@ -353,8 +353,7 @@ impl SharedLimiter {
         breaks: u64,
     ) -> Decisions {
         let (rule, now) = (self.rule(), self.client.now());
-        let set = rule.set(hash);
-        let mut decisions = Decisions::new();
+        let (set, mut decisions) = (rule.set(hash), Decisions::new());
         let mut shard = self.table.shard_of(hash);
         let Some(entry) = shard.get_mut(&hash) else { return decisions };
         let Reply { granted, served, prefetched, level, time, next, newer } = reply;
