@@ -9,6 +9,7 @@ use std::{
 use futures::FutureExt;
 use tokio::{
     net::TcpStream,
+    task::yield_now,
     time::{sleep, timeout, timeout_at},
 };
 
@@ -93,7 +94,14 @@ async fn begun<T>(
 ) -> Option<T> {
     let grace = first.then(|| clock::now() + FIRST_TIMEOUT);
     tokio::select! {
-        begun = timeout(idle_timeout, &mut look) => return begun.ok(),
+        begun = timeout(idle_timeout, &mut look) => match begun {
+            Ok(begun) => return Some(begun),
+            Err(_elapsed) => {
+                // If the process was stopped, the timer can expire before the runtime has looked at the sockets.
+                yield_now().await;
+                return look.now_or_never();
+            }
+        },
         () = dismissed => {}
         () = &mut evicted => return look.now_or_never(),
     }
@@ -142,6 +150,14 @@ mod tests {
         assert_eq!(outcome(300, false, None, Some(10)).await, (false, 10));
         assert_eq!(outcome(300, false, None, None).await, (true, 300));
         assert_eq!(outcome(70_000, true, None, None).await, (false, 60_000));
+        // The process was stopped, and sees the request only after the timeout.
+        let started = clock::now();
+        let mut looks = 0;
+        let late = pin!(std::future::poll_fn(|_| {
+            looks += usize::from(clock::now() - started >= IDLE);
+            if looks > 1 { std::task::Poll::Ready(7) } else { std::task::Poll::Pending }
+        }));
+        assert_eq!(begun(late, false, IDLE, pin!(pending()), pin!(pending())).await, Some(7));
         // A request that has begun is served.
         let sent = begun(pin!(ready(7)), false, IDLE, pin!(ready(())), pin!(pending())).await;
         assert_eq!(sent, Some(7));

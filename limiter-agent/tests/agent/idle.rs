@@ -1,12 +1,14 @@
 //! Tests idle connections that are kept open.
 
+use std::time::Duration;
+
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    time::timeout,
+    time::{sleep, timeout},
 };
 
-use crate::support::{PATIENCE, start};
+use crate::support::{Agent, PATIENCE, start};
 
 /// Sends a request and reads its response.
 async fn ask(stream: &mut TcpStream) {
@@ -49,4 +51,29 @@ async fn idle_connections_are_parked_and_served_again() {
     ask(&mut others[0]).await;
     assert_eq!(agent.metric("weir_connections_accepted_total").await, Some(CLIENTS.into()));
     assert_eq!(app.requests(), 3 * u64::from(CLIENTS) + 2);
+}
+
+/// A frozen node goes on after the idle timeout, and the requests of its clients have arrived meanwhile.
+#[tokio::test]
+async fn requests_that_arrive_while_the_agent_is_stopped_are_served() {
+    let (app, _) = start().await;
+    for in_place in ["on", "off"] {
+        let agent = Agent::start(app.address, &["--idle-timeout", "3s", "--in-place", in_place]);
+        let mut clients = Vec::new();
+        for _ in 0..10 {
+            let mut client = agent.connect().await;
+            ask(&mut client).await;
+            clients.push(client);
+        }
+        agent.until_metric("weir_connections_parked", 10.0).await;
+        agent.suspend().await;
+        for client in &mut clients {
+            client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
+        }
+        sleep(Duration::from_millis(3_100)).await;
+        agent.go_on();
+        for client in &mut clients {
+            answered(client).await;
+        }
+    }
 }

@@ -3,7 +3,10 @@
 use std::{future::poll_fn, mem, pin::pin, task::Poll, time::Duration};
 
 use bytes::Bytes;
-use tokio::{net::TcpStream, task::unconstrained};
+use tokio::{
+    net::TcpStream,
+    task::{unconstrained, yield_now},
+};
 use weir_core::Time;
 use weir_enforce::{Fields, Format, Headers, Pass, Refusal};
 
@@ -95,7 +98,18 @@ async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) ->
                     || connection.pause.poll_over_by(now.take(), cx).is_ready();
                 if over { Poll::Ready(None) } else { Poll::Pending }
             });
-            match first.await {
+            let first = match first.await {
+                // If the process was stopped, the timer can expire before the runtime has looked at the sockets.
+                None => {
+                    yield_now().await;
+                    match futures::poll!(poll_fn(|cx| connection.poll_fill(cx))) {
+                        Poll::Ready(read) => Some(read),
+                        Poll::Pending => None,
+                    }
+                }
+                first => first,
+            };
+            match first {
                 Some(Ok(1..)) if client.open.work() => {}
                 Some(Ok(1..)) => return End::Closed,
                 Some(Ok(0)) | None => return End::Leave(connection.stream),
