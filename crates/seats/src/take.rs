@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use weir_core::Strategy;
+
 use crate::{
     ban::{BanQuestion, Banned, EncodedBan},
     seats::Seats,
@@ -118,6 +120,17 @@ impl EncodedTake {
     pub fn rebase_seen(&mut self, now: u64, margin: u64) {
         for (limit, mark) in self.limits.iter().zip(self.seen.iter_mut().flatten()) {
             *mark = State::rebased(limit, *mark, now, margin);
+        }
+    }
+
+    /// Converts the level that the caller has seen, if an earlier counter made it and this counter has collected it. This
+    /// counter began to count at `since`. A log does not know the exact times of the units that it has collected, only
+    /// that they are not later than that.
+    pub fn settle_seen(&mut self, since: u64, now: u64) {
+        for (limit, [at, used, _]) in self.limits.iter().zip(self.seen.iter_mut().flatten()) {
+            if limit.strategy == Strategy::SlidingWindowLog && *at <= since {
+                (*at, *used) = (since, if *at + limit.period > now { *used } else { 0 });
+            }
         }
     }
 }

@@ -86,8 +86,8 @@ enum Phase {
     Collecting,
     /// All levels are known, since this time. Agents end their shares.
     Settling(u64),
-    /// The counter answers questions.
-    Counting,
+    /// The counter answers questions, since this time.
+    Counting(u64),
 }
 
 /// The keys of one rule.
@@ -146,7 +146,7 @@ impl Counter {
 
     /// Returns true if the counter answers questions.
     pub fn is_counting(&self) -> bool {
-        self.phase == Phase::Counting
+        matches!(self.phase, Phase::Counting(_))
     }
 
     /// Returns true if the term has begun and the counter does not answer questions yet.
@@ -262,7 +262,7 @@ impl Counter {
         if let Phase::Settling(since) = self.phase
             && (self.pods.totals.arriving == 0 || at >= since + SETTLING)
         {
-            self.phase = Phase::Counting;
+            self.phase = Phase::Counting(at);
             let is_missing =
                 !self.is_planned || self.is_incomplete || self.pods.totals.unknown + self.pods.totals.arriving > 0;
             if is_missing {
@@ -340,8 +340,11 @@ impl Counter {
             }),
         };
         entry.bring_up(&encoded, used_up_at, now);
-        if !is_counting {
+        if let Phase::Counting(since) = self.phase {
+            encoded.settle_seen(since, now);
+        } else {
             entry.raise(&encoded, now);
+            encoded.seen = None;
         }
         if is_counting {
             let elapsed = sum.saturating_sub(entry.absent_sum);

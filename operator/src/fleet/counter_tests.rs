@@ -667,6 +667,67 @@ fn a_log_counts_the_units_of_the_latest_level() {
     }
 }
 
+/// Each agent reports its last level to the next leader, and sends it again with its first question. All units of the
+/// limit are admitted once, whatever the order, and also if an agent first asks hours later.
+#[test]
+fn a_log_counts_the_units_of_earlier_leaders_once() {
+    for pods in [3, 6, 8] {
+        for (clock_behind, idle_hours) in [(0, 0), (0, 5), (500_000, 0), (500_000, 23)] {
+            let mut bench = Bench::with(Strategy::SlidingWindowLog, Term::unbounded());
+            let names: Vec<String> = (0..pods).map(|pod| format!("pod-{pod}")).collect();
+            let mut levels: Vec<Option<Vec<weir_wire::Mark>>> = vec![None; pods];
+            let (mut admitted, mut unix) = (0, UNIX);
+            for leader in 0..4 {
+                bench.counter = Counter::new(Term::unbounded(), bench.now, unix);
+                bench.releases.clear();
+                for pod in &names {
+                    bench.counter.expect(pod, &bench.rules, bench.now);
+                }
+                bench.counter.planned(bench.now);
+                let mut channels = Vec::new();
+                for (pod, level) in names.iter().zip(&levels) {
+                    let channel = bench.counter.connected(pod, bench.now);
+                    let report = Question { id: 0, seen: level.clone(), ..bench.question(0) };
+                    bench.counter.answer(&[report], [&bench.rules, &[]], bench.now);
+                    bench.message(pod, channel);
+                    bench.counter.levels_sent(pod, channel, sent(true), bench.now);
+                    channels.push(channel);
+                }
+                for (pod, channel) in names.iter().zip(&channels) {
+                    bench.confirm(pod, *channel);
+                }
+                assert!(bench.counter.is_counting());
+                for turn in 0..2 * pods {
+                    let pod = (turn * 5 + leader) % pods;
+                    if turn == pods && leader == 3 {
+                        bench.now += Duration::from_secs(3_600 * idle_hours);
+                    }
+                    bench.now += Duration::from_millis(300);
+                    for (pod, channel) in names.iter().zip(&channels) {
+                        bench.message(pod, *channel);
+                        if bench.release(pod, *channel) {
+                            bench.confirmed(pod, *channel, bench.releases[channel]);
+                        }
+                    }
+                    // Some pods do not ask the first leaders. The last leader admits the rest.
+                    if leader < 2 && pod % 3 == leader {
+                        continue;
+                    }
+                    let wanted = if leader < 3 { 1 } else { u32::from(turn >= pods) * 40 };
+                    let question = Question { seen: levels[pod].clone(), ..bench.question(wanted) };
+                    let Outcome::Counted(granted) = bench.ask(question) else { panic!("not counted") };
+                    admitted += granted.granted;
+                    levels[pod] = Some(granted.level);
+                    assert!(admitted <= 40, "{admitted} of 40, {pods} pods");
+                }
+                bench.after(2);
+                unix = bench.counter.time(bench.now) - clock_behind;
+            }
+            assert_eq!(admitted, 40, "{pods} pods, {clock_behind} us behind, {idle_hours} h idle");
+        }
+    }
+}
+
 /// The previous leader is 300 ms ahead, and in a window that has just begun. Its counts are those of this window.
 #[test]
 fn levels_of_the_previous_leader_stay_in_its_window() {
