@@ -7,8 +7,10 @@
 //!
 //! In the phases Collecting and Settling, the counter does two things: it raises its counts to the levels that agents
 //! report, and charges the units that their shares used. If a pod was missing at the end, or its levels were
-//! incomplete, its agent may have used units that the counter does not know. Then the limits of all rules that agents
-//! can have had until then count as used up at that time.
+//! incomplete, its agent may have used units that the counter does not know. Then the limits that this agent can have
+//! used until then count as used up at that time. If the levels were incomplete, these are the limits of the pod's
+//! policies. If the pod was missing, they are the limits of its namespace, because its agent can have policies that the
+//! plan no longer gives to it.
 
 use std::{
     collections::{HashMap, HashSet, hash_map},
@@ -61,13 +63,12 @@ pub struct Counter {
     phase: Phase,
     /// True once the engine has planned all pods that it knows.
     is_planned: bool,
-    /// True if an agent could not send all levels that it knew.
-    is_incomplete: bool,
-    /// The time at which the limits of all earlier rules count as used up, if a level was missing.
-    used_up_at: Option<u64>,
-    /// The names of the counters of rules that agents can have used before the counter began to count. Empty if no level
-    /// was missing. They are rules of the first contents of a term, so their number has the bound of these contents.
-    earlier: HashSet<String>,
+    /// The pods whose agents could not send all levels that they knew.
+    incomplete: HashSet<String>,
+    /// The rules that agents can have used before the counter began to count: the names of their counters and policies.
+    /// When the counter counts, these are only the rules whose limits count as used up since that time. They are rules of
+    /// the first contents of a term, so their number has the bound of these contents.
+    earlier: HashMap<String, Arc<str>>,
     pods: Pods,
     keys: HashMap<Key, Entry>,
     /// The number of times for which the logs of all keys have memory.
@@ -125,9 +126,8 @@ impl Counter {
             previous_is_ahead: 0,
             phase: Phase::Collecting,
             is_planned: false,
-            is_incomplete: false,
-            used_up_at: None,
-            earlier: HashSet::new(),
+            incomplete: HashSet::new(),
+            earlier: HashMap::new(),
             pods: Pods::default(),
             keys: HashMap::new(),
             times: 0,
@@ -187,9 +187,9 @@ impl Counter {
     pub fn expect(&mut self, pod: &str, rules: &[FleetRule], now: Duration) {
         let at = self.advance(now);
         if !(self.is_counting() && self.is_planned) {
-            for FleetRule { counters, .. } in rules {
-                if !self.earlier.contains(counters) {
-                    self.earlier.insert(counters.clone());
+            for FleetRule { counters, policy, .. } in rules {
+                if !self.earlier.contains_key(counters) {
+                    self.earlier.insert(counters.clone(), policy.clone());
                 }
             }
         }
@@ -229,7 +229,9 @@ impl Counter {
     /// Records that a pod has sent the levels that it knows.
     pub fn levels_sent(&mut self, pod: &str, channel: u64, sent: LevelsSent, now: Duration) {
         let at = self.advance(now);
-        self.is_incomplete |= !sent.is_complete && !self.is_counting();
+        if !sent.is_complete && !self.is_counting() {
+            self.incomplete.insert(pod.to_owned());
+        }
         let ahead = sent.time.and_then(|time| time.checked_sub(at)).filter(|ahead| *ahead <= MARGIN);
         self.previous_is_ahead = self.previous_is_ahead.max(ahead.unwrap_or(0));
         self.pods.levels_sent(pod, channel, sent.releases, at);
@@ -263,12 +265,11 @@ impl Counter {
             && (self.pods.totals.arriving == 0 || at >= since + SETTLING)
         {
             self.phase = Phase::Counting(at);
-            let is_missing =
-                !self.is_planned || self.is_incomplete || self.pods.totals.unknown + self.pods.totals.arriving > 0;
-            if is_missing {
-                self.used_up_at = Some(at);
-            } else {
-                self.earlier = HashSet::new();
+            let incomplete = std::mem::take(&mut self.incomplete);
+            // Without a plan, no pod is known, so all of them can be missing.
+            if self.is_planned {
+                let unknown = self.pods.unknown_use(&incomplete);
+                self.earlier.retain(|_, policy| unknown.contains(policy));
             }
         }
         at
@@ -325,7 +326,10 @@ impl Counter {
         let (absent, sum, since) = self.pods.absence(&rule.policy, now);
         self.make_room(&key, &encoded, rule, now)?;
         let is_counting = self.is_counting();
-        let used_up_at = self.used_up_at.filter(|_| self.earlier.contains(&rule.counters));
+        let used_up_at = match self.phase {
+            Phase::Counting(since) if self.earlier.contains_key(&rule.counters) => Some(since),
+            _ => None,
+        };
         let entry = match self.keys.entry(key) {
             hash_map::Entry::Occupied(entry) => entry.into_mut(),
             hash_map::Entry::Vacant(entry) => entry.insert(Entry {

@@ -325,6 +325,41 @@ fn only_rules_that_agents_had_before_count_as_used_up() {
     assert_eq!(granted(&mut bench, "shop/api.all", "2"), 0);
 }
 
+/// A missing pod can have had any policy of its namespace before. An agent with incomplete levels reported its own
+/// policies. No other limit loses units.
+#[test]
+fn only_limits_that_an_agent_can_have_used_count_as_used_up() {
+    for (is_missing, of_namespace) in [(true, 0), (false, 40)] {
+        let mut bench = Bench::new();
+        bench.counter = Counter::new(Term::unbounded(), bench.now, UNIX);
+        let of = |policy: &str| FleetRule { policy: policy.into(), ..rule(&format!("{policy}.all"), 7) };
+        let all = [("c", of("bank/api")), ("a", of("shop/api")), ("b", of("shop/other"))];
+        for (pod, rule) in &all {
+            bench.counter.expect(pod, std::slice::from_ref(rule), bench.now);
+        }
+        bench.counter.planned(bench.now);
+        let mut channels = Vec::new();
+        for (pod, _) in all.iter().filter(|(pod, _)| !(is_missing && *pod == "b")) {
+            let channel = bench.counter.connected(pod, bench.now);
+            bench.message(pod, channel);
+            bench.counter.levels_sent(pod, channel, sent(*pod != "b"), bench.now);
+            channels.push((*pod, channel));
+        }
+        for _ in 0..if is_missing { 10 } else { 0 } {
+            bench.after(1);
+            channels.iter().for_each(|(pod, channel)| bench.message(pod, *channel));
+        }
+        channels.iter().for_each(|(pod, channel)| bench.confirm(pod, *channel));
+        assert!(bench.counter.is_counting());
+        for ((_, rule), free) in all.iter().zip([40, of_namespace, 0]) {
+            let question = Question { counters: rule.counters.clone(), ..bench.question(100) };
+            let answers = bench.counter.answer(&[question], [std::slice::from_ref(rule), &[]], bench.now);
+            let Outcome::Counted(granted) = &answers[0].outcome else { panic!("{answers:?}") };
+            assert_eq!(granted.granted, free, "{}, missing: {is_missing}", rule.counters);
+        }
+    }
+}
+
 /// The engine plans its pods so late that the counter counts already. Their agents had these rules before.
 #[test]
 fn rules_of_the_first_plan_count_as_used_up() {

@@ -106,6 +106,20 @@ struct Lost {
     until: u64,
 }
 
+/// The policies whose limits agents can have used without the knowledge of the counter.
+#[derive(Debug, Default)]
+pub(super) struct UnknownUse<'a> {
+    policies: HashSet<&'a str>,
+    /// All policies of these namespaces.
+    namespaces: HashSet<&'a str>,
+}
+
+impl UnknownUse<'_> {
+    pub(super) fn contains(&self, policy: &str) -> bool {
+        self.policies.contains(policy) || self.namespaces.contains(namespace(policy))
+    }
+}
+
 /// The absent pods of one policy.
 #[derive(Debug, Default)]
 struct Absence {
@@ -307,6 +321,23 @@ impl Pods {
         self.policies.retain(|policy, _| kept.contains(policy));
     }
 
+    /// Returns the policies that agents can have used without the knowledge of the counter: those of pods with
+    /// incomplete levels, and those of the namespaces of pods that are missing. The agent of a missing pod can have a
+    /// policy that the plan no longer gives to it, but none of another namespace.
+    pub(super) fn unknown_use(&self, incomplete: &HashSet<String>) -> UnknownUse<'_> {
+        let mut unknown = UnknownUse::default();
+        for (name, pod) in &self.pods {
+            let policies = pod.shares().map(|share| &*share.policy);
+            let Totals { unknown: is_unknown, arriving, .. } = pod.totals();
+            if is_unknown + arriving > 0 {
+                unknown.namespaces.extend(policies.map(namespace));
+            } else if incomplete.contains(&**name) {
+                unknown.policies.extend(policies);
+            }
+        }
+        unknown
+    }
+
     /// The number of policies.
     #[cfg(test)]
     pub(super) fn policies(&self) -> usize {
@@ -404,6 +435,11 @@ impl Pods {
             }
         }
     }
+}
+
+/// The namespace of a policy, from `NAMESPACE/NAME`.
+fn namespace(policy: &str) -> &str {
+    policy.split_once('/').map_or(policy, |(namespace, _)| namespace)
 }
 
 fn add<K: Copy + Ord>(counts: &mut BTreeMap<K, u32>, key: K, change: i32) {

@@ -70,6 +70,29 @@ struct World {
     next_leader_at: u64,
     /// The time at which a deleted policy is created again.
     recreated_at: Option<u64>,
+    steady: Steady,
+}
+
+/// The agent of a policy in another namespace. It never fails, so this policy loses no unit, whatever happens to others.
+#[derive(Default)]
+struct Steady {
+    /// The leader and the number of the channel to it.
+    link: Option<(usize, u64)>,
+    releases: u64,
+    /// The last level, and whether an earlier leader counted it.
+    level: Option<Vec<Mark>>,
+    is_level_earlier: bool,
+    admitted: u64,
+    /// A leader was paused before it counted, so the agent was missing.
+    was_missing: bool,
+}
+
+const STEADY: &str = "bank-pod";
+const OF_STEADY: u64 = 300;
+
+fn steady_rules() -> [FleetRule; 1] {
+    let (counters, policy) = ("bank/api.all".to_owned(), Arc::from("bank/api"));
+    [FleetRule { counters, policy, stamp: 1, sharers: 1, accepts_limits: false }]
 }
 
 struct Leader {
@@ -150,6 +173,8 @@ struct Local {
     hand: Vec<Seats>,
     level: Option<Vec<Mark>>,
     level_stamp: u64,
+    /// The channel has ended since the answer with this level.
+    is_level_earlier: bool,
     pending: Option<(u64, u64, EncodedTake)>,
     share: Option<Value>,
     /// The times of requests that the share admitted and that are not reported.
@@ -200,6 +225,7 @@ impl World {
             born: 0,
             next_leader_at: 0,
             recreated_at: None,
+            steady: Steady::default(),
         };
         for _ in 0..pods {
             world.add_agent();
@@ -319,6 +345,7 @@ impl World {
         for agent in &self.agents {
             leader.counter.expect(&agent.name, &rules, duration(self.now));
         }
+        leader.counter.expect(STEADY, &steady_rules(), duration(self.now));
         leader.counter.planned(duration(self.now));
         self.next_leader_at = ends.saturating_add(2 * SECOND);
         self.leaders.push(leader);
@@ -330,6 +357,7 @@ impl World {
         if self.now >= self.next_leader_at {
             self.lead();
         }
+        self.ask_steadily();
         self.trouble();
         for index in 0..self.agents.len() {
             let is_late = self.now < self.agents[index].late_until;
@@ -349,6 +377,48 @@ impl World {
             for _ in 0..count {
                 self.request(agent, key);
             }
+        }
+    }
+
+    /// Takes one unit of the limit that no fault concerns.
+    fn ask_steadily(&mut self) {
+        let (now, at, last) = (self.now, duration(self.now), self.leaders.len() - 1);
+        let (Leader { counter, is_alive, paused_until, .. }, steady) = (&mut self.leaders[last], &mut self.steady);
+        if !*is_alive || now < *paused_until {
+            steady.was_missing |= *is_alive && !counter.is_counting();
+            return;
+        }
+        let quota = Quota::new(Strategy::SlidingWindowLog, OF_STEADY, Duration::from_secs(86_400), None);
+        let terms = StoreTerms::new(1, &[(0, quota.expect("a quota"))]).expect("terms");
+        let question = |id, seen: Option<Vec<Mark>>| {
+            let take = Take { requests: u32::from(id != 0), ..Take::new(&terms) }.encode().expect("a question");
+            Question { seen, ..take.message(id, &Key::new("bank/api.all", 1).expect("a key")) }
+        };
+        let number = match steady.link {
+            Some((leader, number)) if leader == last => number,
+            _ => {
+                let number = counter.connected(STEADY, at);
+                (steady.link, steady.releases, steady.is_level_earlier) = (Some((last, number)), 0, true);
+                counter.record_message(STEADY, number, duration(PRESENCE), at);
+                counter.answer(&[question(0, steady.level.clone())], [&steady_rules(), &[]], at);
+                counter.levels_sent(STEADY, number, LevelsSent { is_complete: true, time: None, releases: 0 }, at);
+                number
+            }
+        };
+        counter.record_message(STEADY, number, duration(PRESENCE), at);
+        if counter.release(STEADY, number, at) {
+            steady.releases += 1;
+            let releases = steady.releases;
+            counter.levels_sent(STEADY, number, LevelsSent { is_complete: true, time: None, releases }, at);
+        }
+        let seen = steady.level.clone().filter(|_| steady.is_level_earlier);
+        for answer in counter.answer(&[question(1, seen)], [&steady_rules(), &[]], at) {
+            let Outcome::Counted(granted) = answer.outcome else { continue };
+            let free = OF_STEADY - steady.admitted;
+            assert!(granted.granted <= free, "more than the limit");
+            assert!(granted.granted == free.min(1) || steady.was_missing, "{free} units were lost");
+            steady.admitted += granted.granted;
+            (steady.level, steady.is_level_earlier) = (Some(granted.level), false);
         }
     }
 
@@ -548,7 +618,7 @@ impl World {
             }
         }
         for local in &mut self.agents[index].keys {
-            local.pending = None;
+            (local.pending, local.is_level_earlier) = (None, true);
         }
     }
 
@@ -758,7 +828,7 @@ impl World {
         let read = weir_seats::Answer::read(granted, &encoded).expect("an answer to the question");
         let (time, level, stamp) = (read.time, read.marks[2].clone(), read.stamp);
         let Reply { granted, served, prefetched, .. } = read.reply(&encoded).expect("an answer to the question");
-        (local.level, local.level_stamp) = (Some(level), stamp);
+        (local.level, local.level_stamp, local.is_level_earlier) = (Some(level), stamp, false);
         local.hand.extend(prefetched);
         let is_late = now > sent + 400 * MILLI;
         match served {
@@ -842,7 +912,10 @@ impl World {
             lookahead: reach,
             ..Take::new(&terms)
         };
-        let encoded = question.encode().expect("a question");
+        let mut encoded = question.encode().expect("a question");
+        // After a break of the channel, the first question contains the level.
+        let is_seen = local.is_level_earlier && local.level_stamp == encoded.stamp;
+        encoded.seen = local.level.clone().filter(|_| is_seen);
         agent.ids += 1;
         let message = encoded.message(agent.ids, &key_of(key));
         local.pending = Some((agent.ids, now, encoded));
