@@ -83,6 +83,9 @@ struct Totals {
     instance: String,
     rules: Arc<Rules>,
     counts: Box<[Counts]>,
+    /// The time of the last status.
+    at: Instant,
+    is_gone: bool,
 }
 
 /// The last totals of a pod, by rule.
@@ -178,7 +181,8 @@ impl Traffic {
             Some(list) => list.clone(),
             None => self.share(rules().map(|(uid, rule)| (uid.to_owned(), rule.name.clone())).collect()),
         };
-        let totals = Totals { instance: status.instance.clone(), rules: list, counts: counts.into() };
+        let instance = status.instance.clone();
+        let totals = Totals { instance, rules: list, counts: counts.into(), at: now, is_gone: false };
         self.pods.insert(pod.clone(), totals);
     }
 
@@ -194,13 +198,17 @@ impl Traffic {
         list
     }
 
-    /// Removes a pod's totals. Its traffic stays in the window.
+    /// Records that a pod is gone. Its traffic stays in the window. Its totals stay for that time, too: if the pod comes
+    /// back, an agent that is still young would count in full again.
     pub fn forget(&mut self, pod: &ObjectKey) {
-        self.pods.remove(pod);
+        if let Some(totals) = self.pods.get_mut(pod) {
+            totals.is_gone = true;
+        }
     }
 
     /// Removes the counts that are older than the window.
     pub fn expire(&mut self, now: Instant) {
+        self.pods.retain(|_, totals| !totals.is_gone || now.duration_since(totals.at) <= WINDOW);
         self.windows.retain(|_, rules| {
             rules.retain(|_, window| {
                 window.expire(now);

@@ -119,6 +119,23 @@ async fn a_pods_traffic_outlives_it() {
     assert_sum(&traffic, start + seconds(2), "p", 11, 2);
 }
 
+/// An agent is removed from the list and listed again. Later, its totals are forgotten.
+#[tokio::test(start_paused = true)]
+async fn the_traffic_of_a_pod_that_comes_back_counts_once() {
+    let start = Instant::now();
+    let mut traffic = Traffic::default();
+    traffic.observe(start, &pod(), &says("i", 5, &[("p", "r", 10, 1)]));
+    for second in 1..4 {
+        traffic.forget(&pod());
+        traffic.expire(start + seconds(second));
+        traffic.observe(start + seconds(second), &pod(), &says("i", 5 + second, &[("p", "r", 10 + second, 1)]));
+        assert_sum(&traffic, start + seconds(second), "p", 10 + second, 1);
+    }
+    traffic.forget(&pod());
+    traffic.expire(start + seconds(64));
+    assert!(traffic.pods.is_empty());
+}
+
 /// The order changes when an older policy is added. With a search of the list for each rule, this test takes minutes.
 #[tokio::test(start_paused = true)]
 async fn rules_in_another_order_keep_their_totals() {
