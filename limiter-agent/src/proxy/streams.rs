@@ -125,8 +125,8 @@ impl Streams {
     async fn connect(&self) -> Result<Arc<Connection>, ConnectError> {
         let stream = self.address.connect().await?;
         let heard = Arc::new(AtomicWaker::new());
-        let hears = Arc::clone(&heard);
-        let stream = InspectReader::new(stream, move |_: &[u8]| hears.wake());
+        let waker = Arc::clone(&heard);
+        let stream = InspectReader::new(stream, move |_: &[u8]| waker.wake());
         let (sender, driver) = http2::Builder::new(OnThisThread)
             .timer(TokioTimer::new())
             .initial_max_send_streams(0)
