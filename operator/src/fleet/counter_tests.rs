@@ -703,7 +703,7 @@ fn a_log_counts_the_units_of_the_latest_level() {
 }
 
 /// Each agent reports its last level to the next leader, and sends it again with its first question. All units of the
-/// limit are admitted once, whatever the order, and also if an agent first asks hours later.
+/// limit are admitted once, in any order, and also if an agent first asks hours later.
 #[test]
 fn a_log_counts_the_units_of_earlier_leaders_once() {
     for pods in [3, 6, 8] {
