@@ -10,6 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use http::Response;
+use http_body_util::BodyExt;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde::Deserialize;
@@ -179,6 +180,14 @@ impl Agent {
     pub(crate) async fn telemetry(&self, path: &str) -> (u16, String) {
         let response = self.client.get(&format!("http://{}{path}", self.addresses.telemetry), &[]).await;
         (response.status().as_u16(), String::from_utf8(response.body().to_vec()).expect("text"))
+    }
+
+    /// The text of the metrics; `None` if the connection breaks.
+    pub(crate) async fn try_metrics(&self) -> Option<String> {
+        let url = format!("http://{}/metrics", self.addresses.telemetry);
+        let response = self.client.try_send(request("GET", &url, &[], "")).await.ok()?;
+        let body = response.into_body().collect().await.ok()?.to_bytes();
+        Some(String::from_utf8(body.to_vec()).expect("text"))
     }
 
     /// The value of a series, such as `weir_connections`.
