@@ -126,8 +126,12 @@ impl Container {
         self.expanded(text)
     }
 
-    /// Returns a text with the values of variables in place of each `$(NAME)`, as the kubelet does.
+    /// Returns a text with the values of variables in place of each `$(NAME)`, as the kubelet does. `None` if the text is
+    /// too long for an address: a pod's author chooses it.
     fn expanded(&self, text: &str) -> Option<String> {
+        if text.len() > LONGEST_ADDRESS {
+            return None;
+        }
         let Some((before, rest)) = text.split_once("$(") else { return Some(text.to_owned()) };
         let (name, after) = rest.split_once(')')?;
         let value = self.variable(name)?.value.as_deref()?;

@@ -76,6 +76,12 @@ fn the_ports_of_agent_and_app_are_read_from_the_arguments() {
                 {"name": "WEIR_UPSTREAM", "value": "[::1]:$(OUT)"}]}),
             (Some(81), 8480),
         ),
+        (
+            "more references than fit on a stack",
+            json!({"name": "weir-agent", "args": [format!("--upstream={}", "$(A)".repeat(500_000))],
+                "env": [{"name": "A", "value": "1"}]}),
+            (None, 0),
+        ),
         ("an unknown reference", json!({"name": "weir-agent", "args": ["--upstream=:$(OUT)"]}), (None, 0)),
         ("the rate limit service", json!({"name": "weir-agent", "args": ["rls", "--listen=:8081"]}), (None, 0)),
     ] {
