@@ -124,8 +124,8 @@ impl Streams {
     /// a request whose body has been read cannot be sent again.
     async fn connect(&self) -> Result<Arc<Connection>, ConnectError> {
         let stream = self.address.connect().await?;
-        let heard = Arc::new(AtomicWaker::new());
-        let waker = Arc::clone(&heard);
+        let on_read = Arc::new(AtomicWaker::new());
+        let waker = Arc::clone(&on_read);
         let stream = InspectReader::new(stream, move |_: &[u8]| waker.wake());
         let (sender, driver) = http2::Builder::new(OnThisThread)
             .timer(TokioTimer::new())
@@ -148,7 +148,7 @@ impl Streams {
             let ended = poll_fn(|cx| {
                 if tell.is_some() {
                     // Another task of hyper reads the SETTINGS.
-                    heard.register(cx.waker());
+                    on_read.register(cx.waker());
                 }
                 let ended = driver.as_mut().poll(cx);
                 let max = driver.current_max_send_streams();

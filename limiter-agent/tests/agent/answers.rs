@@ -142,17 +142,17 @@ async fn an_invalid_first_chunk_is_a_502_and_a_later_one_truncates_the_response(
     let agent = Agent::start(app, &["--upstream-http2", "never"]);
     for (which, chunk) in CHUNKS.iter().enumerate() {
         for way in WAYS {
-            let heard = way.get(&agent, &format!("/together/{which}")).await;
-            assert_eq!(heard.status, 502, "{chunk:?} {way:?}: {heard:?}");
+            let received = way.get(&agent, &format!("/together/{which}")).await;
+            assert_eq!(received.status, 502, "{chunk:?} {way:?}: {received:?}");
             assert!(
-                heard.body.as_ref().is_ok_and(|body| body.contains("invalid chunk")),
-                "{chunk:?} {way:?}: {heard:?}"
+                received.body.as_ref().is_ok_and(|body| body.contains("invalid chunk")),
+                "{chunk:?} {way:?}: {received:?}"
             );
             for kind in ["later", "second"] {
                 // The chunk that comes later follows when the client has the head.
                 let on_head = || permits.add_permits(usize::from(kind == "later"));
-                let heard = way.get_and(&agent, &format!("/{kind}/{which}"), on_head).await;
-                assert!(heard.status == 200 && heard.body.is_err(), "{kind} {chunk:?} {way:?}: {heard:?}");
+                let received = way.get_and(&agent, &format!("/{kind}/{which}"), on_head).await;
+                assert!(received.status == 200 && received.body.is_err(), "{kind} {chunk:?} {way:?}: {received:?}");
             }
         }
     }
@@ -182,17 +182,17 @@ async fn the_head_of_a_response_is_limited_in_bytes_and_in_fields() {
     for way in WAYS {
         // With content-length, the second head has the maximum of 256 fields.
         for count in [99, 255] {
-            let heard = way.get(&agent, &format!("/fields/{count}")).await;
-            assert_eq!((heard.status, heard.fields), (200, count), "{way:?}");
-            assert_eq!(heard.body.expect("a body"), "ok");
+            let received = way.get(&agent, &format!("/fields/{count}")).await;
+            assert_eq!((received.status, received.fields), (200, count), "{way:?}");
+            assert_eq!(received.body.expect("a body"), "ok");
         }
         for path in ["/fields/256", "/fields/30000", "/bytes/409601", "/bytes/1000000"] {
-            let heard = way.get(&agent, path).await;
-            assert_eq!(heard.status, 502, "{way:?} {path}");
-            assert!(heard.body.expect("a body").contains("head is too large"), "{way:?} {path}");
+            let received = way.get(&agent, path).await;
+            assert_eq!(received.status, 502, "{way:?} {path}");
+            assert!(received.body.expect("a body").contains("head is too large"), "{way:?} {path}");
         }
-        let heard = way.get(&agent, "/bytes/409600").await;
-        assert_eq!((heard.status, heard.fields), (200, 1), "{way:?}");
+        let received = way.get(&agent, "/bytes/409600").await;
+        assert_eq!((received.status, received.fields), (200, 1), "{way:?}");
     }
 }
 
@@ -208,10 +208,10 @@ async fn the_trailers_of_a_response_are_limited_as_its_head() {
     .await;
     let agent = Agent::start(app, &["--upstream-http2", "never"]);
     for way in WAYS {
-        let heard = way.get(&agent, "/409599").await;
-        assert_eq!(heard.body.expect("a body"), "ok", "{way:?}");
-        let heard = way.get(&agent, "/409600").await;
-        assert!(heard.status == 200 && heard.body.is_err(), "{way:?}: {heard:?}");
+        let received = way.get(&agent, "/409599").await;
+        assert_eq!(received.body.expect("a body"), "ok", "{way:?}");
+        let received = way.get(&agent, "/409600").await;
+        assert!(received.status == 200 && received.body.is_err(), "{way:?}: {received:?}");
     }
 }
 
@@ -230,12 +230,12 @@ async fn the_head_of_an_http2_response_is_limited_only_in_bytes() {
     .await;
     let agent = Agent::start(app.address, &[]);
     for count in [99, 150, 400] {
-        let heard = Way::Http2.get(&agent, &format!("/fields/{count}")).await;
-        assert_eq!((heard.status, heard.fields), (200, count));
-        assert_eq!(heard.body.expect("a body"), "ok");
+        let received = Way::Http2.get(&agent, &format!("/fields/{count}")).await;
+        assert_eq!((received.status, received.fields), (200, count));
+        assert_eq!(received.body.expect("a body"), "ok");
     }
-    let heard = Way::Http2.get(&agent, "/bytes/420000").await;
-    assert_eq!(heard.status, 502);
+    let received = Way::Http2.get(&agent, "/bytes/420000").await;
+    assert_eq!(received.status, 502);
 }
 
 /// Sends a request as text, and returns the response as text.

@@ -231,9 +231,9 @@ async fn the_head_of_an_http2_request_has_the_header_timeout() {
         stream.write_all(&head[..12]).await.expect("sent");
         sleep(Duration::from_millis(700)).await;
         stream.write_all(&head[12..]).await.expect("sent");
-        let mut heard = Vec::new();
-        while !heard.ends_with(b"ok") {
-            heard.push(timeout(AT_ONCE, stream.read_u8()).await.expect("before the timeout").expect("a response"));
+        let mut received = Vec::new();
+        while !received.ends_with(b"ok") {
+            received.push(timeout(AT_ONCE, stream.read_u8()).await.expect("before the timeout").expect("a response"));
         }
     }
 }

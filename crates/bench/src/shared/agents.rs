@@ -27,8 +27,8 @@ limit*: 15,000 on that limit. With *1,000 keys*, each key has a thousandth of th
 Limits are buckets that hold what they earn in a period. A *trip* is a script in `INFO commandstats`, and CPU is that \
 of `INFO cpu`; both include what agents give back in the seconds after the load. *Seats lost* is the part of the \
 charged seats that no request used. An agent takes the seats of about 100 ms in advance, and those that it does not \
-use in this time are lost: of 10 seats, 1.3 on average, because requests come at random moments. While the limit is \
-not reached, a lost seat refuses nobody. *Excess* is the most by which the admissions of all agents exceed the limit \
+use in this time are lost: of 10 seats, 1.3 on average, because requests come at random moments. Below the \
+limit, a lost seat causes no refusal. *Excess* is the most by which the admissions of all agents exceed the limit \
 between any two moments, in whole numbers. *Limit used* is the number of admitted requests, as a part of the most that \
 limit and load allow.";
 

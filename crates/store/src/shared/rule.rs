@@ -158,8 +158,8 @@ impl Set {
         if !self.gives_in_advance {
             return 0;
         }
-        // Seats that nobody uses are missing until the limit refills, which can be tomorrow. So a program holds no more
-        // than what the limit refills while the seats last, or a small part of the limit.
+        // Unused seats are missing until the limit refills, which can take a day. So a program holds no more seats than
+        // the limit refills while they last, or a small part of the limit.
         let most = self.terms.raw().iter().map(|limit| refill(limit, reach(round)).max(limit.at_once() / PART)).min();
         // A bucket refills within `burst / rate`. The time for which seats last must be a small part of that.
         let least = 4 * (reach(round) + round);
