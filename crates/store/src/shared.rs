@@ -197,7 +197,8 @@ impl SharedLimiter {
     /// of 0 charges nothing and is never refused.
     pub fn claim(&self, hash: u128, cost: u32, patience: Duration) -> Claim {
         let (rule, now) = (self.rule(), self.client.now());
-        if cost > MOST_UNITS || rule.set(hash).never_admits(cost) {
+        let set = rule.set(hash);
+        if cost > MOST_UNITS || set.never_admits(cost) {
             return Claim::Refused(Refused::new(None, None));
         }
         if cost == 0 {
@@ -211,8 +212,8 @@ impl SharedLimiter {
             return Claim::Refused(Refused::new(Some(SOON), None));
         };
         entry.used = now;
-        let claim = self.claim_in(entry, &rule, (hash, cost, patience), (now, time, lost));
-        let refills = matches!(claim, Claim::Granted(_)) && lost.is_none() && self.refills(entry, &rule, (hash, now));
+        let claim = self.claim_in(entry, (&rule, set), (hash, cost, patience), (now, time, lost));
+        let refills = matches!(claim, Claim::Granted(_)) && lost.is_none() && self.refills(entry, (&rule, set), now);
         if refills {
             entry.asks = true;
         }
@@ -227,11 +228,10 @@ impl SharedLimiter {
     fn claim_in(
         &self,
         entry: &mut Entry,
-        rule: &SharedRule,
+        (rule, set): (&SharedRule, &Set),
         (hash, cost, patience): (u128, u32, Duration),
         (now, time, lost): (Duration, Option<StoreTime>, Option<u64>),
     ) -> Claim {
-        let set = rule.set(hash);
         let terms = &set.terms;
         let place = Place { hash, stamp: terms.stamp(), cost };
         // A rule with a ban asks the store about each request.
@@ -397,11 +397,11 @@ impl SharedLimiter {
     }
 
     /// Returns true if the key should ask for seats now, before its last seat is used.
-    fn refills(&self, entry: &Entry, rule: &SharedRule, (hash, now): (u128, Duration)) -> bool {
+    fn refills(&self, entry: &Entry, (rule, set): (&SharedRule, &Set), now: Duration) -> bool {
         if entry.asks || now < entry.refill_after {
             return false;
         }
-        let wanted = self.wanted(entry, rule, hash);
+        let wanted = self.wanted(entry, rule, set);
         wanted > 0 && entry.hand.units() <= wanted / 2
     }
 
@@ -413,12 +413,12 @@ impl SharedLimiter {
     }
 
     /// The number of seats that the program should hold for the key.
-    fn wanted(&self, entry: &Entry, rule: &SharedRule, hash: u128) -> u32 {
+    fn wanted(&self, entry: &Entry, rule: &SharedRule, set: &Set) -> u32 {
         if rule.ban.is_some() {
             return 0;
         }
         let round = self.client.round();
-        rule.set(hash).wanted(entry.demand.within(reach(round)), round)
+        set.wanted(entry.demand.within(reach(round)), round)
     }
 
     /// The units of a share that the store must charge. An operator can be a new one, which has not counted before.

@@ -162,7 +162,7 @@ impl SharedLimiter {
 
     /// Returns true if a question is needed although no request waits: units are owed or given back, or few seats are left.
     fn has_more(&self, entry: &Entry, rule: &SharedRule, (hash, now): (u128, Duration)) -> bool {
-        let wanted = self.wanted(entry, rule, hash);
+        let wanted = self.wanted(entry, rule, rule.set(hash));
         let is_due = entry.owes() || entry.looks || entry.owes_share(self.share_time(now));
         let refills = wanted > 0 && now >= entry.refill_after && entry.hand.units() <= wanted / 2;
         now >= entry.retry_at && (is_due || refills)
@@ -237,7 +237,7 @@ impl SharedLimiter {
             }
         }
         let round = self.client.round();
-        let wanted = self.wanted(entry, rule, hash);
+        let wanted = self.wanted(entry, rule, rule.set(hash));
         // The question has the shortest patience of its requests, so that no request gets a slot that is too late for
         // it.
         let patience = batch.iter().map(|waiter| waiter.patience(now)).min().unwrap_or_default();

@@ -17,7 +17,7 @@ const LEAST_BURST: u64 = 64;
 /// The smallest number of seats that is taken in advance.
 const FEWEST: u64 = 4;
 
-/// The part of a limit that a program can hold as seats, even if the limit refills more slowly than the seats are used.
+/// The part of a limit that a program can hold as seats in any case.
 const PART: u64 = 32;
 
 /// The time for which seats should last, in addition to two round trips.
@@ -61,7 +61,20 @@ pub(super) struct Set {
     pub(super) local: Option<Arc<StoreTerms>>,
     /// The remaining units of a key at full credit.
     pub(super) full: Option<Left>,
-    gives_in_advance: bool,
+    /// `None` if programs take no seats of these limits in advance.
+    in_advance: Option<InAdvance>,
+}
+
+/// Bounds the seats that a program takes in advance. Unused seats are missing until the limit refills, which can take a
+/// day. So a program holds no more seats than all limits refill while the seats last, or a small part of each limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct InAdvance {
+    /// The time in which the slowest limit refills one unit, in nanoseconds.
+    unit: u64,
+    /// The part of the smallest limit that a program can hold even if the limit refills more slowly.
+    part: u64,
+    /// The shortest time in which a limit refills completely.
+    refill: Duration,
 }
 
 /// The reason why a rule cannot be shared.
@@ -137,10 +150,9 @@ impl Set {
     fn new(stamp: u64, limits: &[(u32, Quota)], sharers: u32) -> Result<Self, InvalidStoreTerms> {
         let terms = StoreTerms::new(stamp, limits)?;
         let local = terms.share(sharers).map(Arc::new);
-        let gives_in_advance =
-            terms.raw().iter().all(|limit| limit.gives_in_advance() && limit.at_once() >= LEAST_BURST);
+        let in_advance = InAdvance::of(terms.raw());
         let full = left_of(&Value::new(terms.stamp(), terms.raw(), 0), &terms, 0);
-        Ok(Self { terms: Arc::new(terms), local, full, gives_in_advance })
+        Ok(Self { terms: Arc::new(terms), local, full, in_advance })
     }
 
     /// Returns true if a limit never admits this cost.
@@ -155,32 +167,41 @@ impl Set {
 
     /// The number of seats to hold. `demand` is the number of units that are requested within [`reach`].
     pub(super) fn wanted(&self, demand: f64, round: Duration) -> u32 {
-        if !self.gives_in_advance {
+        let Some(InAdvance { unit, part, refill }) = self.in_advance else { return 0 };
+        let reach = reach(round);
+        // The time for which seats last must be a small part of the time in which the limits refill.
+        if refill < 4 * (reach + round) {
             return 0;
         }
-        // Unused seats are missing until the limit refills, which can take a day. So a program holds no more seats than
-        // the limit refills while they last, or a small part of the limit.
-        let most = self.terms.raw().iter().map(|limit| refill(limit, reach(round)).max(limit.at_once() / PART)).min();
-        // A bucket refills within `burst / rate`. The time for which seats last must be a small part of that.
-        let least = 4 * (reach(round) + round);
-        let is_slow = self.terms.raw().iter().all(|limit| {
-            let whole = if limit.is_bucket() { capacity(limit).us } else { limit.period };
-            Duration::from_micros(whole) >= least
-        });
+        let most = (nanos(reach) / unit).max(part);
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "a positive number; `as` saturates"
         )]
-        let wanted = (demand as u64).min(most.unwrap_or(0));
-        if is_slow && wanted >= FEWEST { u32::try_from(wanted).unwrap_or(u32::MAX) } else { 0 }
+        let wanted = (demand as u64).min(most);
+        if wanted < FEWEST { 0 } else { u32::try_from(wanted).unwrap_or(u32::MAX) }
     }
 }
 
-/// The units by which a limit refills within this time.
-fn refill(limit: &Limit, time: Duration) -> u64 {
-    let units = u128::from(limit.requests) * time.as_micros() / u128::from(limit.period.max(1));
-    u64::try_from(units).unwrap_or(u64::MAX)
+impl InAdvance {
+    /// `None` if a limit gives no seats in advance.
+    fn of(limits: &[Limit]) -> Option<Self> {
+        if !limits.iter().all(|limit| limit.gives_in_advance() && limit.at_once() >= LEAST_BURST) {
+            return None;
+        }
+        let period = |limit: &Limit| nanos(Duration::from_micros(limit.period));
+        let whole = |limit: &Limit| if limit.is_bucket() { capacity(limit).us } else { limit.period };
+        Some(Self {
+            unit: limits.iter().map(|limit| period(limit).div_ceil(limit.requests)).max()?.max(1),
+            part: limits.iter().map(|limit| limit.at_once() / PART).min()?,
+            refill: Duration::from_micros(limits.iter().map(whole).min()?),
+        })
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The remaining units of the tightest limit of a value.
