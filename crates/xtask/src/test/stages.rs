@@ -111,7 +111,7 @@ impl Stage {
                 // The tests of agent processes run a second time, with all HTTP/1 through hyper. Tests that compare
                 // both paths are skipped, because they always run both. The packages must be the same as above,
                 // because otherwise cargo would build them with other features.
-                tests("test --locked --workspace --test agent --no-fail-fast -- --skip differential::")
+                waiting_tests("test --locked --workspace --test agent --no-fail-fast -- --skip differential::")
                     .env("WEIR_TEST_IN_PLACE", "off"),
             ],
             Self::ReleaseExact => {
@@ -167,14 +167,19 @@ impl Stage {
 /// The tests of these targets. The feature enables the tests of the benchmarks that need the operator. No other package
 /// depends on weir-bench, so other stages build nothing again.
 fn unit_tests(targets: &str) -> Step {
-    Step::cargo(&format!("test --locked --workspace --no-fail-fast --features weir-bench/fleet {targets}"))
-        .count(Count::CargoTests)
+    waiting_tests(&format!("test --locked --workspace --no-fail-fast --features weir-bench/fleet {targets}"))
+}
+
+/// Tests that mostly wait for processes, sockets and timers. Twice as many threads as cores keep the cores busy.
+fn waiting_tests(args: &str) -> Step {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Step::cargo(args).count(Count::CargoTests).env("RUST_TEST_THREADS", (2 * cores).to_string())
 }
 
 /// The tests that need kube-apiserver and etcd, or Envoy. All packages are selected, for the reason of [`DEBUG_BUILD`].
 fn with_control_plane(workspace: &Workspace) -> Step {
     let line = format!("test --locked --workspace --no-fail-fast --features {SCENARIOS}/{CONTROL_PLANE}");
-    let step = Step::cargo(&line).count(Count::CargoTests);
+    let step = waiting_tests(&line);
     let tests = workspace.tests_that_need(SCENARIOS, CONTROL_PLANE).into_iter();
     tests.fold(step, |step, test| step.arg("--test").arg(test))
 }
@@ -211,7 +216,7 @@ mod tests {
         let workspace = Workspace::find().expect("the workspace");
         let [all, off] = &Stage::Unit.steps(&workspace).expect("commands")[..] else { panic!("two runs") };
         assert!(all.shown().contains("--workspace") && !all.shown().contains("WEIR_TEST_IN_PLACE"));
-        assert!(off.shown().starts_with("WEIR_TEST_IN_PLACE=off ") && off.shown().contains(" --test agent "));
+        assert!(off.shown().contains(" WEIR_TEST_IN_PLACE=off ") && off.shown().contains(" --test agent "));
     }
 
     #[test]
