@@ -25,8 +25,16 @@ use self::{commands::Commands, figures::Results, markdown::Page};
 use crate::workspace::{DEBUG_BUILD, Workspace, files_below};
 
 /// The folders with pages, and single pages.
-const PAGES: [&str; 7] =
-    ["docs", "charts", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "e2e/airgap/README.md"];
+const PAGES: [&str; 8] = [
+    "docs",
+    "charts",
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "e2e/airgap/README.md",
+];
 
 /// The table of contents of the site.
 const SUMMARY: &str = "docs/SUMMARY.md";
