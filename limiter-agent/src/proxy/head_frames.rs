@@ -55,15 +55,17 @@ impl HeadFrames {
 
     /// Follows the next bytes. `is_busy` says that requests are in progress.
     pub(super) fn follow(&mut self, new: &[u8], is_busy: bool) {
-        self.frames.follow(new);
+        let is_ended = self.frames.follow(new);
         let proxy = &self.open.proxy;
-        let Some(bytes) = self.frames.partial(proxy.settings.max_header_bytes as usize) else {
-            if self.uncount() && !is_busy {
-                self.open.rest(self.open.proxy.clock.now());
+        let bytes = self.frames.partial(proxy.settings.max_header_bytes as usize);
+        if is_ended || bytes.is_none() {
+            // The same bytes can begin another head, which has its own time.
+            if self.uncount() && bytes.is_none() && !is_busy {
+                self.open.rest(proxy.clock.now());
             }
             self.partial = None;
-            return;
-        };
+        }
+        let Some(bytes) = bytes else { return };
         let partial = self.partial.get_or_insert_with(|| {
             let was_evicted = self.open.is_evicted();
             let limit = proxy.settings.header_timeout;
@@ -129,12 +131,15 @@ impl Default for Frames {
 }
 
 impl Frames {
-    fn follow(&mut self, mut new: &[u8]) {
+    /// Follows the next bytes. Returns true if a head, or a frame outside of a head, ends in them.
+    fn follow(&mut self, mut new: &[u8]) -> bool {
+        let mut is_ended = false;
         while !new.is_empty() {
             if self.left > 0 {
                 let count = self.left.min(new.len());
                 self.left -= count;
                 new = &new[count..];
+                is_ended |= self.left == 0 && !self.continues;
                 continue;
             }
             let (head, rest) = new.split_at(new.len().min(FRAME_HEAD - self.have));
@@ -148,8 +153,10 @@ impl Frames {
                 if matches!(kind, HEADERS | CONTINUATION) {
                     self.continues = flags & END_HEADERS == 0;
                 }
+                is_ended |= self.left == 0 && !self.continues;
             }
         }
+        is_ended
     }
 
     /// The bytes to count for an incomplete head; `None` if there is none. An incomplete frame of another type than DATA
@@ -197,12 +204,16 @@ mod tests {
             _ if arrived < first_at + FRAME_HEAD => Some(arrived - first_at),
             _ => Some(MOST),
         };
+        // The preface, the frames, and the head of two frames.
+        let ends = [PREFACE, PREFACE + 15, data_at, first_at, all.len()];
         for piece in [1, 2, 7, 64, all.len()] {
             let mut frames = Frames::default();
             let mut arrived = 0;
             for bytes in all.chunks(piece) {
-                frames.follow(bytes);
+                let before = arrived;
                 arrived += bytes.len();
+                let is_ended = ends.iter().any(|end| (before + 1..=arrived).contains(end));
+                assert_eq!(frames.follow(bytes), is_ended, "{arrived} bytes in pieces of {piece}");
                 assert_eq!(frames.partial(MOST), expected(arrived), "{arrived} bytes in pieces of {piece}");
             }
         }
