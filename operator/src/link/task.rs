@@ -1,6 +1,10 @@
 //! The loop of one link: it reports events to the [`LinkMachine`] and performs its actions.
 
-use std::{future::pending, pin::Pin, sync::Arc};
+use std::{
+    future::{pending, poll_fn},
+    pin::{Pin, pin},
+    sync::Arc,
+};
 
 use tokio::{
     sync::{OwnedSemaphorePermit, watch},
@@ -33,7 +37,7 @@ pub(super) struct Task {
     wanted: watch::Receiver<Arc<Content>>,
     machine: LinkMachine,
     connection: Option<Connection>,
-    /// The number of messages since other events were looked for.
+    /// The number of messages without a pause since other events were looked for.
     in_row: u32,
     /// The agent's presence at the counter of scope Fleet, while there is a connection.
     presence: Option<Presence>,
@@ -255,17 +259,21 @@ impl Task {
     }
 }
 
-/// Returns the next message from the connection. Without a connection, it waits forever. After many messages in a row,
-/// it waits until the caller has polled its other branches.
+/// Returns the next message from the connection. Without a connection, it waits forever. After many messages without a
+/// pause, it waits until the caller has polled its other branches.
 async fn receive(connection: &mut Option<Connection>, in_row: &mut u32) -> Result<ToOperator, ContactError> {
     let Some(connection) = connection else { return pending().await };
     if *in_row >= MOST_IN_ROW {
         *in_row = 0;
         yield_now().await;
     }
-    let received = connection.next().await;
-    *in_row += 1;
-    received
+    let mut next = pin!(connection.next());
+    poll_fn(|cx| {
+        let received = next.as_mut().poll(cx);
+        *in_row = if received.is_pending() { 0 } else { *in_row + 1 };
+        received
+    })
+    .await
 }
 
 /// Returns the next wanted content. `None` if the engine has ended the link.
