@@ -126,16 +126,19 @@ impl Container {
         self.expanded(text)
     }
 
-    /// Returns a text with the values of variables in place of each `$(NAME)`, as the kubelet does. `None` if the text is
-    /// too long for an address: a pod's author chooses it.
+    /// Returns a text with the values of variables in place of each `$(NAME)`, as the kubelet does. A reference without a
+    /// value here stays as it is. `None` if the text is too long for an address: a pod's author chooses it.
     fn expanded(&self, text: &str) -> Option<String> {
         if text.len() > LONGEST_ADDRESS {
             return None;
         }
         let Some((before, rest)) = text.split_once("$(") else { return Some(text.to_owned()) };
-        let (name, after) = rest.split_once(')')?;
-        let value = self.variable(name)?.value.as_deref()?;
-        Some(format!("{before}{value}{}", self.expanded(after)?))
+        let Some((name, after)) = rest.split_once(')') else { return Some(text.to_owned()) };
+        let after = self.expanded(after)?;
+        Some(match self.variable(name).and_then(|variable| variable.value.as_deref()) {
+            Some(value) => format!("{before}{value}{after}"),
+            None => format!("{before}$({name}){after}"),
+        })
     }
 
     /// Returns the variable of this name. The last one counts.

@@ -82,6 +82,22 @@ fn the_ports_of_agent_and_app_are_read_from_the_arguments() {
                 "env": [{"name": "A", "value": "1"}]}),
             (None, 0),
         ),
+        (
+            "a host that another object contains",
+            json!({"name": "a", "args": ["--listen=$(POD_IP):9", "--upstream=127.0.0.1:81"], "env": [
+                {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]}),
+            (Some(81), 9),
+        ),
+        (
+            "a reference without an end",
+            json!({"name": "a", "args": ["--listen=$(IP:9", "--upstream=127.0.0.1:81"]}),
+            (Some(81), 9),
+        ),
+        (
+            "an app whose host another object contains",
+            json!({"name": "a", "args": ["--listen=:9", "--upstream=$(HOST):81"]}),
+            (None, 0),
+        ),
         ("an unknown reference", json!({"name": "weir-agent", "args": ["--upstream=:$(OUT)"]}), (None, 0)),
         ("the rate limit service", json!({"name": "weir-agent", "args": ["rls", "--listen=:8081"]}), (None, 0)),
     ] {
