@@ -147,16 +147,17 @@ impl Traffic {
     /// Records a pod's status.
     ///
     /// The difference between these totals and the pod's previous totals is counted. Without previous totals, these
-    /// totals count in full if they are known to be recent: the pod is known, but its agent, policy or rule is new, or
-    /// the agent started within the window. Otherwise the operator has restarted, and counting begins at these totals.
+    /// totals count in full if they are known to be recent: the pod is known and not gone, but its agent, policy or rule
+    /// is new, or the agent started within the window. Otherwise the operator has restarted, or an agent was listed again,
+    /// and counting begins at these totals.
     pub fn observe(&mut self, now: Instant, pod: &ObjectKey, status: &Status) {
         let known = self.pods.remove(pod);
         let young = Duration::from_millis(status.uptime_millis) <= WINDOW;
         let baseline = match &known {
             Some(totals) if totals.instance == status.instance => Baseline::Last(LastTotals::new(totals)),
-            Some(_) => Baseline::Zero,
-            None if young => Baseline::Zero,
-            None => Baseline::Now,
+            Some(totals) if !totals.is_gone => Baseline::Zero,
+            _ if young => Baseline::Zero,
+            _ => Baseline::Now,
         };
         let rules =
             || (status.policies.iter()).flat_map(|policy| policy.rules.iter().map(|rule| (policy.uid.as_str(), rule)));

@@ -136,6 +136,19 @@ async fn the_traffic_of_a_pod_that_comes_back_counts_once() {
     assert!(traffic.pods.is_empty());
 }
 
+/// An address is removed from the list, and listed again for another agent.
+#[tokio::test(start_paused = true)]
+async fn an_old_agent_in_place_of_a_gone_pod_begins_at_its_totals() {
+    let start = Instant::now();
+    for (uptime, expected) in [(9000, 10), (5, 510)] {
+        let mut traffic = Traffic::default();
+        traffic.observe(start, &pod(), &says("i", 5, &[("p", "r", 10, 0)]));
+        traffic.forget(&pod());
+        traffic.observe(start + seconds(1), &pod(), &says("k", uptime, &[("p", "r", 500, 0)]));
+        assert_sum(&traffic, start + seconds(1), "p", expected, 0);
+    }
+}
+
 /// The order changes when an older policy is added. With a search of the list for each rule, this test takes minutes.
 #[tokio::test(start_paused = true)]
 async fn rules_in_another_order_keep_their_totals() {
