@@ -67,12 +67,11 @@ pub(super) struct Set {
 
 /// Bounds the seats that a program takes in advance. Unused seats are missing until the limit refills, which can take a
 /// day. So a program holds no more seats than all limits refill while the seats last, or a small part of each limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct InAdvance {
-    /// The time in which the slowest limit refills one unit, in nanoseconds.
-    unit: u64,
-    /// The part of the smallest limit that a program can hold even if the limit refills more slowly.
-    part: u64,
+    /// For each limit, the time in which it refills one unit, in nanoseconds, and the units that a program can hold even
+    /// if the limit refills more slowly.
+    limits: Box<[(u64, u64)]>,
     /// The shortest time in which a limit refills completely.
     refill: Duration,
 }
@@ -167,13 +166,13 @@ impl Set {
 
     /// The number of seats to hold. `demand` is the number of units that are requested within [`reach`].
     pub(super) fn wanted(&self, demand: f64, round: Duration) -> u32 {
-        let Some(InAdvance { unit, part, refill }) = self.in_advance else { return 0 };
+        let Some(InAdvance { limits, refill }) = &self.in_advance else { return 0 };
         let reach = reach(round);
         // The time for which seats last must be a small part of the time in which the limits refill.
-        if refill < 4 * (reach + round) {
+        if *refill < 4 * (reach + round) {
             return 0;
         }
-        let most = (nanos(reach) / unit).max(part);
+        let most = limits.iter().map(|(unit, part)| (nanos(reach) / unit).max(*part)).min().unwrap_or(0);
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -190,11 +189,10 @@ impl InAdvance {
         if !limits.iter().all(|limit| limit.gives_in_advance() && limit.at_once() >= LEAST_BURST) {
             return None;
         }
-        let period = |limit: &Limit| nanos(Duration::from_micros(limit.period));
+        let unit = |limit: &Limit| nanos(Duration::from_micros(limit.period)).div_ceil(limit.requests).max(1);
         let whole = |limit: &Limit| if limit.is_bucket() { capacity(limit).us } else { limit.period };
         Some(Self {
-            unit: limits.iter().map(|limit| period(limit).div_ceil(limit.requests)).max()?.max(1),
-            part: limits.iter().map(|limit| limit.at_once() / PART).min()?,
+            limits: limits.iter().map(|limit| (unit(limit), limit.at_once() / PART)).collect(),
             refill: Duration::from_micros(limits.iter().map(whole).min()?),
         })
     }

@@ -560,6 +560,18 @@ async fn a_cost_of_0_is_never_refused() {
     }
 }
 
+/// Seats last 100 ms here. Units that the faster limit gives in this time are few for a limit of 100,000 per hour, too.
+#[test]
+fn each_limit_bounds_the_seats_by_itself() {
+    let fast = (0, quota(Strategy::TokenBucket, 100, 1, Some(100)));
+    let slow = (1, quota(Strategy::TokenBucket, 100_000, 3600, Some(100_000)));
+    // By hand: 100 ms refill 10 units of the fast limit, and a thirty-second of the slow limit is 3,125.
+    for (limits, expected) in [(vec![fast], 10), (vec![slow], 3_125), (vec![fast, slow], 10)] {
+        let rule = SharedRule::new("shop/api.per-client", 1, &[limits], OnLoss::Closed, 4, 2).expect("a rule");
+        assert_eq!(rule.set(0).wanted(1e6, Duration::ZERO), expected);
+    }
+}
+
 /// A request that is refused because too many wait takes no place of another key.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_cannot_wait_evicts_no_key() {
