@@ -352,9 +352,11 @@ impl SharedLimiter {
         Answered { reply, at }: Answered,
         breaks: u64,
     ) -> Decisions {
+        let mut shard = self.table.shard_of(hash);
+        // Read below the lock: `retune` sets the rule, and then forgets each entry's refusal below this lock. So the
+        // refusal of an earlier rule cannot be stored after that.
         let (rule, now) = (self.rule(), self.client.now());
         let (set, mut decisions) = (rule.set(hash), Decisions::new());
-        let mut shard = self.table.shard_of(hash);
         let Some(entry) = shard.get_mut(&hash) else { return decisions };
         let Reply { granted, served, prefetched, level, time, next, newer } = reply;
         let terms = &newer.map_or_else(|| Arc::clone(&owned.terms), Arc::new);
