@@ -20,7 +20,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use serde::{Deserialize, de::IgnoredAny};
@@ -29,8 +29,8 @@ use weir_core::Time;
 use weir_enforce::{Jwks, LiveRules, RulesInForce, RulesWriteGuard, layer_faults, lower};
 use weir_tower::MonotonicClock;
 use weir_wire::{
-    ApplyReply, Fault, MAX_SEQUENCE, MAX_SNAPSHOT_BYTES, PolicyRules, Rejection, RejectionKind, Snapshot,
-    SnapshotInForce, WIRE_VERSION,
+    ApplyReply, Fault, MAX_SEQUENCE, MAX_SNAPSHOT_BYTES, PolicyRules, Rejection, RejectionKind, SEQUENCE_HORIZON,
+    Snapshot, SnapshotInForce, WIRE_VERSION,
 };
 
 use crate::{cache::Cache, clock, stores::Stores};
@@ -39,10 +39,6 @@ use crate::{cache::Cache, clock, stores::Stores};
 /// rejection fits into a message of the channel, with any characters.
 const MOST_FAULTS: usize = 100;
 const LONGEST_TEXT: usize = 800;
-
-/// The longest time by which a sequence can be ahead of the clock. It is `SEQUENCE_HORIZON` in
-/// `operator/src/leader/election.rs`.
-const SEQUENCE_HORIZON: Duration = Duration::from_hours(365 * 24);
 
 /// The result of a push, as in `weir_snapshots_total`.
 #[derive(Clone, Copy, Debug)]

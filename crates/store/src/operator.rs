@@ -26,20 +26,12 @@ use tokio::{
     time::{sleep, timeout},
 };
 use weir_seats::{Answer, EncodedTake, Key, Reply, StoreError, Take};
-use weir_wire::{MOST_QUESTIONS, Outcome, Question};
+use weir_wire::{FIRST_CHANNEL, MOST_QUESTIONS, Outcome, PRESENCE, Question};
 
 use crate::lock::lock;
 
 /// The maximum number of questions that wait to be sent.
 const MOST_QUEUED: usize = 4_096;
-
-/// The time after the start of a program in which the operator should have connected. It must be longer than `NEW` in
-/// `operator/src/fleet/pods.rs`.
-const FIRST_CHANNEL: Duration = Duration::from_secs(20);
-
-/// The operator counts a silent program as present for one interval of its statuses and this time. It is `PRESENCE` in
-/// `operator/src/link/machine.rs`.
-const PRESENCE: Duration = Duration::from_secs(4);
 
 /// The time without an answer to a question after which a program prepares its share.
 const UNANSWERED: Duration = Duration::from_secs(1);

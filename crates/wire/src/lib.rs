@@ -35,6 +35,7 @@ mod reply;
 mod snapshot;
 mod status;
 mod store;
+mod times;
 
 pub use self::{
     bans::{BanList, BannedKey, LiftedBans},
@@ -60,6 +61,7 @@ pub use self::{
     },
     status::{KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, SnapshotInForce, Status, StoreStatus},
     store::{OPERATOR_STORE, OnStoreLoss, Shared, Store, StoreBackend, Topology},
+    times::{FIRST_CHANNEL, NEW_POD, PRESENCE, SEQUENCE_HORIZON},
 };
 
 /// The largest sequence of a snapshot. Every JSON parser reads integers up to this number exactly. Microseconds of Unix

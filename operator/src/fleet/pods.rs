@@ -17,12 +17,12 @@ use std::{
 };
 
 use weir_seats::part;
+use weir_wire::NEW_POD;
 
 use crate::plan::FleetRule;
 
-/// The time for which a new pod does not count as absent. It must be shorter than the time for which its agent refuses
-/// requests instead of using its share (`FIRST_CHANNEL` in `crates/store/src/operator.rs`).
-const NEW: u64 = 10_000_000;
+/// The time for which a new pod does not count as absent.
+const NEW: u64 = NEW_POD.as_secs() * 1_000_000;
 
 /// The time for which a pod keeps its share of a policy that it lost, if its agent does not acknowledge that. The agent
 /// still has the policy. If the policy is created again within this time, agents and counter keep its counts.

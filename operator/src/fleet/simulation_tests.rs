@@ -24,7 +24,7 @@ const EVERY: u64 = SECOND;
 const UNANSWERED: u64 = SECOND;
 const SILENCE: u64 = 2 * PRESENCE;
 /// The silence of an agent after which the operator counts it as absent.
-const PRESENCE: u64 = EVERY + 4 * SECOND;
+const PRESENCE: u64 = EVERY + weir_wire::PRESENCE.as_secs() * SECOND;
 /// The time of a link that loses data: then both kernels end the connection.
 const USER_TIMEOUT: usize = 3_000_000;
 const UNIX: u64 = 1_790_000_000_000_000;

@@ -8,14 +8,13 @@
 use std::time::Duration;
 
 use rand::{Rng, SeedableRng, rngs::SmallRng};
+use weir_wire::SEQUENCE_HORIZON;
 
 use super::timing::{LONGEST_LEASE, LeaseTiming, micros};
 
 /// The time since this machine booted, including suspends. It must never be compared with another machine's.
 pub type Moment = Duration;
 
-/// The maximum by which a Lease's sequences may be ahead of the clock. No operator writes a higher value.
-const SEQUENCE_HORIZON: u64 = 365 * 24 * 3_600_000_000;
 /// The upper limit of the first pause after a failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
@@ -205,7 +204,7 @@ impl Election {
             Some(tenure) => (tenure.since, tenure.first_sequence),
             None => {
                 let reserved = record.map_or(0, |record| record.sequences_below);
-                let plausible = reserved <= unix_micros.saturating_add(SEQUENCE_HORIZON);
+                let plausible = reserved <= unix_micros.saturating_add(micros(SEQUENCE_HORIZON));
                 (now, if plausible { reserved.max(unix_micros) } else { unix_micros })
             }
         };

@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use tokio::time::Instant;
 use weir_channel::ToOperator;
-use weir_wire::{ApplyReply, Goodbye, MOST_QUESTIONS, Rejection, RejectionKind, SnapshotInForce, Status};
+use weir_wire::{ApplyReply, Goodbye, MOST_QUESTIONS, PRESENCE, Rejection, RejectionKind, SnapshotInForce, Status};
 
 use super::{
     ContactError, Failure, FailureKind, Seen, Timing,
@@ -39,10 +39,6 @@ const LONGEST_AWAY: Duration = Duration::from_secs(10);
 const LATE: Duration = Duration::from_millis(500);
 /// The time to wait for those unread messages.
 const GRACE: Duration = Duration::from_secs(2);
-/// The time for which a silent agent counts as present, in addition to the interval between two statuses. An agent that
-/// gets no message begins its share of limits of scope Fleet after twice this time (`silence` in
-/// `crates/store/src/operator.rs`), because its last message can arrive this late.
-const PRESENCE: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]
 pub(super) struct LinkMachine {

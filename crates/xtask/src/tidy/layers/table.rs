@@ -47,7 +47,7 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "crates/wire/src/lib.rs",
         layers: &[
-            &["bans", "channel", "identity", "question", "status", "store"],
+            &["bans", "channel", "identity", "question", "status", "store", "times"],
             &["snapshot"],
             &["everything", "explain", "logs", "reply"],
         ],

@@ -15,7 +15,7 @@ use super::{Event, Leader, SECOND, Shared, Up, World, name};
 /// The interval of statuses.
 pub(super) const STATUS_EVERY: u64 = SECOND;
 /// The silence of an agent after which it is absent.
-pub(super) const PRESENCE: u64 = STATUS_EVERY + 4 * SECOND;
+pub(super) const PRESENCE: u64 = STATUS_EVERY + weir_wire::PRESENCE.as_secs() * SECOND;
 /// The most levels that an agent reports.
 const MOST_LEVELS: usize = 65_536;
 
