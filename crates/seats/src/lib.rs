@@ -48,7 +48,7 @@ pub use self::{
     memory::Memory,
     reserve::{Absent, Reserved, part},
     seats::Seats,
-    take::{Answer, EncodedTake, Left, Level, Next, Reply, Take},
+    take::{EncodedReply, EncodedTake, Left, Level, Next, Reply, Take},
     terms::{InvalidStoreTerms, StoreTerms},
     value::Value,
 };

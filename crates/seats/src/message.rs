@@ -7,7 +7,7 @@ use crate::{
     ban::EncodedBan,
     key::Key,
     state::{Mark, Reach},
-    take::{Answer, EncodedTake, LARGEST_REACH, LONGEST_PATIENCE, Next},
+    take::{EncodedReply, EncodedTake, LARGEST_REACH, LONGEST_PATIENCE, Next},
     terms::{EXACT, Limit, MOST_UNITS, StoreTerms, text_of},
 };
 
@@ -100,7 +100,7 @@ impl EncodedBan {
     }
 }
 
-impl Answer {
+impl EncodedReply {
     /// The message with this answer.
     pub fn message(self) -> Granted {
         let [served, lent, level] = self.marks;
@@ -246,7 +246,7 @@ mod tests {
                     continue;
                 };
                 let outcome = take(value.as_ref(), &encoded, now);
-                let again = Answer::read(outcome.answer.clone().message(), &encoded);
+                let again = EncodedReply::read(outcome.answer.clone().message(), &encoded);
                 if let Some(answer) = &again {
                     assert_eq!(*answer, outcome.answer, "{question:?}");
                 }

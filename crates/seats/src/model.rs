@@ -3,7 +3,7 @@
 
 use crate::{
     state::{State, changed},
-    take::{Answer, EncodedTake, Next},
+    take::{EncodedReply, EncodedTake, Next},
     terms::{Limit, MOST_UNITS, StoreTerms},
     value::Value,
 };
@@ -12,7 +12,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The answer.
-    pub answer: Answer,
+    pub answer: EncodedReply,
     /// The value to write.
     pub value: Value,
     /// The time from which all limits are at full credit again. Then the store can forget the value.
@@ -65,7 +65,7 @@ pub fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Outcome 
     }
 
     let full_at = value.full_at();
-    let answer = Answer {
+    let answer = EncodedReply {
         granted,
         prefetched,
         time: now,

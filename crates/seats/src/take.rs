@@ -164,9 +164,9 @@ pub struct EncodedTake {
     pub ban: Option<EncodedBan>,
 }
 
-/// An answer as numbers.
+/// A reply as numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct EncodedReply {
     /// The number of granted requests.
     pub granted: u64,
     /// The number of seats for later requests.
@@ -290,7 +290,7 @@ pub struct Reply {
     pub newer: Option<StoreTerms>,
 }
 
-impl Answer {
+impl EncodedReply {
     /// Converts the numbers to a reply. None if they do not fit the question.
     pub fn reply(self, encoded: &EncodedTake) -> Option<Reply> {
         let count = self.limits.as_ref().unwrap_or(&encoded.limits).len();

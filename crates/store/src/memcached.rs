@@ -24,7 +24,7 @@ use std::{sync::Arc, time::Duration};
 
 use weir_core::Strategy;
 use weir_seats::{
-    Answer, EncodedTake, Key, Next, Reply, StoreError, Take, Value,
+    EncodedReply, EncodedTake, Key, Next, Reply, StoreError, Take, Value,
     model::{Outcome, take},
     state::start_of,
     terms::Limit,
@@ -152,7 +152,7 @@ impl Server {
     }
 
     /// Adds the requested units to the counter of the window, and subtracts those that the window does not grant.
-    async fn add(&self, key: &Key, encoded: &EncodedTake, limit: &Limit, now: u64) -> Result<Answer, StoreError> {
+    async fn add(&self, key: &Key, encoded: &EncodedTake, limit: &Limit, now: u64) -> Result<EncodedReply, StoreError> {
         let start = start_of(limit, now);
         let is_possible = encoded.cost <= limit.requests;
         let requests = if is_possible { encoded.requests } else { 0 };
@@ -193,7 +193,7 @@ impl Server {
             (owed, is_repeated) = (0, true);
         };
         let served = before + granted * encoded.cost;
-        Ok(Answer {
+        Ok(EncodedReply {
             granted,
             prefetched,
             time: now,
@@ -213,7 +213,12 @@ impl Server {
 
     /// Reads the value, decides, and writes the new value if the stored one has not changed meanwhile. Otherwise it
     /// starts again.
-    async fn swap(&self, key: &Key, encoded: &EncodedTake, clock: &impl Fn() -> u64) -> Result<Answer, StoreError> {
+    async fn swap(
+        &self,
+        key: &Key,
+        encoded: &EncodedTake,
+        clock: &impl Fn() -> u64,
+    ) -> Result<EncodedReply, StoreError> {
         loop {
             let pipe = self.pipe().await?;
             let (stored, condition) = match self.call(&pipe, get(key.as_str())).await? {

@@ -25,8 +25,8 @@ use tokio::{
     sync::{mpsc, oneshot, watch},
     time::{sleep, timeout},
 };
-use weir_seats::{Answer, EncodedTake, Key, Reply, StoreError, Take};
-use weir_wire::{FIRST_CHANNEL, MOST_QUESTIONS, Outcome, PRESENCE, Question};
+use weir_seats::{EncodedReply, EncodedTake, Key, Reply, StoreError, Take};
+use weir_wire::{Answer, FIRST_CHANNEL, MOST_QUESTIONS, Outcome, PRESENCE, Question};
 
 use crate::lock::lock;
 
@@ -175,8 +175,8 @@ impl OperatorStore {
             let outcome = timeout(latest.saturating_sub((self.clock)()), answer).await;
             return match outcome {
                 Ok(Ok(Outcome::Counted(granted))) => {
-                    let answer = Answer::read(granted, &encoded);
-                    answer.and_then(|answer| answer.reply(&encoded)).ok_or(StoreError::Garbled)
+                    let reply = EncodedReply::read(granted, &encoded);
+                    reply.and_then(|reply| reply.reply(&encoded)).ok_or(StoreError::Garbled)
                 }
                 Ok(Ok(Outcome::NotYet)) => {
                     sleep(NOT_YET).await;
@@ -283,7 +283,7 @@ impl OperatorChannel {
     }
 
     /// Passes answers to the questions. A message without answers has ended the share.
-    pub fn answer(&self, answers: Vec<weir_wire::Answer>) {
+    pub fn answer(&self, answers: Vec<Answer>) {
         let now = (self.store.clock)();
         let mut state = lock(&self.store.state);
         if state.channels != self.number {

@@ -825,7 +825,7 @@ impl World {
         if sent >= local.reported_at {
             local.reported = 0;
         }
-        let read = weir_seats::Answer::read(granted, &encoded).expect("an answer to the question");
+        let read = weir_seats::EncodedReply::read(granted, &encoded).expect("an answer to the question");
         let (time, level, stamp) = (read.time, read.marks[2].clone(), read.stamp);
         let Reply { granted, served, prefetched, .. } = read.reply(&encoded).expect("an answer to the question");
         (local.level, local.level_stamp, local.is_level_earlier) = (Some(level), stamp, false);

@@ -5,7 +5,6 @@ use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 use tokio::{runtime::Handle, task::JoinHandle, time::Instant};
 use weir_core::{Quota, Strategy};
 use weir_seats::{EncodedTake, Memory, Value, model};
-use weir_wire::Answer as Message;
 
 use super::*;
 use crate::{
@@ -92,11 +91,11 @@ impl World {
 }
 
 impl Operator {
-    fn answer(&self, question: &Question, now: u64) -> Option<Message> {
+    fn answer(&self, question: &Question, now: u64) -> Option<Answer> {
         self.questions.fetch_add(1, Relaxed);
         if question.id != 0 && self.not_yet.load(Relaxed) > 0 {
             self.not_yet.fetch_sub(1, Relaxed);
-            return Some(Message { id: question.id, outcome: Outcome::NotYet });
+            return Some(Answer { id: question.id, outcome: Outcome::NotYet });
         }
         let (key, mut encoded) = EncodedTake::read(question).expect("a valid question");
         let now = now - 1_000 * self.behind_millis.load(Relaxed);
@@ -105,7 +104,7 @@ impl Operator {
         let outcome = model::take(values.get(&key), &encoded, now);
         values.insert(key, outcome.value);
         let outcome = Outcome::Counted(outcome.answer.message());
-        (!self.is_silent.load(Relaxed)).then_some(Message { id: question.id, outcome })
+        (!self.is_silent.load(Relaxed)).then_some(Answer { id: question.id, outcome })
     }
 }
 
@@ -372,7 +371,7 @@ async fn a_later_channel_replaces_an_earlier_one() {
     let _second = world.connect(&program);
     assert!(request(&limiter).await.is_ok());
     // The first channel has no effect: its answers and its end are ignored.
-    first.answer(vec![Message { id: 2, outcome: Outcome::Refused("no".to_owned()) }]);
+    first.answer(vec![Answer { id: 2, outcome: Outcome::Refused("no".to_owned()) }]);
     let questions = timeout(Duration::from_secs(1), first.questions()).await;
     assert!(questions.is_err(), "{questions:?}");
     drop(first);
@@ -392,7 +391,7 @@ fn a_message_has_the_same_answer_as_its_question() {
     let (read_key, read) = EncodedTake::read(&encoded.message(1, &key)).expect("valid");
     assert_eq!(read_key, key);
     let answer = model::take(None, &read, now).answer;
-    let answer = Answer::read(answer.message(), &encoded).and_then(|answer| answer.reply(&encoded));
+    let answer = EncodedReply::read(answer.message(), &encoded).and_then(|reply| reply.reply(&encoded));
     assert_eq!(answer, Some(reply));
 }
 
@@ -407,7 +406,7 @@ async fn a_refused_question_does_not_lose_the_operator() {
         loop {
             let questions = channel.questions().await;
             let refusal = || Outcome::Refused("more than 1000000 keys".to_owned());
-            channel.answer(questions.iter().map(|question| Message { id: question.id, outcome: refusal() }).collect());
+            channel.answer(questions.iter().map(|question| Answer { id: question.id, outcome: refusal() }).collect());
         }
     });
     let limiter = program.limiter(quota(Strategy::FixedWindow, 10, 1));
@@ -428,7 +427,7 @@ fn refusing(program: &Program) -> Arc<std::sync::atomic::AtomicU64> {
             sleep(MILLI).await;
             count.fetch_add(questions.len() as u64, Relaxed);
             let refusal = || Outcome::Refused("the pod has no such rule".to_owned());
-            channel.answer(questions.iter().map(|question| Message { id: question.id, outcome: refusal() }).collect());
+            channel.answer(questions.iter().map(|question| Answer { id: question.id, outcome: refusal() }).collect());
         }
     });
     asked

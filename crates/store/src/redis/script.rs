@@ -5,7 +5,7 @@
 
 use redis::Value as Raw;
 use weir_seats::{
-    Answer, EncodedBan, EncodedTake, Next,
+    EncodedBan, EncodedReply, EncodedTake, Next,
     state::Mark,
     terms::{EXACT, Limit, StoreTerms},
 };
@@ -59,7 +59,7 @@ fn unpack(bytes: &[u8]) -> Option<Vec<i64>> {
 /// Decodes the answer of the script. None if it is invalid.
 ///
 /// After 8 numbers come three lists of marks. If the caller has other limits than the store, the store's limits follow.
-pub(crate) fn answer(raw: &Raw, encoded: &EncodedTake) -> Option<Answer> {
+pub(crate) fn answer(raw: &Raw, encoded: &EncodedTake) -> Option<EncodedReply> {
     let Raw::BulkString(bytes) = raw else { return None };
     let ints = unpack(bytes)?;
     let (&[granted, prefetched, time, birth, next, stamp, older, banned], lists) = ints.split_first_chunk::<8>()?;
@@ -79,7 +79,7 @@ pub(crate) fn answer(raw: &Raw, encoded: &EncodedTake) -> Option<Answer> {
     };
     let (triples, _) = triples.as_chunks::<3>();
     let list = |index: usize| triples[index * count..][..count].to_vec();
-    Some(Answer {
+    Some(EncodedReply {
         granted: u64::try_from(granted).ok()?,
         prefetched: u64::try_from(prefetched).ok()?,
         time: u64::try_from(time).ok()?,
