@@ -9,7 +9,7 @@ use std::{
 use crate::{
     error::StoreError,
     key::Key,
-    model::{Outcome, take},
+    model::{Transition, take},
     take::{Reply, Take},
     value::Value,
 };
@@ -47,7 +47,7 @@ impl Memory {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock();
         let stored = keys.values.get(key).filter(|(_, full_at)| *full_at > now).map(|(value, _)| value);
-        let Outcome { answer, value, full_at } = take(stored, &encoded, now);
+        let Transition { answer, value, full_at } = take(stored, &encoded, now);
         if full_at > now {
             keys.values.insert(key.clone(), (value, full_at));
         } else {

@@ -10,7 +10,7 @@ use crate::{
 
 /// The answer to a question, and the value to write to the store.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct Transition {
     /// The answer.
     pub answer: EncodedReply,
     /// The value to write.
@@ -20,7 +20,7 @@ pub struct Outcome {
 }
 
 /// Answers a question at `now`, an instant of the store's clock in microseconds since the Unix epoch.
-pub fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Outcome {
+pub fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Transition {
     let (mut value, is_older) = in_force(stored, encoded, now);
     if let Some(seen) = encoded.seen.as_ref().filter(|_| !is_older) {
         each(&mut value, |index, limit, state| state.raise(limit, seen[index]));
@@ -77,7 +77,7 @@ pub fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Outcome 
         banned_since: banned.map_or(0, |banned| banned.since),
         reserved: 0,
     };
-    Outcome { answer, value, full_at }
+    Transition { answer, value, full_at }
 }
 
 /// A value whose limits are all used up, for a count that begins without credit.

@@ -10,7 +10,7 @@
 
 use crate::{
     bucket::{MOST_RESERVED, Point, WHOLE, capacity},
-    model::{Outcome, take},
+    model::{Transition, take},
     state::{Mark, Reach, State, start_of},
     take::EncodedTake,
     terms::Limit,
@@ -109,7 +109,7 @@ impl Reserved {
     ///
     /// While shares use a part of the supply of a bucket, the rest refills it more slowly. So the granted seats follow
     /// each other more slowly, and end earlier.
-    pub fn take(&self, value: &Value, encoded: &EncodedTake, now: u64) -> Outcome {
+    pub fn take(&self, value: &Value, encoded: &EncodedTake, now: u64) -> Transition {
         if self.part == 0 || !value.limits.iter().any(Limit::is_bucket) {
             return take(Some(value), encoded, now);
         }

@@ -25,7 +25,7 @@ use std::{sync::Arc, time::Duration};
 use weir_core::Strategy;
 use weir_seats::{
     EncodedReply, EncodedTake, Key, Next, Reply, StoreError, Take, Value,
-    model::{Outcome, take},
+    model::{Transition, take},
     state::start_of,
     terms::Limit,
 };
@@ -231,7 +231,7 @@ impl Server {
                 _ => return Err(StoreError::Garbled),
             };
             let now = clock();
-            let Outcome { answer, value, full_at } = take(stored.as_ref(), encoded, now);
+            let Transition { answer, value, full_at } = take(stored.as_ref(), encoded, now);
             let is_needless = stored.is_none() && full_at <= now;
             if stored.as_ref() == Some(&value) || is_needless {
                 return Ok(answer);

@@ -355,7 +355,7 @@ impl Counter {
             entry.reserved.update(&mut entry.value, Absent { programs: &absent, elapsed, since }, now);
             entry.absent_sum = sum;
         }
-        let model::Outcome { answer, value, full_at } = entry.reserved.take(&entry.value, &encoded, now);
+        let model::Transition { answer, value, full_at } = entry.reserved.take(&entry.value, &encoded, now);
         (entry.value, entry.full_at) = (value, full_at);
         if owed > 0 {
             entry.value.owe(now, owed);

@@ -5,7 +5,7 @@ use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 use weir_core::Strategy;
 use weir_seats::{
     Left, Next, StoreTerms, StoreTime, Take, Value,
-    model::{Outcome, take, used_up},
+    model::{Transition, take, used_up},
     state::start_of,
     terms::Limit,
 };
@@ -142,7 +142,7 @@ impl SharedLimiter {
         let Some(encoded) = (Take { cost, ..Take::new(terms) }).encode() else {
             return (share.value.clone(), None, Err(Self::longest_wait(share, now)));
         };
-        let Outcome { answer, value, .. } = take(Some(&share.value), &encoded, at);
+        let Transition { answer, value, .. } = take(Some(&share.value), &encoded, at);
         let result = match answer.next {
             _ if answer.granted > 0 => Ok(()),
             Next::Now => Err(SOON),
