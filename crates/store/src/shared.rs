@@ -9,9 +9,9 @@ mod ban;
 mod demand;
 mod drive;
 mod hand;
-mod local;
 mod queue;
 mod rule;
+mod share;
 mod sweep;
 mod table;
 #[cfg(test)]
@@ -34,7 +34,7 @@ use self::{
     hand::Found,
     queue::Queues,
     rule::{Set, reach},
-    table::{Entry, Forgotten, LastRefusal, Local, Table, Waiter},
+    table::{Entry, Forgotten, LastRefusal, Share, Table, Waiter},
 };
 use crate::client::StoreClient;
 
@@ -166,8 +166,8 @@ impl SharedLimiter {
                     sleeps.notify_one();
                 }
                 // What the share of the old limits admitted stays charged.
-                if let Some(local) = entry.local.take() {
-                    entry.add_owed(self.owed_of(&local, share_time).into());
+                if let Some(share) = entry.share.take() {
+                    entry.add_owed(self.owed_of(&share, share_time).into());
                 }
             }
         }
@@ -323,7 +323,7 @@ impl SharedLimiter {
     pub fn owe(&self, hash: u128, units: u64) {
         let (rule, at) = (self.rule(), self.share_time(self.client.now()));
         self.report(hash, |entry| {
-            let rest = entry.charge_share(rule.set(hash).local.as_deref(), at, units);
+            let rest = entry.charge_share(rule.set(hash).share_terms.as_deref(), at, units);
             entry.add_owed(rest);
         });
     }
@@ -422,8 +422,8 @@ impl SharedLimiter {
     }
 
     /// The units of a share that the store must charge. An operator can be a new one, which has not counted before.
-    fn owed_of(&self, local: &Local, share_time: u64) -> u32 {
-        if self.client.asks_operator() { local.owed_to_new(share_time) } else { local.owed(share_time) }
+    fn owed_of(&self, share: &Share, share_time: u64) -> u32 {
+        if self.client.asks_operator() { share.owed_to_new(share_time) } else { share.owed(share_time) }
     }
 
     fn have_ended(&self, hash: u128, seats: &Seats) -> bool {
@@ -449,7 +449,7 @@ impl SharedLimiter {
     /// The time at which a key is at full credit again, as far as this program knows.
     fn full_at(&self, entry: &Entry) -> u64 {
         let level = entry.level_full_at().unwrap_or(0);
-        let share = entry.local.as_ref().filter(|local| local.admitted > 0).map_or(0, |local| local.value.full_at());
+        let share = entry.share.as_ref().filter(|share| share.admitted > 0).map_or(0, |share| share.value.full_at());
         level.max(share)
     }
 
@@ -460,7 +460,7 @@ impl SharedLimiter {
         if self.client.asks_operator() {
             self.evicted_full_at.fetch_max(self.full_at(&entry), Relaxed);
         }
-        if entry.local.as_ref().is_some_and(|local| local.admitted > 0) {
+        if entry.share.as_ref().is_some_and(|share| share.admitted > 0) {
             self.shares_evicted_at.fetch_max(micros(self.client.now()), Relaxed);
         }
         for seats in entry.hand.drain() {

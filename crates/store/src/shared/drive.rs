@@ -61,16 +61,16 @@ struct Owned {
     credit: u32,
     /// The part of `owed` that this program's share admitted while the store was lost, and all units that it admitted,
     /// without those that did not fit into the question.
-    local: (u32, u64),
+    share: (u32, u64),
     seen: Option<Level>,
     ban: Option<BanQuestion>,
     asked_at: Duration,
 }
 
 impl Owned {
-    /// The owed units, without those that the program's share still counts (`Local`).
+    /// The owed units, without those that the program's share still counts (`Share`).
     fn explicit(&self) -> u32 {
-        self.owed.saturating_sub(self.local.0)
+        self.owed.saturating_sub(self.share.0)
     }
 
     /// The time at which the ban began that the question starts.
@@ -241,8 +241,8 @@ impl SharedLimiter {
         // The question has the shortest patience of its requests, so that no request gets a slot that is too late for
         // it.
         let patience = batch.iter().map(|waiter| waiter.patience(now)).min().unwrap_or_default();
-        let all_local = entry.local.as_ref().map_or(0, |local| local.owed(self.share_time(now)));
-        let local_owed = all_local.min(MOST_UNITS);
+        let all_share = entry.share.as_ref().map_or(0, |share| share.owed(self.share_time(now)));
+        let share_owed = all_share.min(MOST_UNITS);
         let seen = if entry.level_breaks == self.client.breaks() { None } else { entry.level.clone() };
         // The credit is sent once. If it were sent again after a lost answer, the store could count it twice. What exceeds
         // one question is sent with the next one.
@@ -256,11 +256,11 @@ impl SharedLimiter {
             patience,
             prefetch: wanted.saturating_sub(entry.hand.units()),
             reach: reach(round),
-            owed: entry.owed.saturating_add(local_owed).min(MOST_UNITS),
+            owed: entry.owed.saturating_add(share_owed).min(MOST_UNITS),
             credit,
-            local: (
-                local_owed,
-                entry.local.as_ref().map_or(0, |local| local.admitted.saturating_sub((all_local - local_owed).into())),
+            share: (
+                share_owed,
+                entry.share.as_ref().map_or(0, |share| share.admitted.saturating_sub((all_share - share_owed).into())),
             ),
             seen,
             ban: rule.ban(entry.ban_started.take().map_or(BanChange::Keep, |since| started(since, now))),
@@ -360,7 +360,7 @@ impl SharedLimiter {
         let Some(entry) = shard.get_mut(&hash) else { return decisions };
         let Reply { granted, served, prefetched, level, time, next, newer } = reply;
         let terms = &newer.map_or_else(|| Arc::clone(&owned.terms), Arc::new);
-        entry.end_share(owned.local.1);
+        entry.end_share(owned.share.1);
         entry.confirm_report(owned.asked_at);
         (entry.level, entry.level_terms, entry.level_breaks) = (Some(level), Some(Arc::clone(terms)), breaks);
         (entry.asked_at, entry.misses, entry.retry_at) = (owned.asked_at, 0, Duration::ZERO);

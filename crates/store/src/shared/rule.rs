@@ -58,7 +58,7 @@ pub(super) struct Set {
     pub(super) terms: Arc<StoreTerms>,
     /// This program's part of the limits, for the time in which the store is lost. None if the parts are not valid
     /// limits. Then requests are refused during that time.
-    pub(super) local: Option<Arc<StoreTerms>>,
+    pub(super) share_terms: Option<Arc<StoreTerms>>,
     /// The remaining units of a key at full credit.
     pub(super) full: Option<Left>,
     /// `None` if programs take no seats of these limits in advance.
@@ -148,10 +148,10 @@ impl SharedRule {
 impl Set {
     fn new(stamp: u64, limits: &[(u32, Quota)], sharers: u32) -> Result<Self, InvalidStoreTerms> {
         let terms = StoreTerms::new(stamp, limits)?;
-        let local = terms.share(sharers).map(Arc::new);
+        let share_terms = terms.share(sharers).map(Arc::new);
         let in_advance = InAdvance::of(terms.raw());
         let full = left_of(&Value::new(terms.stamp(), terms.raw(), 0), &terms, 0);
-        Ok(Self { terms: Arc::new(terms), local, full, in_advance })
+        Ok(Self { terms: Arc::new(terms), share_terms, full, in_advance })
     }
 
     /// Returns true if a limit never admits this cost.

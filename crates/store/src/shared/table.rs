@@ -69,7 +69,7 @@ pub(super) struct Entry {
     pub(super) last_slot: Duration,
     /// The number of questions without an answer since the last answer.
     pub(super) misses: u32,
-    pub(super) local: Option<Local>,
+    pub(super) share: Option<Share>,
     pub(super) used: Duration,
     /// The time at which this program started a ban that was not yet reported to the store.
     pub(super) ban_started: Option<Duration>,
@@ -90,8 +90,8 @@ impl Entry {
 
     /// Charges units to this program's share, if there is one. Returns the units that the share does not cover.
     pub(super) fn charge_share(&mut self, terms: Option<&StoreTerms>, at: u64, units: u64) -> u64 {
-        match (&mut self.local, terms) {
-            (Some(local), Some(terms)) if local.value.stamp == terms.stamp() => local.charge(terms, at, units),
+        match (&mut self.share, terms) {
+            (Some(share), Some(terms)) if share.value.stamp == terms.stamp() => share.charge(terms, at, units),
             _ => units,
         }
     }
@@ -103,15 +103,15 @@ impl Entry {
 
     /// Returns true if this program's share admitted units that must be reported to the store.
     pub(super) fn owes_share(&self, at: u64) -> bool {
-        self.local.as_ref().is_some_and(|local| local.owed(at) > 0)
+        self.share.as_ref().is_some_and(|share| share.owed(at) > 0)
     }
 
     /// Takes the units that the operator must know when the share ends, at most [`MOST_UNITS`]. The next question reports
     /// the rest. Units of a report that nothing has confirmed are reported again: charging them twice never admits too
     /// many requests.
     pub(super) fn report(&mut self, share_time: u64, now: Duration) -> u32 {
-        if let Some(local) = self.local.take() {
-            self.add_owed(local.owed_to_new(share_time).into());
+        if let Some(share) = self.share.take() {
+            self.add_owed(share.owed_to_new(share_time).into());
         }
         if let Some(lost) = self.report.take() {
             self.add_owed(lost.units.into());
@@ -134,8 +134,8 @@ impl Entry {
     /// Ends the count of this program's share. `reported` is the number of its units that the last question contained;
     /// the rest is owed to the store.
     pub(super) fn end_share(&mut self, reported: u64) {
-        if let Some(local) = self.local.take() {
-            self.add_owed(local.admitted.saturating_sub(reported));
+        if let Some(share) = self.share.take() {
+            self.add_owed(share.admitted.saturating_sub(reported));
         }
     }
 }
@@ -150,7 +150,7 @@ pub(super) struct Report {
 
 /// The count of this program's share while the store is lost.
 #[derive(Clone, Debug)]
-pub(super) struct Local {
+pub(super) struct Share {
     /// The number of the loss.
     pub(super) loss: u64,
     /// The time from which the share admits requests.
@@ -160,7 +160,7 @@ pub(super) struct Local {
     pub(super) admitted: u64,
 }
 
-impl Local {
+impl Share {
     /// Charges units. Later requests wait until they are repaid. Returns the units beyond the share's capacity.
     fn charge(&mut self, terms: &StoreTerms, at: u64, units: u64) -> u64 {
         let owed = u32::try_from(units).unwrap_or(u32::MAX).min(MOST_UNITS);

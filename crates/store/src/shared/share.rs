@@ -15,7 +15,7 @@ use super::{
     answer::{Grant, Refused},
     micros,
     rule::left_of,
-    table::Local,
+    table::Share,
 };
 
 /// The longest `Retry-After` of a share.
@@ -25,7 +25,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(60);
 #[derive(Default)]
 struct Before {
     /// The share so far.
-    local: Option<Local>,
+    share: Option<Share>,
     /// Units that no report contains yet.
     owed: u32,
     /// Questions without an answer.
@@ -37,9 +37,9 @@ struct Before {
 }
 
 impl Before {
-    fn of(entry: &Entry, local: Option<Local>, prepares: bool) -> Self {
+    fn of(entry: &Entry, share: Option<Share>, prepares: bool) -> Self {
         let Entry { owed, misses, last_slot, .. } = *entry;
-        Self { local, owed, misses, last_slot, prepares }
+        Self { share, owed, misses, last_slot, prepares }
     }
 }
 
@@ -76,19 +76,19 @@ impl SharedLimiter {
             OnLoss::Open => Ok(self.grant(hash, None, rule.set(hash).full)),
             OnLoss::Closed => Err(Refused::new(Some(SOON), None)),
             OnLoss::LocalShare => {
-                let Some(terms) = &rule.set(hash).local else {
+                let Some(terms) = &rule.set(hash).share_terms else {
                     return Err(Refused::new(Some(SOON), None));
                 };
                 if let Some(gap) = self.between_windows(terms, now) {
                     return Err(Refused::new(Some(gap), None));
                 }
                 let at = self.share_time(now);
-                let local = entry.local.take();
-                let (share, owed) = self.share(Before::of(entry, local, true), terms, (now, at, loss));
+                let earlier = entry.share.take();
+                let (share, owed) = self.share(Before::of(entry, earlier, true), terms, (now, at, loss));
                 entry.add_owed(owed);
                 let (value, left, answer) = Self::ask_share(&share, terms, cost, (now, at));
                 let granted = if answer.is_ok() { u64::from(cost) } else { 0 };
-                entry.local = Some(Local { loss, value, admitted: share.admitted + granted, ..share });
+                entry.share = Some(Share { loss, value, admitted: share.admitted + granted, ..share });
                 match answer {
                     Ok(()) => Ok(self.grant(hash, None, left)),
                     Err(wait) => Err(Refused::new(Some(wait), left)),
@@ -108,7 +108,7 @@ impl SharedLimiter {
     ) -> Known {
         let known = Known { seats: entry.map_or(0, |entry| entry.hand.units()), is_lost: true, ..Known::default() };
         let refused = |wait| Known { refused_for: Some(wait), ..known };
-        match (rule.on_loss, &rule.set(hash).local) {
+        match (rule.on_loss, &rule.set(hash).share_terms) {
             (OnLoss::Open, _) => {
                 // Everything is admitted, so the last answer does not matter.
                 Known { seats: 0, left: rule.set(hash).full, ..known }
@@ -119,7 +119,7 @@ impl SharedLimiter {
                     return refused(gap);
                 }
                 let at = self.share_time(now);
-                let before = entry.map(|entry| Before::of(entry, entry.local.clone(), false));
+                let before = entry.map(|entry| Before::of(entry, entry.share.clone(), false));
                 let (share, _) = self.share(before.unwrap_or_default(), terms, (now, at, loss));
                 let left = left_of(&share.value, terms, at);
                 match Self::ask_share(&share, terms, cost, (now, at)).2 {
@@ -134,7 +134,7 @@ impl SharedLimiter {
     /// which the client can try again. It also exists for a cost above the share, which the whole limit admits when the
     /// store returns.
     fn ask_share(
-        share: &Local,
+        share: &Share,
         terms: &StoreTerms,
         cost: u32,
         (now, at): (Duration, u64),
@@ -155,7 +155,7 @@ impl SharedLimiter {
 
     /// Returns the longest wait for a share. The store can return at any time, and it probably has more units left than
     /// the share.
-    fn longest_wait(share: &Local, now: Duration) -> Duration {
+    fn longest_wait(share: &Share, now: Duration) -> Duration {
         now.saturating_sub(share.begins).clamp(SOON, LONGEST_RETRY)
     }
 
@@ -163,10 +163,10 @@ impl SharedLimiter {
     /// other programs. Also returns the units of the earlier share that must be reported.
     fn share(
         &self,
-        Before { local, owed, misses, last_slot, prepares }: Before,
+        Before { share, owed, misses, last_slot, prepares }: Before,
         terms: &StoreTerms,
         (now, at, loss): (Duration, u64, u64),
-    ) -> (Local, u64) {
+    ) -> (Share, u64) {
         let asks_operator = self.client.asks_operator();
         let (begins, continues, is_lost) = self.client.share_begins(now, prepares);
         // Owed units, and those of a share that was evicted, are not counted by a new share.
@@ -181,32 +181,32 @@ impl SharedLimiter {
         let delay = terms.raw().iter().filter(is_late).map(|limit| limit.period / 2).max().unwrap_or(0);
         let new = |admitted, least| {
             let begins = begins.max(least);
-            Local { loss, begins, value: used_up(terms, self.opening(begins, (now, at)) + delay), admitted }
+            Share { loss, begins, value: used_up(terms, self.opening(begins, (now, at)) + delay), admitted }
         };
-        let Some(mut local) = local else { return (new(0, least), 0) };
-        let is_same = local.value.stamp == terms.stamp();
+        let Some(mut share) = share else { return (new(0, least), 0) };
+        let is_same = share.value.stamp == terms.stamp();
         let is_kept = if asks_operator {
             // Before the share begins, an answer of the operator can show that it must begin later.
-            is_same && local.loss == loss && !(is_lost && now < begins)
+            is_same && share.loss == loss && !(is_lost && now < begins)
         } else {
             // An answer about the key would have ended the share. If the store as a whole has returned since, the share
             // continues only for a key that is still cut off: the first question without an answer begins another one.
-            let is_current = local.loss == loss || misses > 1;
-            is_same && if is_lost { local.begins >= continues } else { is_current }
+            let is_current = share.loss == loss || misses > 1;
+            is_same && if is_lost { share.begins >= continues } else { is_current }
         };
         if is_kept {
-            return (Local { loss, ..local }, 0);
+            return (Share { loss, ..share }, 0);
         }
-        if asks_operator && local.loss == loss {
-            return (new(local.admitted, least), 0);
+        if asks_operator && share.loss == loss {
+            return (new(share.admitted, least), 0);
         }
         if asks_operator || !is_same {
-            return (new(0, least.max(now)), local.owed(at).into());
+            return (new(0, least.max(now)), share.owed(at).into());
         }
         // What the earlier share admitted stays owed as long as it counts.
-        let admitted = local.owed(at).into();
-        local.value.use_up(self.opening(begins, (now, at)));
-        (Local { loss, begins, admitted, ..local }, 0)
+        let admitted = share.owed(at).into();
+        share.value.use_up(self.opening(begins, (now, at)));
+        (Share { loss, begins, admitted, ..share }, 0)
     }
 
     /// The share's time at which a share opens that begins at this time of the program.
