@@ -32,7 +32,7 @@ use super::{
     outcome::{fields_of_one, fields_of_several, refusal},
     refusal::Refusal,
     rule::{Limits, Rule},
-    rule_set::{MatchBuffers, Member, RuleSet},
+    rule_set::{MatchBuffers, Member, RuleSet, Steps},
     verdict::{Pass, Verdict},
     wait::{Entry, enter},
 };
@@ -90,8 +90,10 @@ impl RulesInForce {
                 (Some(refusal), ..) => Verdict::Refuse(refusal),
                 // The only rule is counted by a store. This program has seats for the key, or the store refuses the
                 // key.
-                (None, [only], []) if set.get(*only).needs_only_store => context.claim_one(set.get(*only), keys)?,
-                _ if deciding.any(|member| member.needs_full_decision) => return None,
+                (None, [only], []) if set.get(*only).steps == Steps::OnlyStore => {
+                    context.claim_one(set.get(*only), keys)?
+                }
+                _ if deciding.any(|member| matches!(member.steps, Steps::OnlyStore | Steps::Full)) => return None,
                 _ if set.counts_bodies => context.enforce_with_body(set, enforced, keys, body)?,
                 _ => context.enforce(set, enforced, keys),
             };
@@ -141,7 +143,7 @@ impl RequestContext<'_> {
     fn enforce_one<'r>(&self, member: &'r Member, keys: &mut Vec<u8>) -> Verdict<'r> {
         let rule = &member.rule;
         let Some(limits) = &rule.limits else { return Verdict::Refuse(Refusal::denied(rule, self.now())) };
-        if member.needs_more_than_charge {
+        if member.steps != Steps::Charge {
             return self.enforce_all(&[(member, limits)], self.deadline([member].into_iter()), keys);
         }
         keys.clear();

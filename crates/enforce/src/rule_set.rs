@@ -49,16 +49,24 @@ pub(super) struct Member {
     /// The index of the policy in the snapshot.
     pub(super) policy: usize,
     pub(super) deadline: Option<Arc<PolicyDeadline>>,
-    /// Whether a decision of this rule can need more than an immediate charge: a wait, a deadline, a question to a
-    /// store, or a second charge after the response.
-    pub(super) needs_more_than_charge: bool,
-    /// Whether `decide_at_once` cannot decide with this rule: a store counts it, or it limits response bytes. One rule that
-    /// a store counts is decided immediately nevertheless, if it is the only one that matches and `needs_only_store`.
-    pub(super) needs_full_decision: bool,
+    pub(super) steps: Steps,
     /// Whether the rule limits request bytes.
     pub(super) counts_body: bool,
-    /// Whether a question to a store is the only step that can delay a request, and no work follows its verdict.
-    pub(super) needs_only_store: bool,
+}
+
+/// The steps that a decision of a rule can need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Steps {
+    /// An immediate charge. Also of rules without rates.
+    Charge,
+    /// A charge with a wait, a deadline, or a second charge when the cost is known.
+    ChargeAndMore,
+    /// A question to a store, and no work after the verdict. `decide_at_once` decides on such a rule if it is the only one
+    /// that matches.
+    OnlyStore,
+    /// A question to a store with a wait, a deadline or a second charge; or a charge for response bytes. `decide_at_once`
+    /// cannot decide on such a rule.
+    Full,
 }
 
 /// Buffers for the indices of rules, reused for the next request.
@@ -82,11 +90,19 @@ impl Member {
         let is_of = |property: fn(&Limits) -> bool| rule.limits.as_ref().is_some_and(property);
         let is_shared = is_of(|limits| limits.shared.is_some());
         let is_delayed = is_of(|limits| limits.is_patient() || limits.cost.is_known_later());
+        let needs_more = is_delayed || deadline.is_some();
+        let steps = if is_shared && !needs_more {
+            Steps::OnlyStore
+        } else if is_shared || is_of(|limits| limits.cost == Cost::ResponseBytes) {
+            Steps::Full
+        } else if needs_more && rule.limits.is_some() {
+            Steps::ChargeAndMore
+        } else {
+            Steps::Charge
+        };
         Self {
-            needs_more_than_charge: is_of(|_| true) && (deadline.is_some() || is_delayed || is_shared),
-            needs_full_decision: is_shared || is_of(|limits| limits.cost == Cost::ResponseBytes),
+            steps,
             counts_body: is_of(|limits| limits.cost == Cost::RequestBytes),
-            needs_only_store: is_shared && !is_delayed && deadline.is_none(),
             rule: Arc::clone(rule),
             policy,
             deadline,
