@@ -53,9 +53,9 @@ pub struct SourceEnded;
 
 /// The state of a stopped engine, which answers requests about pods that are created during the shutdown.
 #[derive(Debug)]
-pub struct Known(EngineMachine);
+pub struct StoppedEngine(EngineMachine);
 
-impl Known {
+impl StoppedEngine {
     /// Answers requests forever.
     pub async fn answer(self, requests: &mut mpsc::Receiver<ContentRequest>) -> Infallible {
         while let Some(request) = requests.recv().await {
@@ -100,14 +100,14 @@ impl Engine {
         requests: &mut mpsc::Receiver<ContentRequest>,
         mut terms: TermReceiver,
         stop: CancellationToken,
-    ) -> Result<Known, SourceEnded> {
+    ) -> Result<StoppedEngine, SourceEnded> {
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         terms.mark_changed();
         loop {
             let due = self.machine.due();
             let event = tokio::select! {
-                () = stop.cancelled() => return Ok(Known(self.machine)),
+                () = stop.cancelled() => return Ok(StoppedEngine(self.machine)),
                 Ok(()) = terms.changed() => EngineEvent::Term(terms.borrow_and_update().clone()),
                 update = updates.recv() => EngineEvent::Update(update.ok_or(SourceEnded)?),
                 Some(landed) = landings.recv() => EngineEvent::Landed(landed),

@@ -6,7 +6,7 @@ use std::{str::FromStr, sync::Arc, time::Duration};
 
 use http::{HeaderName, HeaderValue, Method, Uri};
 use weir_core::{Tightest, Time};
-use weir_store::Known;
+use weir_store::KeyView;
 use weir_tower::MonotonicClock;
 use weir_wire::{
     Decision, ExplainDescriptor, ExplainReply, ExplainRequest, ExplainedLimit, ExplainedRule, Mode, OPERATOR_STORE, Per,
@@ -279,7 +279,7 @@ impl RequestContext<'_> {
 fn explain_shared(demand: Demand<'_, '_>, now: Time, explained: &mut ExplainedRule) {
     let (shared, _) = split(&[demand], now);
     let Some(shared) = shared.first() else { return };
-    let Known { seats, left, refused_for, never, is_lost } = shared.known();
+    let KeyView { seats, left, refused_for, never, is_lost } = shared.known();
     let patience = demand.latest.map_or(Duration::ZERO, |latest| latest.duration_since(now));
     explained.cost = demand.cost;
     explained.override_index = shared.override_index();

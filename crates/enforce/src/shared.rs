@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use weir_core::{Tightest, Time};
-use weir_store::{Claim, Grant, Known, Left, Refused, Waits};
+use weir_store::{Claim, Grant, KeyView, Left, Refused, Waits};
 use weir_tower::retry_after_seconds;
 
 use super::{
@@ -126,10 +126,10 @@ impl SharedDemand {
     }
 
     /// Returns the data of this program about the key.
-    pub(super) fn known(&self) -> Known {
+    pub(super) fn known(&self) -> KeyView {
         let known = self.part().limiter.known(self.hash, self.cost);
         let never = self.never_admitted_by();
-        Known { left: known.left.map(|left| Left { limit: never.unwrap_or(left.limit), ..left }), ..known }
+        KeyView { left: known.left.map(|left| Left { limit: never.unwrap_or(left.limit), ..left }), ..known }
     }
 
     /// The first limit that never admits the cost. `None` if all limits admit it at some time. The store reports only the

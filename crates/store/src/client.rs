@@ -105,14 +105,14 @@ pub(crate) trait Sweep: Send + Sync {
     fn give_all_back(&self);
 
     /// Adds the levels that a new operator must know, at most `most` in all. Returns false if some are missing.
-    fn levels(&self, most: usize, levels: &mut Vec<KnownKey>) -> bool;
+    fn levels(&self, most: usize, levels: &mut Vec<KeyReport>) -> bool;
 
     /// Ends the shares of this program, and adds the units that they used. Drops seats and refusals of an earlier operator.
-    fn end_shares(&self, used: &mut Vec<KnownKey>);
+    fn end_shares(&self, used: &mut Vec<KeyReport>);
 }
 
-/// What a program knows about a key.
-pub(crate) struct KnownKey {
+/// What a new operator must know about a key.
+pub(crate) struct KeyReport {
     pub(crate) key: Key,
     pub(crate) terms: Arc<StoreTerms>,
     pub(crate) level: Option<Level>,
@@ -121,7 +121,7 @@ pub(crate) struct KnownKey {
     pub(crate) ban: Option<BanQuestion>,
 }
 
-impl KnownKey {
+impl KeyReport {
     fn question(&self) -> Option<Question> {
         let Self { key, terms, level, owed, ban } = self;
         let question = Take { requests: 0, seen: level.as_ref(), owed: *owed, ban: *ban, ..Take::new(terms) };
@@ -466,7 +466,7 @@ impl StoreClient {
             is_complete &= rule.levels(most, &mut levels);
         }
         let time = self.time(self.now()).map(|time| time.earliest);
-        (levels.iter().filter_map(KnownKey::question).collect(), LevelsSent { is_complete, time, releases: 0 })
+        (levels.iter().filter_map(KeyReport::question).collect(), LevelsSent { is_complete, time, releases: 0 })
     }
 
     /// Ends the shares of this program, and returns questions that report to the operator what the shares used. The
@@ -475,7 +475,7 @@ impl StoreClient {
         lock(&self.time).replace();
         let mut used = Vec::new();
         self.rules().iter().for_each(|rule| rule.end_shares(&mut used));
-        used.iter().filter_map(KnownKey::question).collect()
+        used.iter().filter_map(KeyReport::question).collect()
     }
 
     fn rules(&self) -> Vec<Arc<dyn Sweep>> {

@@ -46,7 +46,7 @@ pub use self::{
     memcached::{InvalidMemcached, MemcachedStore},
     operator::{OperatorChannel, OperatorStore},
     redis::{Credentials, InvalidRedis, RedisConfig, RedisStore, RedisTls, Topology},
-    shared::{Claim, Grant, InvalidRule, Known, OnLoss, Refused, SharedKeys, SharedLimiter, SharedRule, Waits},
+    shared::{Claim, Grant, InvalidRule, KeyView, OnLoss, Refused, SharedKeys, SharedLimiter, SharedRule, Waits},
 };
 pub use weir_seats::{
     BanChange, BanQuestion, InvalidKey, InvalidStoreTerms, Key, Left, Level, Memory, Next, Reply, Seats, StoreClock,

@@ -89,9 +89,9 @@ pub struct SharedKeys {
     pub overflowed: u64,
 }
 
-/// The information that this program has about a key.
+/// What this program knows about a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct KeyView {
     /// The seats that this program holds.
     pub seats: u32,
     /// The remaining units, computed from the last answer of the store. While the store is lost, those of this program's
@@ -105,7 +105,7 @@ pub struct Known {
     pub is_lost: bool,
 }
 
-impl Known {
+impl KeyView {
     /// Returns true if the store, or this program's share, is known to refuse this cost.
     pub fn is_refused(&self) -> bool {
         self.never || self.refused_for.is_some()
@@ -355,7 +355,7 @@ impl SharedLimiter {
     }
 
     /// Returns what this program knows about a key, without a side effect.
-    pub fn known(&self, hash: u128, cost: u32) -> Known {
+    pub fn known(&self, hash: u128, cost: u32) -> KeyView {
         let (rule, now) = (self.rule(), self.client.now());
         let never = cost > MOST_UNITS || rule.set(hash).never_admits(cost);
         let (lost, time) = (self.client.lost(), self.client.time(now));
@@ -363,17 +363,17 @@ impl SharedLimiter {
         let entry = shard.get(&hash).map(|entry| &**entry);
         if let Some(loss) = lost.or_else(|| self.cut_off(entry?, now)) {
             let known = self.known_without_store(entry, &rule, (hash, cost), (now, loss));
-            return Known { never, refused_for: known.refused_for.filter(|_| !never), ..known };
+            return KeyView { never, refused_for: known.refused_for.filter(|_| !never), ..known };
         }
         let Some((entry, time)) = entry.zip(time) else {
-            return Known { never, ..Known::default() };
+            return KeyView { never, ..KeyView::default() };
         };
         let refused = entry.refused.filter(|refused| !never && refused.applies_to(cost, Duration::ZERO, time));
         let refused_for = refused.map(|refused| Duration::from_micros(refused.until.saturating_sub(time.earliest)));
         // A ban refuses every cost until its end.
         let refused_for = refused_for.max(entry.ban_rest(&rule, now, Some(time)).filter(|_| !never));
         let left = entry.left(rule.set(hash), time.latest);
-        Known { seats: entry.hand.units(), left, refused_for, never, is_lost: false }
+        KeyView { seats: entry.hand.units(), left, refused_for, never, is_lost: false }
     }
 
     /// The statistics of the table of keys.

@@ -357,7 +357,7 @@ async fn what_is_known_during_a_loss_is_what_the_share_decides() {
         }
         for hash in [1, 2] {
             let known = limiter.known(hash, 1);
-            assert_eq!(known, Known { left, refused_for, is_lost: true, ..Known::default() }, "{on_loss:?}");
+            assert_eq!(known, KeyView { left, refused_for, is_lost: true, ..KeyView::default() }, "{on_loss:?}");
             assert_eq!(left_after(&limiter, hash).await.ok(), left.map(Some), "{on_loss:?}");
         }
     }

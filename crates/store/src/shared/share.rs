@@ -11,7 +11,7 @@ use weir_seats::{
 };
 
 use super::{
-    Entry, Known, OnLoss, SOON, SharedLimiter, SharedRule,
+    Entry, KeyView, OnLoss, SOON, SharedLimiter, SharedRule,
     answer::{Grant, Refused},
     micros,
     rule::left_of,
@@ -105,13 +105,13 @@ impl SharedLimiter {
         rule: &SharedRule,
         (hash, cost): (u128, u32),
         (now, loss): (Duration, u64),
-    ) -> Known {
-        let known = Known { seats: entry.map_or(0, |entry| entry.hand.units()), is_lost: true, ..Known::default() };
-        let refused = |wait| Known { refused_for: Some(wait), ..known };
+    ) -> KeyView {
+        let known = KeyView { seats: entry.map_or(0, |entry| entry.hand.units()), is_lost: true, ..KeyView::default() };
+        let refused = |wait| KeyView { refused_for: Some(wait), ..known };
         match (rule.on_loss, &rule.set(hash).share_terms) {
             (OnLoss::Open, _) => {
                 // Everything is admitted, so the last answer does not matter.
-                Known { seats: 0, left: rule.set(hash).full, ..known }
+                KeyView { seats: 0, left: rule.set(hash).full, ..known }
             }
             (OnLoss::Closed, _) | (OnLoss::LocalShare, None) => refused(SOON),
             (OnLoss::LocalShare, Some(terms)) => {
@@ -123,8 +123,8 @@ impl SharedLimiter {
                 let (share, _) = self.share(before.unwrap_or_default(), terms, (now, at, loss));
                 let left = left_of(&share.value, terms, at);
                 match Self::ask_share(&share, terms, cost, (now, at)).2 {
-                    Ok(()) => Known { left, ..known },
-                    Err(wait) => Known { left, ..refused(wait) },
+                    Ok(()) => KeyView { left, ..known },
+                    Err(wait) => KeyView { left, ..refused(wait) },
                 }
             }
         }

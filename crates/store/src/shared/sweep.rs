@@ -9,7 +9,7 @@ use std::{
 use weir_seats::{BanChange, Key};
 
 use super::{Entry, SharedLimiter, table};
-use crate::client::{KnownKey, Sweep};
+use crate::client::{KeyReport, Sweep};
 
 /// The time without a request after which the seats of a key are given back to the store, by the next sweep of its shard.
 /// A sweep is short, because it visits one shard: with 64 shards, the next one can be 16 s away.
@@ -59,7 +59,7 @@ impl Sweep for SharedLimiter {
         }
     }
 
-    fn levels(&self, most: usize, levels: &mut Vec<KnownKey>) -> bool {
+    fn levels(&self, most: usize, levels: &mut Vec<KeyReport>) -> bool {
         let rule = self.rule();
         let Some(time) = self.client.time(self.client.now()) else { return true };
         let mut is_complete = self.evicted_full_at.load(Relaxed) <= time.earliest;
@@ -74,7 +74,7 @@ impl Sweep for SharedLimiter {
                     is_complete = false;
                     continue;
                 };
-                levels.push(KnownKey {
+                levels.push(KeyReport {
                     key,
                     terms,
                     level: entry.level.clone(),
@@ -86,7 +86,7 @@ impl Sweep for SharedLimiter {
         is_complete
     }
 
-    fn end_shares(&self, used: &mut Vec<KnownKey>) {
+    fn end_shares(&self, used: &mut Vec<KeyReport>) {
         self.end_free_slots();
         let (rule, now) = (self.rule(), self.client.now());
         let share_time = self.share_time(now);
@@ -102,7 +102,7 @@ impl Sweep for SharedLimiter {
                 let owed = entry.report(share_time, now);
                 let (Ok(key), true) = (Key::new(&rule.counters, hash), owed > 0) else { continue };
                 let terms = Arc::clone(&rule.set(hash).terms);
-                used.push(KnownKey { key, terms, level: None, owed, ban: rule.ban(BanChange::Keep) });
+                used.push(KeyReport { key, terms, level: None, owed, ban: rule.ban(BanChange::Keep) });
             }
         }
     }

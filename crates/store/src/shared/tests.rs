@@ -14,7 +14,7 @@ use tokio::{runtime::Handle, time::Instant};
 use weir_core::{Quota, Strategy};
 use weir_seats::Memory;
 
-use super::{Claim, Known, OnLoss, Refused, SharedKeys, SharedLimiter, SharedRule, micros};
+use super::{Claim, KeyView, OnLoss, Refused, SharedKeys, SharedLimiter, SharedRule, micros};
 use crate::{
     backend::Backend,
     client::{StoreClient, StoreParts},
