@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use weir_core::{Tightest, Time};
-use weir_store::{Claim, Grant, KeyView, Left, Refused, Waits};
+use weir_store::{Claim, Grant, KeyView, Left, PendingGrant, Refused};
 use weir_tower::retry_after_seconds;
 
 use super::{
@@ -116,7 +116,7 @@ impl SharedDemand {
     }
 
     /// Asks the store.
-    pub(super) fn ask(&self) -> Waits {
+    pub(super) fn ask(&self) -> PendingGrant {
         self.part().limiter.ask(self.hash, self.cost, self.patience)
     }
 

@@ -46,7 +46,9 @@ pub use self::{
     memcached::{InvalidMemcached, MemcachedStore},
     operator::{OperatorChannel, OperatorStore},
     redis::{Credentials, InvalidRedis, RedisConfig, RedisStore, RedisTls, Topology},
-    shared::{Claim, Grant, InvalidRule, KeyView, OnLoss, Refused, SharedKeys, SharedLimiter, SharedRule, Waits},
+    shared::{
+        Claim, Grant, InvalidRule, KeyView, OnLoss, PendingGrant, Refused, SharedKeys, SharedLimiter, SharedRule,
+    },
 };
 pub use weir_seats::{
     BanChange, BanQuestion, InvalidKey, InvalidStoreTerms, Key, Left, Level, Memory, Next, Reply, Seats, StoreClock,

@@ -92,7 +92,7 @@ pub struct OperatorChannel {
 }
 
 /// A question that waits for its answer. Dropping it forgets the question.
-struct Waits<'a> {
+struct PendingQuestion<'a> {
     store: &'a OperatorStore,
     id: u64,
 }
@@ -171,7 +171,7 @@ impl OperatorStore {
         let encoded = question.encode().ok_or(StoreError::Cost)?;
         let latest = (self.clock)() + deadline;
         loop {
-            let (_waits, answer) = self.send(key, &encoded)?;
+            let (_pending, answer) = self.send(key, &encoded)?;
             let outcome = timeout(latest.saturating_sub((self.clock)()), answer).await;
             return match outcome {
                 Ok(Ok(Outcome::Counted(granted))) => {
@@ -189,7 +189,11 @@ impl OperatorStore {
         }
     }
 
-    fn send(&self, key: &Key, encoded: &EncodedTake) -> Result<(Waits<'_>, oneshot::Receiver<Outcome>), StoreError> {
+    fn send(
+        &self,
+        key: &Key,
+        encoded: &EncodedTake,
+    ) -> Result<(PendingQuestion<'_>, oneshot::Receiver<Outcome>), StoreError> {
         let mut state = lock(&self.state);
         let now = (self.clock)();
         let Contact::Asking(questions) = &state.contact else {
@@ -206,11 +210,11 @@ impl OperatorStore {
         state.last_id = id;
         state.unanswered_since.get_or_insert(now);
         state.waiting.insert(id, sender);
-        Ok((Waits { store: self, id }, receiver))
+        Ok((PendingQuestion { store: self, id }, receiver))
     }
 }
 
-impl Drop for Waits<'_> {
+impl Drop for PendingQuestion<'_> {
     fn drop(&mut self) {
         lock(&self.store.state).waiting.remove(&self.id);
     }
@@ -295,8 +299,8 @@ impl OperatorChannel {
             state.last_counted_at = now;
         }
         for answer in answers {
-            if let Some(waits) = state.waiting.remove(&answer.id) {
-                let _ = waits.send(answer.outcome);
+            if let Some(sender) = state.waiting.remove(&answer.id) {
+                let _ = sender.send(answer.outcome);
             }
         }
     }

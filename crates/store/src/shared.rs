@@ -4,8 +4,8 @@
 //! For each key, at most one question is on its way. Requests that arrive meanwhile wait for its answer, and share the
 //! next question. A decision holds a lock briefly. No lock is held during I/O.
 
-mod answer;
 mod ban;
+mod decision;
 mod demand;
 mod drive;
 mod hand;
@@ -29,8 +29,8 @@ use tokio::sync::oneshot;
 use weir_seats::{Left, Seats, StoreTime, terms::MOST_UNITS};
 
 use self::{
-    answer::Place,
     ban::ByBan,
+    decision::QueueId,
     hand::Found,
     queue::Queues,
     rule::{Set, reach},
@@ -39,7 +39,7 @@ use self::{
 use crate::client::StoreClient;
 
 pub use self::{
-    answer::{Claim, Grant, Refused, Waits},
+    decision::{Claim, Grant, PendingGrant, Refused},
     rule::{InvalidRule, OnLoss, SharedRule},
 };
 
@@ -233,9 +233,9 @@ impl SharedLimiter {
         (now, time, lost): (Duration, Option<StoreTime>, Option<u64>),
     ) -> Claim {
         let terms = &set.terms;
-        let place = Place { hash, stamp: terms.stamp(), cost };
+        let queue_id = QueueId { hash, stamp: terms.stamp(), cost };
         // A rule with a ban asks the store about each request.
-        let has_slot = || !patience.is_zero() && rule.ban.is_none() && self.has_slot(place, now + patience);
+        let has_slot = || !patience.is_zero() && rule.ban.is_none() && self.has_slot(queue_id, now + patience);
         match self.by_ban(entry, rule, now, lost) {
             Some(ByBan::Refused(rest)) => return Claim::Refused(Refused::banned(rest)),
             Some(ByBan::Asks) => return Claim::AskStore,
@@ -275,18 +275,18 @@ impl SharedLimiter {
     }
 
     /// Asks the store for a request that [`claim`](Self::claim) could not decide.
-    pub fn ask(&self, hash: u128, cost: u32, patience: Duration) -> Waits {
+    pub fn ask(&self, hash: u128, cost: u32, patience: Duration) -> PendingGrant {
         let (rule, now) = (self.rule(), self.client.now());
         let (sender, receiver) = oneshot::channel();
         let limiter = self.me.upgrade().expect("the caller has a handle");
-        let place = Place { hash, stamp: rule.set(hash).terms.stamp(), cost };
+        let queue_id = QueueId { hash, stamp: rule.set(hash).terms.stamp(), cost };
         let mut shard = self.table.shard_of(hash);
         // The lock is held, so requests of a key get their numbers in the order in which they join a queue.
         let id = self.requests.fetch_add(1, Relaxed);
-        let waits = Waits { limiter, receiver, place, id };
+        let pending = PendingGrant { limiter, receiver, queue_id, id };
         if cost == 0 {
             let _ = sender.send(Ok(self.grant(hash, None, None)));
-            return waits;
+            return pending;
         }
         let is_full = self.waiting.load(Relaxed) >= MOST_WAITING;
         let found = if is_full { None } else { self.table.entry(&mut shard, hash, rule.most_keys) };
@@ -294,11 +294,11 @@ impl SharedLimiter {
             drop(shard);
             self.overflowed.fetch_add(1, Relaxed);
             let _ = sender.send(Err(Refused::new(Some(SOON), None)));
-            return waits;
+            return pending;
         };
         entry.used = now;
         entry.demand.count(now, cost);
-        let waiter = Waiter { id, place, latest: now + patience, is_patient: !patience.is_zero(), sender };
+        let waiter = Waiter { id, queue_id, latest: now + patience, is_patient: !patience.is_zero(), sender };
         // A free slot does not go to this request while the store decides on earlier ones.
         let can_join = !entry.asks && self.client.lost().is_none() && rule.ban.is_none();
         let asks = if can_join { self.join(waiter).err() } else { Some(waiter) };
@@ -315,7 +315,7 @@ impl SharedLimiter {
             self.drive(hash);
         }
         self.forget(forgotten);
-        waits
+        pending
     }
 
     /// Charges a cost that became known after the decision. The next question of this key reports it to the store.

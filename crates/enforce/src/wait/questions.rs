@@ -6,7 +6,7 @@ use std::{
 };
 
 use weir_core::Time;
-use weir_store::{Claim, Grant, Refused, Waits};
+use weir_store::{Claim, Grant, PendingGrant, Refused};
 use weir_tower::MonotonicClock;
 
 use super::{Entry, LateRefusal, OwnedDemand, OwnedDemands, Reason, Turn, Wait, enter};
@@ -21,7 +21,7 @@ use crate::{
 /// The questions of a request to stores.
 #[derive(Debug)]
 pub(super) struct StoreQuestions {
-    shared: Vec<(SharedDemand, Answer)>,
+    shared: Vec<(SharedDemand, SeatsOrWait)>,
     then: Then,
 }
 
@@ -35,9 +35,9 @@ enum Then {
 }
 
 #[derive(Debug)]
-enum Answer {
+enum SeatsOrWait {
     Has(Grant),
-    Waits(Waits),
+    Waits(PendingGrant),
 }
 
 impl Then {
@@ -65,10 +65,10 @@ impl StoreQuestions {
         loop {
             let mut is_pending = false;
             for (index, (_, answer)) in self.shared.iter_mut().enumerate() {
-                let Answer::Waits(waits) = answer else { continue };
+                let SeatsOrWait::Waits(waits) = answer else { continue };
                 match Pin::new(waits).poll(context) {
                     Poll::Pending => is_pending = true,
-                    Poll::Ready(Ok(grant)) => *answer = Answer::Has(grant),
+                    Poll::Ready(Ok(grant)) => *answer = SeatsOrWait::Has(grant),
                     Poll::Ready(Err(refused)) => return Poll::Ready(Err((index, refused))),
                 }
             }
@@ -77,14 +77,14 @@ impl StoreQuestions {
             }
             let mut is_complete = true;
             for (index, (demand, answer)) in self.shared.iter_mut().enumerate() {
-                if !matches!(answer, Answer::Has(grant) if grant.has_ended()) {
+                if !matches!(answer, SeatsOrWait::Has(grant) if grant.has_ended()) {
                     continue;
                 }
                 // The request has waited long enough: it does not wait for another window.
                 demand.refuse_waits();
                 *answer = match demand.claim() {
-                    Claim::Granted(grant) => Answer::Has(grant),
-                    Claim::AskStore => Answer::Waits(demand.ask()),
+                    Claim::Granted(grant) => SeatsOrWait::Has(grant),
+                    Claim::AskStore => SeatsOrWait::Waits(demand.ask()),
                     Claim::Refused(refused) => return Poll::Ready(Err((index, refused))),
                 };
                 is_complete = false;
@@ -105,7 +105,7 @@ impl Wait {
         clock: MonotonicClock,
     ) -> Self {
         let answer = |(demand, grant): (SharedDemand, Option<Grant>)| {
-            let answer = grant.map_or_else(|| Answer::Waits(demand.ask()), Answer::Has);
+            let answer = grant.map_or_else(|| SeatsOrWait::Waits(demand.ask()), SeatsOrWait::Has);
             (demand, answer)
         };
         let all = others.iter().map(|demand| OwnedDemand::of(demand, false)).collect();
@@ -127,7 +127,7 @@ impl Wait {
 
     /// Takes other seats for those whose window ended while the request waited.
     pub(super) fn renew_seats(&mut self, turn: Turn) {
-        let shared = self.seats.drain(..).map(|(demand, grant)| (demand, Answer::Has(grant)));
+        let shared = self.seats.drain(..).map(|(demand, grant)| (demand, SeatsOrWait::Has(grant)));
         self.questions = Some(StoreQuestions { shared: shared.collect(), then: Then::Go(turn) });
     }
 
@@ -146,7 +146,9 @@ impl Wait {
         }
         self.seats = shared
             .into_iter()
-            .filter_map(|(demand, answer)| if let Answer::Has(grant) = answer { Some((demand, grant)) } else { None })
+            .filter_map(
+                |(demand, answer)| if let SeatsOrWait::Has(grant) = answer { Some((demand, grant)) } else { None },
+            )
             .collect();
         let (others, since) = match then {
             Then::Enter(others, since) => (others, since),

@@ -177,7 +177,7 @@ impl SharedLimiter {
         now: Duration,
         lost: Option<u64>,
     ) -> LocalDecision {
-        let (set, cost, patience) = (rule.set(hash), waiter.place.cost, waiter.patience(now));
+        let (set, cost, patience) = (rule.set(hash), waiter.queue_id.cost, waiter.patience(now));
         match self.by_ban(entry, rule, now, lost) {
             Some(ByBan::Refused(rest)) => return LocalDecision::Decided(Err(Refused::banned(rest))),
             Some(ByBan::Asks) => return LocalDecision::Asks,
@@ -226,11 +226,11 @@ impl SharedLimiter {
             entry.asks = false;
             return Step::Ends;
         };
-        let cost = asks.front().map_or(1, |waiter| waiter.place.cost);
+        let cost = asks.front().map_or(1, |waiter| waiter.queue_id.cost);
         let most = MOST_REQUESTS.min(usize::try_from(MOST_UNITS / cost).unwrap_or(1)).max(1);
         let mut batch = Vec::new();
         for waiter in asks {
-            if waiter.place.cost == cost && batch.len() < most {
+            if waiter.queue_id.cost == cost && batch.len() < most {
                 batch.push(waiter);
             } else {
                 entry.waiting.push_back(waiter);
@@ -338,7 +338,7 @@ impl SharedLimiter {
         let mut shard = self.table.shard_of(hash);
         let Some(entry) = shard.get_mut(&hash) else { return Decisions::new() };
         let decide = |waiter: Waiter| {
-            let decided = self.without_store(entry, &rule, (hash, waiter.place.cost), (now, loss));
+            let decided = self.without_store(entry, &rule, (hash, waiter.queue_id.cost), (now, loss));
             (waiter, decided.map(|grant| (grant, 0)))
         };
         batch.into_iter().map(decide).collect()

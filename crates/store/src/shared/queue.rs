@@ -18,7 +18,7 @@ use weir_seats::{Left, Seats};
 
 use super::{
     Refused, SharedLimiter,
-    answer::{Decision, Grant, Place},
+    decision::{Decision, Grant, QueueId},
     sweep::UNUSED,
     table::Waiter,
 };
@@ -35,7 +35,7 @@ const SLOWER: u32 = 4_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Queues {
-    queues: Mutex<HashMap<Place, Queue>>,
+    queues: Mutex<HashMap<QueueId, Queue>>,
 }
 
 /// A queue never has more requests than slots.
@@ -88,13 +88,13 @@ impl Queues {
 impl SharedLimiter {
     /// Adds a request and the slot that the store gave it, which is this far away. The caller must hold no lock.
     fn enqueue(&self, waiter: Waiter, mut grant: Grant, (due, rest): (u64, Duration)) {
-        let (place, now) = (waiter.place, self.client.now());
+        let (queue_id, now) = (waiter.queue_id, self.client.now());
         let Some(seats) = grant.seats.take() else { return };
         let goes_at = now + rest;
         let slot = Slot { due, goes_at, latest: goes_at + rest / SLOWER, seats, left: grant.left };
         let mut queues = lock(&self.queues.queues);
-        let begins = !queues.contains_key(&place);
-        let queue = queues.entry(place).or_default();
+        let begins = !queues.contains_key(&queue_id);
+        let queue = queues.entry(queue_id).or_default();
         if !waiter.sender.is_closed() {
             queue.requests.insert(waiter.id, waiter.sender);
         } else if queue.requests.is_empty() {
@@ -107,19 +107,19 @@ impl SharedLimiter {
         }
         drop(queues);
         if begins && let Some(me) = self.me.upgrade() {
-            self.client.spawn(async move { me.serve_queue(place).await });
+            self.client.spawn(async move { me.serve_queue(queue_id).await });
         }
     }
 
     /// Returns true if a new request can take a free slot at this time or before.
-    pub(super) fn has_slot(&self, place: Place, latest: Duration) -> bool {
-        lock(&self.queues.queues).get(&place).is_some_and(|queue| queue.has_slot(latest))
+    pub(super) fn has_slot(&self, queue_id: QueueId, latest: Duration) -> bool {
+        lock(&self.queues.queues).get(&queue_id).is_some_and(|queue| queue.has_slot(latest))
     }
 
     /// Adds a request that takes a free slot. Gives the request back if there is none within its patience.
     pub(super) fn join(&self, waiter: Waiter) -> Result<(), Waiter> {
         let mut queues = lock(&self.queues.queues);
-        match queues.get_mut(&waiter.place) {
+        match queues.get_mut(&waiter.queue_id) {
             Some(queue) if waiter.is_patient && !waiter.sender.is_closed() && queue.has_slot(waiter.latest) => {
                 queue.requests.insert(waiter.id, waiter.sender);
                 Ok(())
@@ -129,9 +129,9 @@ impl SharedLimiter {
     }
 
     /// Removes a request. Its slot stays for others.
-    pub(super) fn leave(&self, place: Place, id: u64) {
+    pub(super) fn leave(&self, queue_id: QueueId, id: u64) {
         let mut queues = lock(&self.queues.queues);
-        let Some(queue) = queues.get_mut(&place) else { return };
+        let Some(queue) = queues.get_mut(&queue_id) else { return };
         if queue.requests.remove(&id).is_some() && queue.requests.is_empty() {
             queue.idle_since = self.client.now();
             queue.wakes.notify_one();
@@ -141,20 +141,20 @@ impl SharedLimiter {
     /// Takes back the seats of all free slots.
     pub(super) fn end_free_slots(&self) {
         let mut free = Vec::new();
-        for (&place, queue) in &mut *lock(&self.queues.queues) {
-            free.extend(queue.slots.drain(queue.requests.len()..).map(|slot| (place, slot)));
+        for (&queue_id, queue) in &mut *lock(&self.queues.queues) {
+            free.extend(queue.slots.drain(queue.requests.len()..).map(|slot| (queue_id, slot)));
             queue.wakes.notify_one();
         }
-        free.into_iter().for_each(|(place, slot)| self.put_back(place.hash, slot.seats));
+        free.into_iter().for_each(|(queue_id, slot)| self.put_back(queue_id.hash, slot.seats));
     }
 
-    async fn serve_queue(self: Arc<Self>, place: Place) {
+    async fn serve_queue(self: Arc<Self>, queue_id: QueueId) {
         loop {
-            let Turn { go, unused, next } = self.turn(place);
+            let Turn { go, unused, next } = self.turn(queue_id);
             for (sender, slot) in go {
-                let _ = sender.send(Ok(self.grant(place.hash, Some(slot.seats), slot.left)));
+                let _ = sender.send(Ok(self.grant(queue_id.hash, Some(slot.seats), slot.left)));
             }
-            unused.into_iter().for_each(|slot| self.put_back(place.hash, slot.seats));
+            unused.into_iter().for_each(|slot| self.put_back(queue_id.hash, slot.seats));
             let Some((rest, wakes)) = next else { return };
             let _ = timeout(rest, wakes.notified()).await;
         }
@@ -162,11 +162,11 @@ impl SharedLimiter {
 
     /// Gives the slots whose time has come to the first requests. Free slots end at their time, or after a while without
     /// requests.
-    fn turn(&self, place: Place) -> Turn {
+    fn turn(&self, queue_id: QueueId) -> Turn {
         let now = self.client.now();
         let (mut go, mut unused) = (Vec::new(), Vec::new());
         let mut queues = lock(&self.queues.queues);
-        let Some(queue) = queues.get_mut(&place) else { return Turn { go, unused, next: None } };
+        let Some(queue) = queues.get_mut(&queue_id) else { return Turn { go, unused, next: None } };
         if queue.requests.is_empty() && now >= queue.idle_since + UNUSED {
             unused.extend(queue.slots.drain(..));
         }
@@ -181,7 +181,7 @@ impl SharedLimiter {
             }
         }
         let Some(first) = queue.slots.front() else {
-            queues.remove(&place);
+            queues.remove(&queue_id);
             return Turn { go, unused, next: None };
         };
         let rest = self.rest(first, now);

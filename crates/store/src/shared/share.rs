@@ -12,7 +12,7 @@ use weir_seats::{
 
 use super::{
     Entry, KeyView, OnLoss, SOON, SharedLimiter, SharedRule,
-    answer::{Grant, Refused},
+    decision::{Grant, Refused},
     micros,
     rule::left_of,
     table::Share,

@@ -14,7 +14,7 @@ use weir_seats::{
 };
 
 use super::{
-    answer::{Decision, Place},
+    decision::{Decision, QueueId},
     demand::DemandRate,
     hand::Hand,
 };
@@ -193,7 +193,7 @@ impl Share {
 pub(super) struct Waiter {
     /// The number of the request, in the order of arrival.
     pub(super) id: u64,
-    pub(super) place: Place,
+    pub(super) queue_id: QueueId,
     /// The end of the request's patience.
     pub(super) latest: Duration,
     /// True if the request can wait for a slot, not only for the store's answer.

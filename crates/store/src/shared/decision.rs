@@ -89,7 +89,7 @@ pub(super) type Decision = Result<Grant, Refused>;
 /// The queue of a request: its key, its cost, and the stamp of its limits. The requests of one queue are
 /// interchangeable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(super) struct QueueId {
     pub(super) hash: u128,
     pub(super) stamp: u64,
     pub(super) cost: u32,
@@ -97,14 +97,14 @@ pub(super) struct Place {
 
 /// A request that waits for the store, and then for its slot. If it is dropped, other requests get its seats.
 #[derive(Debug)]
-pub struct Waits {
+pub struct PendingGrant {
     pub(super) limiter: Arc<SharedLimiter>,
     pub(super) receiver: oneshot::Receiver<Decision>,
-    pub(super) place: Place,
+    pub(super) queue_id: QueueId,
     pub(super) id: u64,
 }
 
-impl Future for Waits {
+impl Future for PendingGrant {
     type Output = Result<Grant, Refused>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -113,10 +113,10 @@ impl Future for Waits {
     }
 }
 
-impl Drop for Waits {
+impl Drop for PendingGrant {
     fn drop(&mut self) {
         // An answer that arrives later finds the receiver closed.
         self.receiver.close();
-        self.limiter.leave(self.place, self.id);
+        self.limiter.leave(self.queue_id, self.id);
     }
 }
