@@ -17,7 +17,7 @@ use super::{
     ban::{ByBan, started},
     hand::Found,
     micros,
-    queue::{Decisions, Timed, send},
+    queue::{Decisions, TimedDecision, send},
     rule::reach,
     table::{BETWEEN_ATTEMPTS, LastRefusal},
 };
@@ -459,7 +459,7 @@ impl SharedLimiter {
 
 /// What a program does with a request before it asks the store.
 enum LocalDecision {
-    Decided(Timed),
+    Decided(TimedDecision),
     /// The request waits for this time before the store is asked again.
     Waits(Duration),
     Asks,

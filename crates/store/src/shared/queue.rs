@@ -25,10 +25,10 @@ use super::{
 use crate::lock::lock;
 
 /// A decision. A granted request goes at this time of the store's clock, or immediately if it is zero.
-pub(super) type Timed = Result<(Grant, u64), Refused>;
+pub(super) type TimedDecision = Result<(Grant, u64), Refused>;
 
 /// Decisions, with the requests that wait for them. They are sent when no lock is held.
-pub(super) type Decisions = Vec<(Waiter, Timed)>;
+pub(super) type Decisions = Vec<(Waiter, TimedDecision)>;
 
 /// A store's clock can be slower than the program's by less than this part.
 const SLOWER: u32 = 4_000;
