@@ -86,8 +86,8 @@ pub struct StoreClient {
     operator: Option<Arc<OperatorStore>>,
     time: Mutex<StoreClock>,
     condition: Mutex<Condition>,
-    /// The number of missed answers. A level that is older than the last missed answer is sent to the store again.
-    breaks: AtomicU64,
+    /// The number of questions that failed. A level that is older than the last failure is sent to the store again.
+    failures: AtomicU64,
     pub(crate) stats: Stats,
     random: AtomicU64,
     /// The tasks that ask the store.
@@ -168,7 +168,7 @@ impl StoreClient {
             operator,
             time: Mutex::default(),
             condition: Mutex::new(Condition { begun: now, ..Condition::default() }),
-            breaks: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
             stats: Stats::default(),
             random: AtomicU64::new(seed),
             tasks: TaskTracker::new(),
@@ -255,8 +255,8 @@ impl StoreClient {
         condition.losses + releases + u64::from(condition.breaker.lost_since().is_none())
     }
 
-    pub(crate) fn breaks(&self) -> u64 {
-        self.breaks.load(Relaxed)
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures.load(Relaxed)
     }
 
     /// The longest time that a request waits for an answer.
@@ -414,7 +414,7 @@ impl StoreClient {
         if is_of_question {
             return;
         }
-        self.breaks.fetch_add(1, Relaxed);
+        self.failures.fetch_add(1, Relaxed);
         let (now, jitter) = (self.now(), self.random());
         let mut condition = lock(&self.condition);
         let was_lost = condition.breaker.lost_since().is_some();

@@ -243,7 +243,7 @@ impl SharedLimiter {
         let patience = batch.iter().map(|waiter| waiter.patience(now)).min().unwrap_or_default();
         let all_share = entry.share.as_ref().map_or(0, |share| share.owed(self.share_time(now)));
         let share_owed = all_share.min(MOST_UNITS);
-        let seen = if entry.level_breaks == self.client.breaks() { None } else { entry.level.clone() };
+        let seen = if entry.level_failures == self.client.failures() { None } else { entry.level.clone() };
         // The credit is sent once. If it were sent again after a lost answer, the store could count it twice. What exceeds
         // one question is sent with the next one.
         let credit = entry.credit.min(MOST_UNITS);
@@ -274,7 +274,7 @@ impl SharedLimiter {
     /// Asks the store, and sends the decisions to the waiting requests.
     async fn ask_store(self: &Arc<Self>, hash: u128, question: Question) {
         let Question { batch, owned } = question;
-        let (deadline, breaks) = (self.client.deadline(), self.client.breaks());
+        let (deadline, failures) = (self.client.deadline(), self.client.failures());
         let (client, asks) = (Arc::clone(&self.client), owned.clone());
         // A separate task asks, because a late answer still brings seats.
         let mut answer = self.client.spawn(async move { client.ask(&asks.key, &asks.take()).await });
@@ -286,7 +286,7 @@ impl SharedLimiter {
             }
         }
         let decisions = match outcome {
-            Ok(Ok(Ok(answered))) => self.answered(hash, batch, &owned, answered, breaks),
+            Ok(Ok(Ok(answered))) => self.answered(hash, batch, &owned, answered, failures),
             Ok(Ok(Err(_)) | Err(_)) => {
                 // The store has possibly charged the owed units. Charging them twice never admits too many requests.
                 self.note_unanswered(hash, &owned);
@@ -297,7 +297,7 @@ impl SharedLimiter {
                 self.client.spawn(async move {
                     match answer.await {
                         // No request waits for this answer, so its seats go to later requests.
-                        Ok(Ok(answered)) => send(&me, me.answered(hash, Vec::new(), &owned, answered, breaks)),
+                        Ok(Ok(answered)) => send(&me, me.answered(hash, Vec::new(), &owned, answered, failures)),
                         _ => me.note_unanswered(hash, &owned),
                     }
                 });
@@ -350,7 +350,7 @@ impl SharedLimiter {
         batch: Vec<Waiter>,
         owned: &Owned,
         Answered { reply, at }: Answered,
-        breaks: u64,
+        failures: u64,
     ) -> Decisions {
         let mut shard = self.table.shard_of(hash);
         // Read below the lock: `retune` sets the rule, and then forgets each entry's refusal below this lock. So the
@@ -362,7 +362,7 @@ impl SharedLimiter {
         let terms = &newer.map_or_else(|| Arc::clone(&owned.terms), Arc::new);
         entry.end_share(owned.share.1);
         entry.confirm_report(owned.asked_at);
-        (entry.level, entry.level_terms, entry.level_breaks) = (Some(level), Some(Arc::clone(terms)), breaks);
+        (entry.level, entry.level_terms, entry.level_failures) = (Some(level), Some(Arc::clone(terms)), failures);
         (entry.asked_at, entry.misses, entry.retry_at) = (owned.asked_at, 0, Duration::ZERO);
         let passed = micros(now.saturating_sub(at));
         let banned = entry.level.as_ref().and_then(Level::banned);

@@ -52,8 +52,8 @@ pub(super) struct Entry {
     pub(super) level: Option<Level>,
     /// The terms of the level. They can be older than those in force.
     pub(super) level_terms: Option<Arc<StoreTerms>>,
-    /// The number of missed answers so far when the level arrived.
-    pub(super) level_breaks: u64,
+    /// The number of failed questions (`StoreClient::failures`) when the level was asked for.
+    pub(super) level_failures: u64,
     /// Used units that were not yet reported to the store.
     pub(super) owed: u32,
     /// The last report to the operator, until it is confirmed.
