@@ -242,14 +242,14 @@ impl StoreClient {
     }
 
     /// The number of the current loss. None if the store is not lost.
-    pub(crate) fn lost(&self) -> Option<u64> {
+    pub(crate) fn current_loss(&self) -> Option<u64> {
         let (releases, is_away) = self.operator.as_ref().map_or((0, false), |operator| operator.shares());
         let condition = lock(&self.condition);
         (is_away || condition.breaker.lost_since().is_some()).then_some(condition.losses + releases)
     }
 
     /// The number of the current loss, or of the next one if the store is not lost.
-    pub(crate) fn loss(&self) -> u64 {
+    pub(crate) fn loss_number(&self) -> u64 {
         let (releases, _) = self.operator.as_ref().map_or((0, false), |operator| operator.shares());
         let condition = lock(&self.condition);
         condition.losses + releases + u64::from(condition.breaker.lost_since().is_none())
@@ -354,7 +354,7 @@ impl StoreClient {
     /// units must not be given back twice.
     fn repeats(&self, question: &Take<'_>) -> bool {
         let gives_back = question.credit > 0 || question.returned.is_some();
-        !gives_back && !self.asks_operator() && self.lost().is_none()
+        !gives_back && !self.asks_operator() && self.current_loss().is_none()
     }
 
     async fn ask_within(
@@ -549,7 +549,7 @@ async fn run_background_task(client: Weak<StoreClient>) {
             store.probe(reconnects).await;
         }
         store.sweep();
-        let pause = PAUSES[usize::from(store.lost().is_none())];
+        let pause = PAUSES[usize::from(store.current_loss().is_none())];
         drop(store);
         tokio::time::sleep(pause).await;
     }

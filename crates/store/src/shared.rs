@@ -204,7 +204,7 @@ impl SharedLimiter {
         if cost == 0 {
             return Claim::Granted(self.grant(hash, None, None));
         }
-        let lost = self.client.lost();
+        let lost = self.client.current_loss();
         let time = self.client.time(now);
         let mut shard = self.table.shard_of(hash);
         let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys) else {
@@ -243,7 +243,7 @@ impl SharedLimiter {
         }
         if let Some(time) = time {
             let (found, expired) = entry.hand.claim(terms, cost, time);
-            self.client.stats.count_lost(expired);
+            self.client.stats.count_lost_seats(expired);
             match found {
                 Found::Seats(seats) => {
                     entry.demand.count(now, cost);
@@ -300,7 +300,7 @@ impl SharedLimiter {
         entry.demand.count(now, cost);
         let waiter = Waiter { id, queue_id, latest: now + patience, is_patient: !patience.is_zero(), sender };
         // A free slot does not go to this request while the store decides on earlier ones.
-        let can_join = !entry.asks && self.client.lost().is_none() && rule.ban.is_none();
+        let can_join = !entry.asks && self.client.current_loss().is_none() && rule.ban.is_none();
         let asks = if can_join { self.join(waiter).err() } else { Some(waiter) };
         let begins = asks.is_some_and(|waiter| {
             self.waiting.fetch_add(1, Relaxed);
@@ -346,7 +346,7 @@ impl SharedLimiter {
         if let Some(sleeps) = entry.sleeps.take() {
             sleeps.notify_one();
         }
-        let begins = self.client.lost().is_none() && !std::mem::replace(&mut entry.asks, true);
+        let begins = self.client.current_loss().is_none() && !std::mem::replace(&mut entry.asks, true);
         drop(shard);
         if begins {
             self.drive(hash);
@@ -358,7 +358,7 @@ impl SharedLimiter {
     pub fn known(&self, hash: u128, cost: u32) -> KeyView {
         let (rule, now) = (self.rule(), self.client.now());
         let never = cost > MOST_UNITS || rule.set(hash).never_admits(cost);
-        let (lost, time) = (self.client.lost(), self.client.time(now));
+        let (lost, time) = (self.client.current_loss(), self.client.time(now));
         let shard = self.table.shard_of(hash);
         let entry = shard.get(&hash).map(|entry| &**entry);
         if let Some(loss) = lost.or_else(|| self.cut_off(entry?, now)) {
@@ -409,7 +409,7 @@ impl SharedLimiter {
     /// one server of several is away. Then the key has its share, and the store is asked about it once per second.
     fn cut_off(&self, entry: &Entry, now: Duration) -> Option<u64> {
         let is_cut_off = entry.misses >= MISSES && now < entry.retry_at && !self.client.asks_operator();
-        is_cut_off.then(|| self.client.loss())
+        is_cut_off.then(|| self.client.loss_number())
     }
 
     /// The number of seats that the program should hold for the key.
@@ -436,14 +436,14 @@ impl SharedLimiter {
         let rule = self.rule();
         let terms = &rule.set(hash).terms;
         // A share can begin while the operator is lost, and it does not count these seats.
-        let is_cut_off = self.client.asks_operator() && self.client.lost().is_some();
+        let is_cut_off = self.client.asks_operator() && self.client.current_loss().is_some();
         let mut shard = self.table.shard_of(hash);
         let dropped = match shard.get_mut(&hash).filter(|_| !is_cut_off) {
             Some(entry) => entry.hand.add(terms, seats),
             None => seats.left(),
         };
         drop(shard);
-        self.client.stats.count_lost(dropped);
+        self.client.stats.count_lost_seats(dropped);
     }
 
     /// The time at which a key is at full credit again, as far as this program knows.

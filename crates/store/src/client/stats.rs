@@ -36,7 +36,7 @@ impl Stats {
         self.returned.fetch_add(seats.into(), Relaxed);
     }
 
-    pub(crate) fn count_lost(&self, seats: u32) {
+    pub(crate) fn count_lost_seats(&self, seats: u32) {
         self.lost.fetch_add(seats.into(), Relaxed);
     }
 

@@ -66,7 +66,7 @@ impl SharedLimiter {
     /// Returns true if a request of a banned key must wait for the store, because its last answer about the ban is not
     /// recent: another program can have lifted the ban. Without an answer, the ban stays in force.
     pub fn must_ask_about_ban(&self, hash: u128) -> bool {
-        let (rule, now, lost) = (self.rule(), self.client.now(), self.client.lost());
+        let (rule, now, lost) = (self.rule(), self.client.now(), self.client.current_loss());
         let shard = self.table.shard_of(hash);
         shard.get(&hash).is_some_and(|entry| {
             entry.ban_started.is_none() && matches!(self.by_ban(entry, &rule, now, lost), Some(ByBan::Asks))
@@ -121,7 +121,7 @@ impl SharedLimiter {
         if asks && let Some(sleeps) = entry.sleeps.take() {
             sleeps.notify_one();
         }
-        let begins = asks && self.client.lost().is_none() && !std::mem::replace(&mut entry.asks, true);
+        let begins = asks && self.client.current_loss().is_none() && !std::mem::replace(&mut entry.asks, true);
         drop(shard);
         if begins {
             self.drive(hash);

@@ -118,7 +118,7 @@ impl SharedLimiter {
     /// Decides on the waiting requests as far as possible without a question, and returns the next step.
     fn step(&self, hash: u128) -> (Step, Decisions) {
         let (rule, now) = (self.rule(), self.client.now());
-        let lost = self.client.lost();
+        let lost = self.client.current_loss();
         let mut decisions = Decisions::new();
         let mut shard = self.table.shard_of(hash);
         let Some(entry) = shard.get_mut(&hash) else { return (Step::Ends, decisions) };
@@ -185,7 +185,7 @@ impl SharedLimiter {
         }
         if let Some(time) = self.client.time(now) {
             let (found, expired) = entry.hand.claim(&set.terms, cost, time);
-            self.client.stats.count_lost(expired);
+            self.client.stats.count_lost_seats(expired);
             if let Found::Seats(seats) = found {
                 let left = entry.left(set, time.latest);
                 return LocalDecision::Decided(Ok((self.grant(hash, Some(seats), left), 0)));
@@ -309,7 +309,7 @@ impl SharedLimiter {
 
     /// Returns how much longer requests wait for an answer that has missed the deadline. None if they are decided now.
     fn rest_of_wait(&self, waited: Duration) -> Option<Duration> {
-        let is_decided = self.rule().on_loss == OnLoss::Open || self.client.lost().is_some();
+        let is_decided = self.rule().on_loss == OnLoss::Open || self.client.current_loss().is_some();
         let rest = self.client.longest_wait().checked_sub(waited)?;
         (!is_decided && !self.client.asks_operator()).then_some(rest)
     }
@@ -334,7 +334,7 @@ impl SharedLimiter {
     /// Decides on the waiting requests as if the store were lost.
     fn unanswered(&self, hash: u128, batch: Vec<Waiter>) -> Decisions {
         let (rule, now) = (self.rule(), self.client.now());
-        let loss = self.client.loss();
+        let loss = self.client.loss_number();
         let mut shard = self.table.shard_of(hash);
         let Some(entry) = shard.get_mut(&hash) else { return Decisions::new() };
         let decide = |waiter: Waiter| {
@@ -376,7 +376,7 @@ impl SharedLimiter {
         let leased = prefetched.as_ref().map_or(0, Seats::left);
         self.client.stats.count_leased(leased);
         if let Some(seats) = prefetched {
-            self.client.stats.count_lost(entry.hand.add(terms, seats));
+            self.client.stats.count_lost_seats(entry.hand.add(terms, seats));
         }
         if owned.prefetch > 0 && leased < owned.prefetch / 2 {
             entry.refill_after = now + owned.reach / 2;
@@ -423,7 +423,7 @@ impl SharedLimiter {
             let left = entry.level.as_ref().and_then(|level| level.left(terms, time));
             decisions.push((waiter, Ok((self.grant(hash, Some(own), left), due))));
         }
-        self.client.stats.count_lost(entry.hand.add(terms, seats));
+        self.client.stats.count_lost_seats(entry.hand.add(terms, seats));
     }
 
     /// Computes from an answer until when later requests are refused.
@@ -441,8 +441,8 @@ impl SharedLimiter {
         let terms = Arc::clone(&rule.set(hash).terms);
         let units = seats.left();
         let Ok(key) = Key::new(&rule.counters, hash) else { return };
-        if units == 0 || !seats.is_of(&terms) || self.client.lost().is_some() || !self.client.takes_back() {
-            self.client.stats.count_lost(units);
+        if units == 0 || !seats.is_of(&terms) || self.client.current_loss().is_some() || !self.client.takes_back() {
+            self.client.stats.count_lost_seats(units);
             return;
         }
         let (client, ban) = (Arc::clone(&self.client), rule.ban(BanChange::Keep));
@@ -451,7 +451,7 @@ impl SharedLimiter {
             let answer: Result<_, StoreError> = client.ask(&key, &question).await;
             match answer {
                 Ok(_) => client.stats.count_returned(units),
-                Err(_) => client.stats.count_lost(units),
+                Err(_) => client.stats.count_lost_seats(units),
             }
         });
     }

@@ -21,7 +21,7 @@ const IDLE: Duration = Duration::from_secs(60);
 impl Sweep for SharedLimiter {
     /// Sweeps one shard of the table: it gives back unused seats, reports owed units, and forgets idle keys.
     fn sweep(self: Arc<Self>) {
-        if self.client.lost().is_some() {
+        if self.client.current_loss().is_some() {
             return;
         }
         let now = self.client.now();
@@ -93,7 +93,7 @@ impl Sweep for SharedLimiter {
         for index in 0..self.table.shards() {
             for (&hash, entry) in self.table.shard(index).iter_mut() {
                 let seats = std::mem::take(&mut entry.hand).units();
-                self.client.stats.count_lost(seats);
+                self.client.stats.count_lost_seats(seats);
                 // A refusal names a time of the earlier operator's clock, and the new one can differ by hours.
                 entry.refused = None;
                 if let Some(sleeps) = entry.sleeps.take() {
