@@ -20,7 +20,7 @@ pub(super) fn families(stores: &Stores) -> [MetricFamily; 6] {
         ),
         counts("weir_store_trips_total", "Round trips to the store.", |stats| stats.trips),
         counts("weir_store_seats_leased_total", "Seats that the store granted for future requests.", |stats| {
-            stats.leased
+            stats.prefetched
         }),
         counts("weir_store_seats_returned_total", "Seats that were given back to the store.", |stats| stats.returned),
         counts("weir_store_seats_lost_total", "Seats that expired unused.", |stats| stats.lost),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     trips: AtomicU64,
-    leased: AtomicU64,
+    prefetched: AtomicU64,
     returned: AtomicU64,
     lost: AtomicU64,
 }
@@ -16,7 +16,7 @@ pub struct StoreStats {
     /// Questions that were sent to the store.
     pub trips: u64,
     /// Seats that the store handed out in advance.
-    pub leased: u64,
+    pub prefetched: u64,
     /// Seats that were given back to the store.
     pub returned: u64,
     /// Seats that expired or were dropped unused.
@@ -28,8 +28,8 @@ impl Stats {
         self.trips.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn count_leased(&self, seats: u32) {
-        self.leased.fetch_add(seats.into(), Relaxed);
+    pub(crate) fn count_prefetched(&self, seats: u32) {
+        self.prefetched.fetch_add(seats.into(), Relaxed);
     }
 
     pub(crate) fn count_returned(&self, seats: u32) {
@@ -44,7 +44,7 @@ impl Stats {
         let read = |counter: &AtomicU64| counter.load(Relaxed);
         StoreStats {
             trips: read(&self.trips),
-            leased: read(&self.leased),
+            prefetched: read(&self.prefetched),
             returned: read(&self.returned),
             lost: read(&self.lost),
         }

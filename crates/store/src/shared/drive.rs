@@ -373,12 +373,12 @@ impl SharedLimiter {
         if let Some(seats) = served {
             self.serve(entry, (hash, time), owned, (terms, seats), served_first, &mut decisions);
         }
-        let leased = prefetched.as_ref().map_or(0, Seats::left);
-        self.client.stats.count_leased(leased);
+        let lent = prefetched.as_ref().map_or(0, Seats::left);
+        self.client.stats.count_prefetched(lent);
         if let Some(seats) = prefetched {
             self.client.stats.count_lost_seats(entry.hand.add(terms, seats));
         }
-        if owned.prefetch > 0 && leased < owned.prefetch / 2 {
+        if owned.prefetch > 0 && lent < owned.prefetch / 2 {
             entry.refill_after = now + owned.reach / 2;
         }
         // A refusal by limits that have changed meanwhile must not refuse later requests.

@@ -220,7 +220,7 @@ async fn programs_with_seats_admit_what_one_would() {
     assert!(admissions.len() as u64 * 100 >= possible * 95, "{} of {possible}", admissions.len());
     let trips: u64 = programs.iter().map(|program| program.client().stats().trips).sum();
     println!("{} admitted of {possible} with {trips} trips for 20000 requests", admissions.len());
-    assert!(programs.iter().all(|program| program.client().stats().leased > 0));
+    assert!(programs.iter().all(|program| program.client().stats().prefetched > 0));
 }
 
 /// A program that ends has used some of its seats. The others get the rest immediately.

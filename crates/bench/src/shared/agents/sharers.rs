@@ -217,7 +217,7 @@ async fn run(work: &Work) -> anyhow::Result<Counted> {
     tokio::time::sleep(IDLE).await;
     let stats = total(&agents);
     let mut counted = std::mem::take(&mut *tally.lock().unwrap_or_else(PoisonError::into_inner));
-    counted.leased = stats.leased - before.leased;
+    counted.leased = stats.prefetched - before.prefetched;
     counted.returned = stats.returned - before.returned;
     counted.lost = stats.lost - before.lost;
     counted.cut_off = agents.iter().filter(|agent| agent.was_cut_off(begun)).count() as u64;
@@ -236,7 +236,7 @@ async fn first_answer(agent: &Agent, key: u32) -> anyhow::Result<()> {
 fn total(agents: &[Arc<Agent>]) -> StoreStats {
     agents.iter().map(|agent| agent.stats()).fold(StoreStats::default(), |all, one| StoreStats {
         trips: all.trips + one.trips,
-        leased: all.leased + one.leased,
+        prefetched: all.prefetched + one.prefetched,
         returned: all.returned + one.returned,
         lost: all.lost + one.lost,
     })
