@@ -31,7 +31,7 @@
 //! | `weir_store_trips_total` | `store` | round trips to the store |
 //! | `weir_store_seats_leased_total` | `store` | seats that the store granted for future requests |
 //! | `weir_store_seats_returned_total` | `store` | seats that were given back |
-//! | `weir_store_seats_lost_total` | `store` | seats that expired unused |
+//! | `weir_store_seats_lost_total` | `store` | seats that expired or were dropped, unused |
 //! | `weir_store_latency_seconds` | `store` | histogram: the time of a round trip |
 //! | `weir_snapshot_info` | `revision`, `origin` | 1 for the snapshot in force |
 //! | `weir_snapshot_sequence` | | the sequence of the snapshot in force; 0 before the first |

@@ -23,7 +23,7 @@ pub(super) fn families(stores: &Stores) -> [MetricFamily; 6] {
             stats.prefetched
         }),
         counts("weir_store_seats_returned_total", "Seats that were given back to the store.", |stats| stats.returned),
-        counts("weir_store_seats_lost_total", "Seats that expired unused.", |stats| stats.lost),
+        counts("weir_store_seats_lost_total", "Seats that expired or were dropped, unused.", |stats| stats.lost),
         histograms(
             "weir_store_latency_seconds",
             "Time of a round trip to the store.",
