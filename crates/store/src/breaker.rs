@@ -44,19 +44,19 @@ const PROBE: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Breaker {
-    state: Condition,
+    state: BreakerState,
     /// The time of the first missed answer since the last answer.
     since: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Condition {
+enum BreakerState {
     Closed { misses: u32 },
     Open { pause: Duration, until: Duration },
     Probing { pause: Duration, until: Duration },
 }
 
-impl Default for Condition {
+impl Default for BreakerState {
     fn default() -> Self {
         Self::Closed { misses: 0 }
     }
@@ -67,11 +67,11 @@ impl Breaker {
     /// [`missed`](Self::missed).
     pub fn allows(&mut self, now: Duration) -> bool {
         match self.state {
-            Condition::Closed { .. } => true,
-            Condition::Open { pause, until } | Condition::Probing { pause, until } => {
+            BreakerState::Closed { .. } => true,
+            BreakerState::Open { pause, until } | BreakerState::Probing { pause, until } => {
                 let is_due = now >= until;
                 if is_due {
-                    self.state = Condition::Probing { pause, until: now + PROBE };
+                    self.state = BreakerState::Probing { pause, until: now + PROBE };
                 }
                 is_due
             }
@@ -88,25 +88,25 @@ impl Breaker {
     pub fn missed(&mut self, now: Duration, jitter: u32) {
         let since = *self.since.get_or_insert(now);
         let pause = match self.state {
-            Condition::Closed { misses } if misses < MISSES - 1 || now < since + GRACE => {
-                self.state = Condition::Closed { misses: misses.saturating_add(1) };
+            BreakerState::Closed { misses } if misses < MISSES - 1 || now < since + GRACE => {
+                self.state = BreakerState::Closed { misses: misses.saturating_add(1) };
                 return;
             }
-            Condition::Closed { .. } => SHORTEST,
+            BreakerState::Closed { .. } => SHORTEST,
             // The answer to a question from before the loss is missing, too. This changes nothing.
-            Condition::Open { .. } => return,
-            Condition::Probing { pause, .. } => (2 * pause).min(LONGEST),
+            BreakerState::Open { .. } => return,
+            BreakerState::Probing { pause, .. } => (2 * pause).min(LONGEST),
         };
         // The jitter selects a time between half of the pause and the whole pause.
         let share = 0.5 + f64::from(jitter) / f64::from(u32::MAX) / 2.0;
-        self.state = Condition::Open { pause, until: now + pause.mul_f64(share) };
+        self.state = BreakerState::Open { pause, until: now + pause.mul_f64(share) };
     }
 
     /// The time since which the store has not answered. None if it is not lost.
     pub fn lost_since(&self) -> Option<Duration> {
         match self.state {
-            Condition::Closed { .. } => None,
-            Condition::Open { .. } | Condition::Probing { .. } => self.since,
+            BreakerState::Closed { .. } => None,
+            BreakerState::Open { .. } | BreakerState::Probing { .. } => self.since,
         }
     }
 }

@@ -31,7 +31,7 @@ use weir_seats::{
 };
 
 use self::{
-    codec::{Condition, Response, decrement, get, increment, set},
+    codec::{Response, WriteIf, decrement, get, increment, set},
     pipe::Pipe,
 };
 use crate::link::Link;
@@ -221,13 +221,13 @@ impl Server {
     ) -> Result<EncodedReply, StoreError> {
         loop {
             let pipe = self.pipe().await?;
-            let (stored, condition) = match self.call(&pipe, get(key.as_str())).await? {
+            let (stored, write_if) = match self.call(&pipe, get(key.as_str())).await? {
                 Response::Value { data, cas: Some(cas) } => {
                     // An invalid value counts as missing, and is replaced.
                     let text = String::from_utf8(data).unwrap_or_default();
-                    (Value::parse(&text), Condition::Unchanged(cas))
+                    (Value::parse(&text), WriteIf::Unchanged(cas))
                 }
-                Response::Missing => (None, Condition::Missing),
+                Response::Missing => (None, WriteIf::Missing),
                 _ => return Err(StoreError::Garbled),
             };
             let now = clock();
@@ -237,7 +237,7 @@ impl Server {
                 return Ok(answer);
             }
             let seconds = full_at.saturating_sub(now).div_ceil(1_000_000) + SLACK;
-            let command = set(key.as_str(), value.text().as_bytes(), condition, expiry(seconds, now));
+            let command = set(key.as_str(), value.text().as_bytes(), write_if, expiry(seconds, now));
             match self.call(&pipe, command).await? {
                 Response::Done => return Ok(answer),
                 Response::Missing | Response::Changed => {}

@@ -51,7 +51,7 @@ const MOST_WAITING: usize = 65_536;
 const SOON: Duration = Duration::from_secs(1);
 
 /// The number of questions in a row without an answer after which a key is cut off from its store.
-const MISSES: u32 = 3;
+const MISSES_OF_KEY: u32 = 3;
 
 /// The limiter of a shared rule in one program.
 #[derive(Debug)]
@@ -408,7 +408,7 @@ impl SharedLimiter {
     /// Returns the number of the next loss if the store does not answer about this key, although it answers about others:
     /// one server of several is away. Then the key has its share, and the store is asked about it once per second.
     fn cut_off(&self, entry: &Entry, now: Duration) -> Option<u64> {
-        let is_cut_off = entry.misses >= MISSES && now < entry.retry_at && !self.client.asks_operator();
+        let is_cut_off = entry.misses >= MISSES_OF_KEY && now < entry.retry_at && !self.client.asks_operator();
         is_cut_off.then(|| self.client.loss_number())
     }
 

@@ -13,7 +13,7 @@ const LARGEST_VALUE: usize = 16_384;
 
 /// The condition under which a value is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Condition {
+pub(super) enum WriteIf {
     /// The key has no value.
     Missing,
     /// The value still has this version number.
@@ -43,11 +43,11 @@ pub(super) fn get(key: &str) -> Vec<u8> {
     format!("mg {key} v c\r\n").into_bytes()
 }
 
-pub(super) fn set(key: &str, data: &[u8], condition: Condition, expiry: u64) -> Vec<u8> {
+pub(super) fn set(key: &str, data: &[u8], write_if: WriteIf, expiry: u64) -> Vec<u8> {
     let mut line = format!("ms {key} {} T{expiry}", data.len());
-    let _ = match condition {
-        Condition::Missing => write!(line, " ME\r\n"),
-        Condition::Unchanged(cas) => write!(line, " C{cas}\r\n"),
+    let _ = match write_if {
+        WriteIf::Missing => write!(line, " ME\r\n"),
+        WriteIf::Unchanged(cas) => write!(line, " C{cas}\r\n"),
     };
     [line.as_bytes(), data, b"\r\n"].concat()
 }
@@ -113,8 +113,8 @@ mod tests {
     #[test]
     fn commands_are_as_the_protocol_defines_them() {
         assert_eq!(get("k"), b"mg k v c\r\n");
-        assert_eq!(set("k", b"ab", Condition::Missing, 9), b"ms k 2 T9 ME\r\nab\r\n");
-        assert_eq!(set("k", b"ab", Condition::Unchanged(7), 9), b"ms k 2 T9 C7\r\nab\r\n");
+        assert_eq!(set("k", b"ab", WriteIf::Missing, 9), b"ms k 2 T9 ME\r\nab\r\n");
+        assert_eq!(set("k", b"ab", WriteIf::Unchanged(7), 9), b"ms k 2 T9 C7\r\nab\r\n");
         assert_eq!(increment("k", 2, 5, 9), b"ma k N9 J5 D2 v\r\n");
         assert_eq!(decrement("k", 2), b"ma k MD D2 v\r\n");
     }
