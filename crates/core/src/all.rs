@@ -55,7 +55,7 @@ pub(crate) fn charge_limiters_at(
                 each(admitted.standing);
             }
             Err(refused) => {
-                charges.give_back(limiters, clock);
+                charges.refund(limiters, clock);
                 return Err(RuleRefused::by(limit, refused));
             }
         }
@@ -82,7 +82,7 @@ pub(crate) fn charge_limiters_ahead(
                 each(reserved.standing);
             }
             Err(refused) => {
-                charges.give_back(limiters, clock);
+                charges.refund(limiters, clock);
                 return Err(RuleRefused::by(limit, refused));
             }
         }
@@ -109,7 +109,7 @@ pub(crate) fn peek_limiters(limiters: &[Limiter], now: Time, cost: u64) -> Resul
 /// let limits = [Limiter::new(now, quota), Limiter::new(now, quota)];
 /// let charges = charge_limiters(&limits, || now, 4)?;
 /// // The request failed before it did any work.
-/// charges.give_back(&limits, || now);
+/// charges.refund(&limits, || now);
 /// assert_eq!(limits[1].peek(now).remaining(), 10);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -137,11 +137,11 @@ impl Charges {
     /// # let now = Time::from_nanos(0);
     /// # let limits = [Limiter::new(now, Quota::new(Strategy::Gcra, 1, Duration::from_secs(1), None)?)];
     /// let charges = charge_limiters(&limits, || now, 1)?;
-    /// charges.give_back(&limits, || now);
+    /// charges.refund(&limits, || now);
     /// assert_eq!(limits[0].peek(now).remaining(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn give_back(self, limiters: &[Limiter], clock: impl Fn() -> Time) {
+    pub fn refund(self, limiters: &[Limiter], clock: impl Fn() -> Time) {
         for (limiter, &(receipt, retunes)) in limiters.iter().zip(&self.receipts[..self.charged]) {
             limiter.refund(Charge { receipt, retunes }, &clock);
         }

@@ -287,7 +287,7 @@ impl Table {
     #[cold]
     #[inline(never)]
     fn forgotten(&self, word: &AtomicU64, receipt: meter::Receipt, clock: Clock<'_>) {
-        self.book.plain.give_back(std::slice::from_ref(word), &[receipt], clock);
+        self.book.plain.refund(std::slice::from_ref(word), &[receipt], clock);
     }
 
     /// Charges all limits of a key, or none, at its next turn.
@@ -324,7 +324,7 @@ impl Table {
                 return self.answer(taken, ChargedWords::Cell(cell.index));
             }
             if let Ok(granted) = taken {
-                self.book.plain.give_back(cell.words, granted.receipts.as_slice(), clock);
+                self.book.plain.refund(cell.words, granted.receipts.as_slice(), clock);
             }
         }
         self.let_in(fingerprint, request, clock)
@@ -416,7 +416,7 @@ impl Table {
             }
         };
         if let Some((set, words)) = charged {
-            set.give_back(words, charge.receipts.as_slice(), clock);
+            set.refund(words, charge.receipts.as_slice(), clock);
             self.wake(fingerprint);
         }
     }

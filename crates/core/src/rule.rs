@@ -360,7 +360,7 @@ impl RuleLimiter {
                 unkeyed.refund(retunes, |limiters| limiters[0].refund(charge, clock));
             }
             (Counted::Unkeyed(unkeyed), Charged::Several { charges, retunes }) => {
-                unkeyed.refund(retunes, |limiters| charges.give_back(limiters, clock));
+                unkeyed.refund(retunes, |limiters| charges.refund(limiters, clock));
             }
             // Another limiter made this charge.
             (Counted::ByKey(_), _) | (_, Charged::Key(_)) => {}

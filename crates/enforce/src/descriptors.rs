@@ -355,7 +355,7 @@ impl MatchedRules {
 
     /// Gives units back, and returns the answer to an admitted request, with these headers.
     fn passed(&self, fields: Fields) -> DescriptorAnswer {
-        self.all.iter().filter(|matched| matched.is_credit).for_each(|matched| matched.give_back(self.clock));
+        self.all.iter().filter(|matched| matched.is_credit).for_each(|matched| matched.credit(self.clock));
         let mut headers = HeaderMap::new();
         fields.write(&mut headers);
         DescriptorAnswer { is_refused: false, states: self.states(None), headers, body: None }

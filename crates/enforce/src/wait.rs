@@ -210,7 +210,7 @@ impl Turn {
     }
 
     /// Refunds the charges, because a store refuses the request.
-    fn give_back(mut self) -> OwnedDemands {
+    fn into_refunded(mut self) -> OwnedDemands {
         self.refund();
         OwnedDemands { all: std::mem::take(&mut self.demands.all), clock: self.demands.clock }
     }

@@ -189,7 +189,7 @@ impl Table {
             && let Some(place) = overflow.find(tag_of(fingerprint))
             && !region.is_closed()
         {
-            self.book.overflow.give_back(overflow.words(place), receipts, clock);
+            self.book.overflow.refund(overflow.words(place), receipts, clock);
         }
     }
 

@@ -178,7 +178,7 @@ impl Set {
                     at = at.max(taken.at);
                 }
                 Err(stop) => {
-                    self.give_back(words, receipts.as_slice(), clock);
+                    self.refund(words, receipts.as_slice(), clock);
                     return Err(self.halt(limit, &stop, request));
                 }
             }
@@ -200,7 +200,7 @@ impl Set {
 
     /// Gives charges back to the limits that were charged, which are the first ones in order. After a retune, the
     /// charges stay.
-    pub(super) fn give_back(&self, words: &[AtomicU64], receipts: &[Receipt], clock: Clock<'_>) {
+    pub(super) fn refund(&self, words: &[AtomicU64], receipts: &[Receipt], clock: Clock<'_>) {
         for ((meter, own), receipt) in self.limits(words).zip(receipts) {
             let _ = meter.refund(own, receipt, &clock);
         }

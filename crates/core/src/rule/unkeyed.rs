@@ -112,9 +112,9 @@ impl Unkeyed {
         Charged::Several { charges, retunes: self.state.retunes }
     }
 
-    /// Gives a charge back that was made after this number of retunes. `give_back` gets the limiters that were charged.
+    /// Gives a charge back that was made after this number of retunes. `refund` gets the limiters that were charged.
     /// An older list does not find them if they were replaced, too: then the charge stays.
-    pub(super) fn refund(&self, retunes: u64, give_back: impl FnOnce(&[Limiter])) {
+    pub(super) fn refund(&self, retunes: u64, refund: impl FnOnce(&[Limiter])) {
         let mut charged = Cow::Borrowed(self);
         while charged.state.retunes < retunes
             && let Some(next) = charged.successor()
@@ -122,7 +122,7 @@ impl Unkeyed {
             charged = Cow::Owned(next);
         }
         if charged.state.retunes == retunes {
-            give_back(&charged.limiters);
+            refund(&charged.limiters);
             self.queue().wake_head();
         }
     }

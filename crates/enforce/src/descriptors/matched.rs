@@ -40,7 +40,7 @@ impl Matched {
     }
 
     /// Gives the units back to the limits.
-    pub(super) fn give_back(&self, clock: MonotonicClock) {
+    pub(super) fn credit(&self, clock: MonotonicClock) {
         let Some(demand) = self.demand().filter(|_| self.hits > 0) else { return };
         match Self::shared(demand, clock.now()) {
             Some(shared) => shared.credit(self.hits),

@@ -231,7 +231,7 @@ impl<B> Counted<B> {
                         charges.push((index, reserved.charge));
                     }
                     Err(none) => {
-                        self.give_back(charges);
+                        self.refund(charges);
                         match none {
                             NoPlace::TooMany(most) => piece = usize::try_from(most).unwrap_or(usize::MAX).min(piece),
                             NoPlace::After(wait) => return Err(wait),
@@ -244,7 +244,7 @@ impl<B> Counted<B> {
         }
     }
 
-    fn give_back(&self, charges: Vec<(usize, RuleCharge)>) {
+    fn refund(&self, charges: Vec<(usize, RuleCharge)>) {
         for (index, charge) in charges {
             let deferred = &self.costs[index];
             if let Some(limits) = &deferred.rule.limits {
@@ -281,7 +281,7 @@ impl AtHead for NoCharge {
 impl<B> Drop for Counted<B> {
     fn drop(&mut self) {
         if let Some(turn) = self.turn.take() {
-            self.give_back(turn.charges);
+            self.refund(turn.charges);
         }
     }
 }

@@ -50,7 +50,7 @@ impl Then {
     fn refused(self) -> OwnedDemands {
         match self {
             Self::Enter(others, _) => others,
-            Self::Go(turn) => turn.give_back(),
+            Self::Go(turn) => turn.into_refunded(),
         }
     }
 }
