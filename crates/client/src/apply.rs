@@ -42,7 +42,7 @@ const LONGEST_TEXT: usize = 800;
 
 /// The result of a push, as in `weir_snapshots_total`.
 #[derive(Clone, Copy, Debug)]
-enum Outcome {
+enum PushResult {
     Applied,
     Unchanged,
     Stale,
@@ -104,7 +104,7 @@ pub(crate) struct Snapshots {
 }
 
 /// The parts of a rejection that do not depend on the rules in force.
-struct Rejected(Outcome, RejectionKind, String, Vec<Fault>);
+struct Rejected(PushResult, RejectionKind, String, Vec<Fault>);
 
 impl Snapshots {
     pub(crate) fn new(rules: LiveRules, clock: MonotonicClock, cache: Option<Cache>) -> Self {
@@ -170,7 +170,7 @@ impl Snapshots {
         };
         self.outcomes[outcome as usize].fetch_add(1, Relaxed);
         applied.map_err(|rejected| rejected.into_rejection(&guard.rules()))?;
-        if let (Outcome::Applied, Some(cache), Some(body)) = (outcome, &self.cache, body) {
+        if let (PushResult::Applied, Some(cache), Some(body)) = (outcome, &self.cache, body) {
             cache.keep(body.to_owned());
         }
         let in_force = in_force(&guard.rules()).expect("an applied snapshot is in force");
@@ -224,7 +224,7 @@ impl Snapshots {
         guard: &RulesWriteGuard<'_>,
         body: Option<&[u8]>,
         origin: Origin,
-    ) -> Result<Outcome, Rejected> {
+    ) -> Result<PushResult, Rejected> {
         let snapshot = body.ok_or_else(too_large).and_then(parse)?;
         let outcome = self.put_in_force(guard, snapshot, origin)?;
         self.origin.send_replace(Some(origin));
@@ -236,7 +236,7 @@ impl Snapshots {
         guard: &RulesWriteGuard<'_>,
         snapshot: Snapshot,
         origin: Origin,
-    ) -> Result<Outcome, Rejected> {
+    ) -> Result<PushResult, Rejected> {
         check_sequence(snapshot.sequence, clock::wall())?;
         let before = guard.rules();
         let mut same_content = false;
@@ -255,7 +255,7 @@ impl Snapshots {
             if moved {
                 guard.replace(before.with_later_sequence(snapshot, self.clock.now()));
             }
-            return Ok(Outcome::Unchanged);
+            return Ok(PushResult::Unchanged);
         }
         self.serves.check(&snapshot).map_err(invalid)?;
         let lowered = lower(&snapshot).map_err(invalid)?;
@@ -267,7 +267,7 @@ impl Snapshots {
         }
         guard.replace(next);
         self.applied.notify_one();
-        Ok(Outcome::Applied)
+        Ok(PushResult::Applied)
     }
 }
 
@@ -373,12 +373,12 @@ fn parse(body: &[u8]) -> Result<Snapshot, Rejected> {
 
 fn malformed(error: &serde_json::Error) -> Rejected {
     let message = format!("the body is not JSON: {error}");
-    Rejected(Outcome::Malformed, RejectionKind::Malformed, message, Vec::new())
+    Rejected(PushResult::Malformed, RejectionKind::Malformed, message, Vec::new())
 }
 
 fn too_large() -> Rejected {
     let message = format!("a snapshot has at most {MAX_SNAPSHOT_BYTES} bytes: move some policies to other pods");
-    Rejected(Outcome::TooLarge, RejectionKind::TooLarge, message, Vec::new())
+    Rejected(PushResult::TooLarge, RejectionKind::TooLarge, message, Vec::new())
 }
 
 fn invalid(mut faults: Vec<Fault>) -> Rejected {
@@ -393,7 +393,7 @@ fn invalid(mut faults: Vec<Fault>) -> Rejected {
     if more > 0 {
         faults.push(Fault { path: ".".to_owned(), message: format!("and {more} more") });
     }
-    Rejected(Outcome::Invalid, RejectionKind::Invalid, message, faults)
+    Rejected(PushResult::Invalid, RejectionKind::Invalid, message, faults)
 }
 
 fn shorten(text: &mut String) {
@@ -410,5 +410,5 @@ fn stale(snapshot: &Snapshot, current: &Snapshot) -> Rejected {
     } else {
         format!("sequence {new} is older than {old}, which is in force: a change needs a larger sequence")
     };
-    Rejected(Outcome::Stale, RejectionKind::Stale, message, Vec::new())
+    Rejected(PushResult::Stale, RejectionKind::Stale, message, Vec::new())
 }

@@ -32,7 +32,7 @@ pub(super) struct ClusterSettings {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Outcome {
+pub(super) enum PodDecision {
     /// The pod already has an agent.
     Untouched,
     /// The pod gets no agent, because the pod or its namespace disables it.
@@ -63,7 +63,7 @@ pub(super) fn inject(
     pod: &Value,
     cluster: &ClusterSettings,
     start: &AgentStart<'_>,
-) -> Result<Outcome, serde_json::Error> {
+) -> Result<PodDecision, serde_json::Error> {
     let typed: Pod = serde_json::from_value(pod.clone())?;
     let labels = typed.metadata.labels.unwrap_or_default();
     let annotations = typed.metadata.annotations.unwrap_or_default();
@@ -73,20 +73,20 @@ pub(super) fn inject(
     let by_hand = labels.get(AGENT_LABEL).is_some_and(|value| value == "enabled");
     let named_like_us = everything.find(|container| container.name == AGENT);
     if by_hand || named_like_us.is_some_and(suits::is_agent) {
-        return Ok(Outcome::Untouched);
+        return Ok(PodDecision::Untouched);
     }
     for (place, value) in [("label", labels.get(INJECT)), ("annotation", annotations.get(INJECT))] {
         match value.map(String::as_str) {
             None | Some("enabled") => {}
-            Some("disabled") => return Ok(Outcome::Declined),
+            Some("disabled") => return Ok(PodDecision::Declined),
             Some(other) => {
                 let why = format!("{place} {INJECT} is {other:?}: it must be enabled or disabled");
-                return Ok(Outcome::Wrong { why });
+                return Ok(PodDecision::Wrong { why });
             }
         }
     }
     if let Err(why) = suits::check(&spec, &annotations) {
-        return Ok(Outcome::Unfit { why });
+        return Ok(PodDecision::Unfit { why });
     }
     let find = |port: Option<&PortName>| guard::find(&spec, |name| annotations.get(name).cloned(), port);
     // If the pod names a port, the annotation is wrong; otherwise the pod may have no suitable port.
@@ -94,30 +94,30 @@ pub(super) fn inject(
     let read = PodSettings::read(&annotations, &cluster.resources, &cluster.settings, misnamed);
     let (mut wishes, mut warnings) = match read {
         Ok(read) => read,
-        Err(why) => return Ok(Outcome::Wrong { why }),
+        Err(why) => return Ok(PodDecision::Wrong { why }),
     };
     let guarded = match find(wishes.port.as_ref()) {
         Ok(guarded) => guarded,
-        Err(why) => return Ok(Outcome::Unfit { why }),
+        Err(why) => return Ok(PodDecision::Unfit { why }),
     };
     if wishes.control_port == Some(guarded.number) {
         let why = format!(
             "annotation {CONTROL_PORT_ANNOTATION} is \"{}\": it must not be the port of the app",
             guarded.number
         );
-        return Ok(Outcome::Wrong { why });
+        return Ok(PodDecision::Wrong { why });
     }
     if let Err(why) = sidecar::drain(&spec, &wishes) {
-        return Ok(Outcome::Wrong { why });
+        return Ok(PodDecision::Wrong { why });
     }
     if let Err(why) = suits::ports_are_free(&spec, &wishes, guarded.number) {
-        return Ok(Outcome::Unfit { why });
+        return Ok(PodDecision::Unfit { why });
     }
     if !cluster.native && spec.restart_policy.as_deref().is_some_and(|policy| policy != "Always") {
         let why = "its restartPolicy lets it complete, and before Kubernetes 1.32 the agent would prevent that: \
                    upgrade the cluster, or set weir.dev/inject: disabled"
             .to_owned();
-        return Ok(Outcome::Unfit { why });
+        return Ok(PodDecision::Unfit { why });
     }
     let redirect = match (&cluster.images.redirect, wishes.redirect) {
         (_, false) => false,
@@ -126,12 +126,12 @@ pub(super) fn inject(
             let why = "annotation weir.dev/redirect is enabled: this cluster's Weir has no image for it; set \
                        injection.redirect.image of its chart, or name the port and let Services target it by name"
                 .to_owned();
-            return Ok(Outcome::Wrong { why });
+            return Ok(PodDecision::Wrong { why });
         }
     };
     match start.bounds.fit(&spec, &wishes.resources) {
         Ok(resources) => wishes.resources = resources,
-        Err(why) => return Ok(Outcome::Unfit { why }),
+        Err(why) => return Ok(PodDecision::Unfit { why }),
     }
     warnings.extend(suits::caveats(&spec, &guarded, redirect));
 
@@ -160,19 +160,19 @@ pub(super) fn inject(
         }
     }
     if let Some(why) = suits::clash(&pod["spec"]) {
-        return Ok(Outcome::Unfit { why });
+        return Ok(PodDecision::Unfit { why });
     }
     if let Some(after) = serde_json::from_value::<Pod>(pod.clone())?.spec
         && let Some(why) = refusal::by_agent(&start.bounds, &spec, &after)
     {
-        return Ok(Outcome::Unfit { why });
+        return Ok(PodDecision::Unfit { why });
     }
     set(&mut pod["metadata"], "labels", AGENT_LABEL, "enabled");
     // An earlier call may have added this annotation, before another webhook made the pod suitable.
     if let Some(annotations) = pod["metadata"].get_mut("annotations").and_then(Value::as_object_mut) {
         annotations.remove(NOT_INJECTED);
     }
-    Ok(Outcome::Injected { pod, warnings })
+    Ok(PodDecision::Injected { pod, warnings })
 }
 
 /// Returns the pod with only an annotation that gives the reason why it has no agent, for users who look for the agent

@@ -9,7 +9,7 @@ use kube::{
 use serde_json::{Value, json};
 use weir_fuzz::{Choices, Target, json::change, mutated};
 
-use super::{AgentStart, ClusterSettings, Images, Outcome, Resources, Settings, inject, labels, left_alone};
+use super::{AgentStart, ClusterSettings, Images, PodDecision, Resources, Settings, inject, labels, left_alone};
 
 const WORDS: &[&str] = &[
     "",
@@ -105,16 +105,16 @@ fn check(pod: &Value, terms: &ClusterSettings) -> Result<(), String> {
         return if is_pod { Err("a valid pod was refused".to_owned()) } else { Ok(()) };
     };
     let patched = match outcome {
-        Outcome::Untouched | Outcome::Declined => return Ok(()),
-        Outcome::Unfit { why } | Outcome::Wrong { why } => {
+        PodDecision::Untouched | PodDecision::Declined => return Ok(()),
+        PodDecision::Unfit { why } | PodDecision::Wrong { why } => {
             if why.is_empty() || why.contains('\n') {
                 return Err(format!("left unchanged by {why:?}"));
             }
             left_alone(pod, &why)
         }
-        Outcome::Injected { pod, .. } => {
+        PodDecision::Injected { pod, .. } => {
             let again = inject(&pod, terms, &told).map_err(|error| format!("the result is not a pod: {error}"))?;
-            if again != Outcome::Untouched {
+            if again != PodDecision::Untouched {
                 return Err(format!("the second injection changed the pod to {again:?}"));
             }
             let agents = [&pod["spec"]["containers"], &pod["spec"]["initContainers"]];

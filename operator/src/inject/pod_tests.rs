@@ -34,7 +34,7 @@ fn cache() -> Value {
 #[track_caller]
 fn injected(pod: &Value, cluster: &ClusterSettings) -> (Value, Vec<String>) {
     match inject(pod, cluster, &AgentStart { bootstrap: Some("{}"), ..AgentStart::default() }).unwrap() {
-        Outcome::Injected { pod, warnings } => (pod, warnings),
+        PodDecision::Injected { pod, warnings } => (pod, warnings),
         other => panic!("{other:?}"),
     }
 }
@@ -112,7 +112,9 @@ fn an_agent_gets_the_secrets_of_its_stores() {
         StoreSecrets { directory: "shop.b".to_owned(), credentials: None, authorities: name("ca") },
     ];
     let start = AgentStart { bootstrap: Some("{}"), secrets: secrets.clone(), ..AgentStart::default() };
-    let Outcome::Injected { pod, .. } = inject(&http(), &cluster(), &start).unwrap() else { panic!("not injected") };
+    let PodDecision::Injected { pod, .. } = inject(&http(), &cluster(), &start).unwrap() else {
+        panic!("not injected")
+    };
     let item = |key: &str, directory: &str| json!({"key": key, "path": format!("{directory}/{key}")});
     let logins = ["username", "password", "sentinel-username", "sentinel-password"].map(|key| item(key, "shop.a"));
     let sources = json!([
@@ -131,7 +133,7 @@ fn an_agent_gets_the_secrets_of_its_stores() {
     assert!(secrets.iter().all(|secrets| secrets.are_in(annotation)));
     let renamed = StoreSecrets { credentials: name("other"), ..secrets[0].clone() };
     assert!(!renamed.are_in(annotation) && !secrets[0].are_in(None));
-    assert_eq!(inject(&pod, &cluster(), &start).unwrap(), Outcome::Untouched);
+    assert_eq!(inject(&pod, &cluster(), &start).unwrap(), PodDecision::Untouched);
     // Without stores, the pod gets no volume and no annotation for Secrets.
     let (pod, _) = injected(&http(), &cluster());
     assert!(!pod.to_string().contains("store"), "{pod}");
@@ -151,7 +153,9 @@ fn an_agent_is_told_how_to_prove_which_pod_it_is() {
         if !volumes.is_null() {
             plain["spec"]["volumes"] = volumes.clone();
         }
-        let Outcome::Injected { pod, .. } = inject(&plain, &cluster(), &start).unwrap() else { panic!("not injected") };
+        let PodDecision::Injected { pod, .. } = inject(&plain, &cluster(), &start).unwrap() else {
+            panic!("not injected")
+        };
         let mut expected = volumes.as_array().cloned().unwrap_or_default();
         expected.push(cache());
         expected.push(json!({"name": "weir-identity", "projected": {"sources": [{"serviceAccountToken": {
@@ -167,11 +171,11 @@ fn an_agent_is_told_how_to_prove_which_pod_it_is() {
         assert!(!has_arg(agent, "--control-plaintext"), "{agent:#}");
         assert_eq!(agent["env"][1], json!({"name": "WEIR_IDENTITY_CA", "value": "PEM"}));
         assert!(pod["spec"]["containers"][0].get("volumeMounts").is_none(), "the app must not get the volume");
-        assert_eq!(inject(&pod, &cluster(), &start).unwrap(), Outcome::Untouched);
+        assert_eq!(inject(&pod, &cluster(), &start).unwrap(), PodDecision::Untouched);
     }
     // A pod can opt out. Then the operator requires no proof of identity either.
     let plain = annotated(http(), &[("weir.dev/control", "plaintext")]);
-    let Outcome::Injected { pod, .. } = inject(&plain, &cluster(), &start).unwrap() else { panic!("not injected") };
+    let PodDecision::Injected { pod, .. } = inject(&plain, &cluster(), &start).unwrap() else { panic!("not injected") };
     assert!(has_arg(agent(&pod), "--control-plaintext") && pod["spec"]["volumes"] == json!([cache()]), "{pod:#}");
 }
 
@@ -180,14 +184,14 @@ fn injection_is_idempotent() {
     for native in [true, false] {
         let cluster = ClusterSettings { native, ..cluster() };
         let (mut once, _) = injected(&http(), &cluster);
-        assert_eq!(inject(&once, &cluster, &AgentStart::default()).unwrap(), Outcome::Untouched);
+        assert_eq!(inject(&once, &cluster, &AgentStart::default()).unwrap(), PodDecision::Untouched);
         // If another webhook removes the label, the pod does not get a second agent.
         once["metadata"]["labels"] = json!({});
-        assert_eq!(inject(&once, &cluster, &AgentStart::default()).unwrap(), Outcome::Untouched);
+        assert_eq!(inject(&once, &cluster, &AgentStart::default()).unwrap(), PodDecision::Untouched);
     }
     let mut by_hand = http();
     by_hand["metadata"]["labels"][AGENT_LABEL] = "enabled".into();
-    assert_eq!(inject(&by_hand, &cluster(), &AgentStart::default()).unwrap(), Outcome::Untouched);
+    assert_eq!(inject(&by_hand, &cluster(), &AgentStart::default()).unwrap(), PodDecision::Untouched);
     let why = left_alone(&http(), "why");
     assert_eq!(left_alone(&why, "why"), why);
     // The webhook is called again after the pod became suitable, and removes the earlier annotation.
@@ -246,7 +250,7 @@ fn before_1_32_it_is_an_ordinary_container() {
 
     let mut job = http();
     job["spec"]["restartPolicy"] = "Never".into();
-    let Outcome::Unfit { why } = inject(&job, &cluster, &AgentStart::default()).unwrap() else {
+    let PodDecision::Unfit { why } = inject(&job, &cluster, &AgentStart::default()).unwrap() else {
         panic!("a job with an agent would never end")
     };
     assert!(why.contains("1.32"), "{why}");
@@ -389,7 +393,10 @@ fn pods_that_get_no_agent_and_why() {
         let ports = json!([{"name": "web", "containerPort": 8443}]);
         pod(&json!({"containers": [{"name": "app", "image": "a", "ports": ports, "readinessProbe": probe}]}))
     };
-    assert!(matches!(inject(&probed("HTTP"), &cluster(), &AgentStart::default()).unwrap(), Outcome::Injected { .. }));
+    assert!(matches!(
+        inject(&probed("HTTP"), &cluster(), &AgentStart::default()).unwrap(),
+        PodDecision::Injected { .. }
+    ));
     let clash = pod(&json!({"containers": [
         {"name": "a", "image": "a", "ports": [{"name": "http", "containerPort": 80}]},
         {"name": "b", "image": "b", "ports": [{"name": "http", "containerPort": 81}]},
@@ -401,7 +408,10 @@ fn pods_that_get_no_agent_and_why() {
     };
     // An ordinary init container ends before the app starts.
     let before_the_app = next_to_a_sidecar(Value::Null);
-    assert!(matches!(inject(&before_the_app, &cluster(), &AgentStart::default()).unwrap(), Outcome::Injected { .. }));
+    assert!(matches!(
+        inject(&before_the_app, &cluster(), &AgentStart::default()).unwrap(),
+        PodDecision::Injected { .. }
+    ));
     for (what, pod, expected) in [
         ("hostNetwork", with("hostNetwork", json!(true)), "(hostNetwork)"),
         ("Windows", with("os", json!({"name": "windows"})), "does not run on Linux"),
@@ -434,7 +444,7 @@ fn pods_that_get_no_agent_and_why() {
         ),
     ] {
         match inject(&pod, &cluster(), &AgentStart::default()).unwrap() {
-            Outcome::Unfit { why } => assert!(why.contains(expected), "{what}: {why}"),
+            PodDecision::Unfit { why } => assert!(why.contains(expected), "{what}: {why}"),
             other => panic!("{what}: {other:?}"),
         }
     }
@@ -462,13 +472,13 @@ fn invalid_annotations_are_reported_with_the_fix() {
         ("weir.dev/control-port", "8080", "it must not be the port of the app"),
     ] {
         match inject(&annotated(http(), &[(name, value)]), &cluster(), &AgentStart::default()).unwrap() {
-            Outcome::Wrong { why } => assert!(why.contains(name) && why.contains(fix), "{why}"),
+            PodDecision::Wrong { why } => assert!(why.contains(name) && why.contains(fix), "{why}"),
             other => panic!("{name}: {other:?}"),
         }
     }
     let both = annotated(http(), &[("weir.dev/port", "htpp"), ("weir.dev/redirect", "on")]);
     match inject(&both, &cluster(), &AgentStart::default()).unwrap() {
-        Outcome::Wrong { why } => {
+        PodDecision::Wrong { why } => {
             assert!(
                 why.contains("annotation weir.dev/port is") && why.contains("; annotation weir.dev/redirect"),
                 "{why}"
@@ -479,7 +489,7 @@ fn invalid_annotations_are_reported_with_the_fix() {
     let mut labelled = http();
     labelled["metadata"]["labels"][INJECT] = "true".into();
     assert!(
-        matches!(inject(&labelled, &cluster(), &AgentStart::default()).unwrap(), Outcome::Wrong { why } if why.starts_with("label weir.dev/inject"))
+        matches!(inject(&labelled, &cluster(), &AgentStart::default()).unwrap(), PodDecision::Wrong { why } if why.starts_with("label weir.dev/inject"))
     );
 }
 
@@ -497,7 +507,7 @@ fn disabled_wins_on_a_label_or_an_annotation() {
     for (label, annotation) in [("disabled", "enabled"), ("enabled", "disabled")] {
         let mut pod = annotated(http(), &[(INJECT, annotation)]);
         pod["metadata"]["labels"][INJECT] = label.into();
-        assert_eq!(inject(&pod, &cluster(), &AgentStart::default()).unwrap(), Outcome::Declined);
+        assert_eq!(inject(&pod, &cluster(), &AgentStart::default()).unwrap(), PodDecision::Declined);
     }
 }
 
@@ -552,7 +562,7 @@ fn a_redirect_needs_an_image_and_warns_about_probes() {
 #[test]
 fn the_bootstrap_snapshot_is_passed_to_the_agent() {
     let start = |bootstrap: Option<&str>| {
-        let Outcome::Injected { pod, .. } =
+        let PodDecision::Injected { pod, .. } =
             inject(&http(), &cluster(), &AgentStart { bootstrap, ..AgentStart::default() }).unwrap()
         else {
             panic!("not injected")
@@ -650,7 +660,7 @@ fn the_agents_settings_are_the_clusters_unless_the_pod_says_otherwise() {
 #[test]
 fn a_drain_longer_than_the_grace_period_is_refused_and_a_default_is_shortened() {
     let long = annotated(http(), &[("weir.dev/agent-drain", "29s")]);
-    let Outcome::Wrong { why } = inject(&long, &cluster(), &AgentStart::default()).unwrap() else {
+    let PodDecision::Wrong { why } = inject(&long, &cluster(), &AgentStart::default()).unwrap() else {
         panic!("a drain that is too long must be refused")
     };
     assert_eq!(
@@ -672,6 +682,6 @@ fn a_pod_that_a_quota_would_refuse_with_the_agent_starts_without() {
         resources: super::super::flags::parse_resources(r#"{"requests": {"cpu": "20m"}}"#).unwrap(),
         ..cluster()
     };
-    let Outcome::Unfit { why } = inject(&http(), &cluster, &start).unwrap() else { panic!("not unfit") };
+    let PodDecision::Unfit { why } = inject(&http(), &cluster, &start).unwrap() else { panic!("not unfit") };
     assert!(why.starts_with("ResourceQuota team leaves 0 of pods"), "{why}");
 }

@@ -30,7 +30,7 @@ use tokio::{
 use super::{
     agent_start::{AgentStart, Authority},
     bootstrap::{self, ContentRequest},
-    pod::{self, ClusterSettings, Outcome},
+    pod::{self, ClusterSettings, PodDecision},
     quota::QuotaSource,
     values::shortened,
 };
@@ -134,7 +134,7 @@ impl Reviewer {
         let secrets = content.iter().flat_map(Content::secrets).cloned().collect();
         let authority = self.authority().await;
         let bounds = self.quotas.of(namespace).await;
-        let outcome = pod::inject(
+        let decision = pod::inject(
             &pod,
             &self.cluster,
             &AgentStart { bootstrap: bootstrap.as_deref(), authority, bounds, secrets },
@@ -142,7 +142,7 @@ impl Reviewer {
 
         let name = object.metadata.name.as_ref().or(object.metadata.generate_name.as_ref());
         let name = name.map_or("", String::as_str);
-        let (word, response) = self.respond(response, &pod, outcome);
+        let (word, response) = self.respond(response, &pod, decision);
         self.metrics.reviewed(word);
         let warnings = response.warnings.as_deref().unwrap_or_default().join("; ");
         tracing::info!(namespace, pod = name, outcome = word, dry_run = request.dry_run, warnings, "pod reviewed");
@@ -159,16 +159,21 @@ impl Reviewer {
         Some(Authority { url: url.clone(), audience: audience.clone(), bundle })
     }
 
-    fn respond(&self, response: AdmissionResponse, pod: &Value, outcome: Outcome) -> (&'static str, AdmissionResponse) {
-        match outcome {
-            Outcome::Untouched => ("untouched", response),
-            Outcome::Declined => ("declined", response),
-            Outcome::Unfit { why } => ("unfit", leave_alone(response, pod, &why)),
-            Outcome::Wrong { why } if self.refuse => {
+    fn respond(
+        &self,
+        response: AdmissionResponse,
+        pod: &Value,
+        decision: PodDecision,
+    ) -> (&'static str, AdmissionResponse) {
+        match decision {
+            PodDecision::Untouched => ("untouched", response),
+            PodDecision::Declined => ("declined", response),
+            PodDecision::Unfit { why } => ("unfit", leave_alone(response, pod, &why)),
+            PodDecision::Wrong { why } if self.refuse => {
                 ("refused", response.deny(format!("weir cannot give this pod its agent: {why}")))
             }
-            Outcome::Wrong { why } => ("wrong", leave_alone(response, pod, &why)),
-            Outcome::Injected { pod: injected, warnings } => {
+            PodDecision::Wrong { why } => ("wrong", leave_alone(response, pod, &why)),
+            PodDecision::Injected { pod: injected, warnings } => {
                 let warnings = warnings.into_iter().map(|warning| format!("weir: {warning}"));
                 ("injected", patched(response, pod, &injected, warnings.collect()))
             }

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::super::{
     agent_start::{AgentStart, Authority},
     annotations::Resources,
-    pod::{ClusterSettings, Outcome, inject},
+    pod::{ClusterSettings, PodDecision, inject},
     settings::Settings,
     sidecar::Images,
 };
@@ -20,7 +20,7 @@ fn with(field: &str, value: Value) -> Value {
     pod
 }
 
-fn outcome(pod: &Value) -> Outcome {
+fn outcome(pod: &Value) -> PodDecision {
     let images =
         Images { agent: "weir/agent:1".to_owned(), pull_policy: None, redirect: Some("iptables:1".to_owned()) };
     let (resources, settings) = (Resources::default(), Settings::default());
@@ -39,7 +39,7 @@ fn outcome(pod: &Value) -> Outcome {
 #[track_caller]
 fn unfit(pod: &Value) -> String {
     match outcome(pod) {
-        Outcome::Unfit { why } => why,
+        PodDecision::Unfit { why } => why,
         other => panic!("{other:?}"),
     }
 }
@@ -47,7 +47,7 @@ fn unfit(pod: &Value) -> String {
 #[track_caller]
 fn warnings(pod: &Value) -> Vec<String> {
     match outcome(pod) {
-        Outcome::Injected { warnings, .. } => warnings,
+        PodDecision::Injected { warnings, .. } => warnings,
         other => panic!("{other:?}"),
     }
 }
@@ -132,7 +132,7 @@ fn the_port_of_a_native_sidecar_can_be_guarded() {
     for port in ["9000", "web"] {
         let mut pod = with("initContainers", json!([{"name": "first", "image": "f"}, sidecar]));
         pod["metadata"]["annotations"] = json!({"weir.dev/port": port});
-        let Outcome::Injected { pod, warnings } = outcome(&pod) else { panic!("{port}: not injected") };
+        let PodDecision::Injected { pod, warnings } = outcome(&pod) else { panic!("{port}: not injected") };
         assert_eq!(warnings, [""; 0], "{port}");
         let init = &pod["spec"]["initContainers"];
         assert_eq!(init[1]["ports"], json!([{"containerPort": 9000}]), "{port}");

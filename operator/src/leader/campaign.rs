@@ -9,7 +9,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    election::{Claim, Election, Outcome, Record, Restored, Step},
+    election::{Claim, ClaimResult, Election, Record, Restored, Step},
     lease::{LeaseName, Store},
     term::Term,
     timing::LeaseTiming,
@@ -91,7 +91,7 @@ impl Campaign {
     async fn claim(&mut self, claim: &Claim) {
         let sent = clock::since_boot();
         let outcome = self.in_time("write", self.store.claim(claim)).await;
-        self.election.claimed(sent, clock::since_boot(), claim, outcome.unwrap_or(Outcome::Unknown));
+        self.election.claimed(sent, clock::since_boot(), claim, outcome.unwrap_or(ClaimResult::Unknown));
         self.hand_out();
     }
 
@@ -130,14 +130,14 @@ impl Campaign {
         }
         let Some(claim) = self.election.release() else { return };
         let mut released = self.in_time("release", self.store.claim(&claim)).await;
-        if let Some(Outcome::Conflict) = released {
+        if let Some(ClaimResult::Conflict) = released {
             // A renewal was cancelled after it had changed the Lease.
             self.read().await;
             let Some(newer) = self.election.release() else { return };
             released = self.in_time("release", self.store.claim(&newer)).await;
         }
         match released {
-            Some(Outcome::Stored(_)) => tracing::info!(identity = self.identity, "released the lease"),
+            Some(ClaimResult::Stored(_)) => tracing::info!(identity = self.identity, "released the lease"),
             Some(outcome) => tracing::warn!(?outcome, "could not release the lease"),
             None => {}
         }

@@ -54,7 +54,7 @@ pub struct Claim {
 
 /// The result of a [`Claim`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ClaimResult {
     /// The Lease has this content.
     Stored(Record),
     /// The Lease's version was different.
@@ -261,11 +261,11 @@ impl Election {
     }
 
     /// Reports the result of the claim that was sent at `sent`.
-    pub fn claimed(&mut self, sent: Moment, now: Moment, claim: &Claim, outcome: Outcome) {
+    pub fn claimed(&mut self, sent: Moment, now: Moment, claim: &Claim, outcome: ClaimResult) {
         match outcome {
-            Outcome::Unknown => self.failed(now),
-            Outcome::Conflict => self.view = View::Unknown,
-            Outcome::Stored(record) => {
+            ClaimResult::Unknown => self.failed(now),
+            ClaimResult::Conflict => self.view = View::Unknown,
+            ClaimResult::Stored(record) => {
                 self.failures = 0;
                 self.restored = self.went_back(&record);
                 let until = sent + self.timing.term();

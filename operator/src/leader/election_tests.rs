@@ -32,7 +32,7 @@ fn claim(election: &mut Election, at: f64) -> Claim {
 fn win(election: &mut Election, at: f64, version: u32) -> Claim {
     let claim = claim(election, at);
     let stored = Record { sequences_below: claim.sequences_below, ..record(version, Some("a")) };
-    election.claimed(seconds(at), seconds(at + 0.1), &claim, Outcome::Stored(stored));
+    election.claimed(seconds(at), seconds(at + 0.1), &claim, ClaimResult::Stored(stored));
     claim
 }
 
@@ -118,7 +118,7 @@ fn a_leader_that_cannot_renew_stops_before_another_begins() {
     let mut at = 3.0;
     while at < 6.9 {
         match election.next(seconds(at), UNIX) {
-            Step::Claim(claim) => election.claimed(seconds(at), seconds(at), &claim, Outcome::Unknown),
+            Step::Claim(claim) => election.claimed(seconds(at), seconds(at), &claim, ClaimResult::Unknown),
             Step::Read => election.read(seconds(at), Err(())),
             Step::Wait(until) => at = until.as_secs_f64(),
             Step::Exit(restored) => panic!("{restored}"),
@@ -149,7 +149,7 @@ fn a_late_response_does_not_revive_a_term() {
     election.read(seconds(1.0), Ok(None));
     win(&mut election, 1.0, 1);
     let renewal = claim(&mut election, 3.0);
-    election.claimed(seconds(3.0), seconds(7.5), &renewal, Outcome::Stored(record(2, Some("a"))));
+    election.claimed(seconds(3.0), seconds(7.5), &renewal, ClaimResult::Stored(record(2, Some("a"))));
     assert!(!leads(&election, 7.5));
     assert!(win(&mut election, 7.5, 3).first_sequence.is_some());
     assert!(leads(&election, 7.6));
@@ -196,7 +196,7 @@ fn conflicts_are_read_at_once_and_failures_retried_with_growing_pauses() {
     let mut election = candidate();
     election.read(seconds(1.0), Ok(Some(record(5, None))));
     let lost = claim(&mut election, 1.0);
-    election.claimed(seconds(1.0), seconds(1.1), &lost, Outcome::Conflict);
+    election.claimed(seconds(1.0), seconds(1.1), &lost, ClaimResult::Conflict);
     assert_eq!(election.next(seconds(1.1), UNIX), Step::Read);
     let mut at = 1.1;
     let mut pauses = Vec::new();
@@ -249,7 +249,7 @@ fn an_older_version_in_an_answer_ends_the_process() {
     leader.read(seconds(1.0), Ok(None));
     win(&mut leader, 1.0, 500);
     let renewal = claim(&mut leader, 3.0);
-    leader.claimed(seconds(3.0), seconds(3.1), &renewal, Outcome::Conflict);
+    leader.claimed(seconds(3.0), seconds(3.1), &renewal, ClaimResult::Conflict);
     assert_eq!(leader.next(seconds(3.1), UNIX), Step::Read);
     leader.read(seconds(3.2), Ok(Some(record(100, Some("a")))));
     assert!(exits(&mut leader, 3.2) && !leads(&leader, 3.2));

@@ -21,7 +21,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use super::election::{Claim, Outcome, Record};
+use super::election::{Claim, ClaimResult, Record};
 use crate::{
     clock,
     source::watch::{warn, watch},
@@ -78,7 +78,7 @@ impl Store {
         Ok(self.leases.get_opt(&self.name).await?.map(record))
     }
 
-    pub(super) async fn claim(&self, claim: &Claim) -> Result<Outcome, kube::Error> {
+    pub(super) async fn claim(&self, claim: &Claim) -> Result<ClaimResult, kube::Error> {
         let owner = if claim.acquires { self.owner().await } else { None };
         let stored = match &claim.version {
             None => self.leases.create(&PostParams::default(), &self.first(claim, owner)).await,
@@ -95,10 +95,10 @@ impl Store {
             }
         };
         match stored {
-            Ok(lease) => Ok(Outcome::Stored(record(lease))),
+            Ok(lease) => Ok(ClaimResult::Stored(record(lease))),
             // Another writer has changed, created or deleted the Lease in the meantime.
             Err(kube::Error::Api(status)) if status.code == 409 || (status.code == 404 && claim.version.is_some()) => {
-                Ok(Outcome::Conflict)
+                Ok(ClaimResult::Conflict)
             }
             Err(error) => Err(error),
         }
@@ -252,7 +252,7 @@ mod tests {
         let store = Store::new(Client::new(apiserver, "weir-system"), &name);
         assert!(store.owner().await.is_some(), "the Deployment must be readable");
         let claim = claim(read(json!({"metadata": {"name": "weir", "resourceVersion": "7"}})));
-        let Ok(Outcome::Stored(stored)) = store.claim(&claim).await else { panic!("the claim must succeed") };
+        let Ok(ClaimResult::Stored(stored)) = store.claim(&claim).await else { panic!("the claim must succeed") };
         assert_eq!(stored.holder.as_deref(), Some("a"));
     }
 

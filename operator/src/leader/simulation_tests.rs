@@ -43,7 +43,7 @@ enum Request {
 
 enum Answer {
     Read(Result<Option<Record>, ()>),
-    Claim(Moment, Claim, Outcome),
+    Claim(Moment, Claim, ClaimResult),
 }
 
 struct Machine {
@@ -153,7 +153,7 @@ impl World {
         let (life, token, speed) = (machine.life, machine.token, machine.speed);
         let given_up = match &request {
             Request::Read => Answer::Read(Err(())),
-            Request::Claim(sent, claim) => Answer::Claim(*sent, claim.clone(), Outcome::Unknown),
+            Request::Claim(sent, claim) => Answer::Claim(*sent, claim.clone(), ClaimResult::Unknown),
         };
         if !(trouble && self.rng.random_bool(0.1)) {
             self.plan(self.now + delay, Happening::Arrive { who, life, token, request, lost });
@@ -167,7 +167,7 @@ impl World {
             Request::Claim(sent, claim) => (sent, claim),
         };
         if self.lease.as_ref().map(|lease| &lease.version) != claim.version.as_ref() {
-            return Answer::Claim(sent, claim, Outcome::Conflict);
+            return Answer::Claim(sent, claim, ClaimResult::Conflict);
         }
         let record = Record {
             version: String::new(),
@@ -177,7 +177,7 @@ impl World {
             sequences_below: claim.sequences_below,
         };
         let record = self.put(record);
-        Answer::Claim(sent, claim, Outcome::Stored(record))
+        Answer::Claim(sent, claim, ClaimResult::Stored(record))
     }
 
     fn put(&mut self, record: Record) -> Record {

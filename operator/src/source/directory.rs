@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{
     agents::{Agents, AgentsError, StandaloneAgent},
-    folder::{Folder, Outcome},
+    folder::{Folder, FolderUpdate},
     listing::Reader,
     status_file,
 };
@@ -218,12 +218,12 @@ impl Directory {
                 tracing::warn!(problem, "the previous agents stay in use");
             }
             match self.look().await {
-                Ok((outcome, counts)) => {
-                    changes.extend(outcome.changes);
-                    outcome.notices.into_iter().map(Remark::Notice).for_each(&remark);
-                    outcome.forgotten.into_iter().map(Remark::Forgotten).for_each(&remark);
-                    has_converged = outcome.look_again.is_none();
-                    look_again = outcome.look_again.map_or(look_again, |at| at.min(look_again));
+                Ok((update, counts)) => {
+                    changes.extend(update.changes);
+                    update.notices.into_iter().map(Remark::Notice).for_each(&remark);
+                    update.forgotten.into_iter().map(Remark::Forgotten).for_each(&remark);
+                    has_converged = update.look_again.is_none();
+                    look_again = update.look_again.map_or(look_again, |at| at.min(look_again));
                     metrics.set_files(counts);
                     unreadable.changed(Ok::<_, io::Error>(()));
                 }
@@ -259,18 +259,18 @@ impl Directory {
     }
 
     /// Reads and parses on another thread than those that serve agents, because ten thousand files take a while.
-    async fn look(&mut self) -> io::Result<(Outcome, FileCounts)> {
+    async fn look(&mut self) -> io::Result<(FolderUpdate, FileCounts)> {
         let mut files = self.files.take().expect("the files are always put back below");
         let looked = tokio::task::spawn_blocking(move || {
             let time = clock::timestamp();
             let listing = files.reader.list(SystemTime::from(time));
-            let outcome = listing.map(|listing| files.folder.absorb(clock::now(), time, listing));
+            let update = listing.map(|listing| files.folder.absorb(clock::now(), time, listing));
             let counts = files.folder.counts();
-            (files, outcome.map(|outcome| (outcome, counts)))
+            (files, update.map(|update| (update, counts)))
         });
-        let (files, outcome) = looked.await.expect("reading does not panic and is not cancelled");
+        let (files, update) = looked.await.expect("reading does not panic and is not cancelled");
         self.files = Some(files);
-        outcome
+        update
     }
 
     async fn wait_for_quiet(&mut self) {

@@ -78,7 +78,7 @@ impl Kept {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct FolderUpdate {
     pub(super) changes: Vec<Change>,
     pub(super) notices: Vec<FileNotice>,
     /// Policies that were stored before the start and that no file contains.
@@ -167,47 +167,47 @@ impl Folder {
     }
 
     /// Compares a listing with the previous state. `time` is the wall-clock time.
-    pub(super) fn absorb(&mut self, now: Instant, time: Timestamp, listing: Listing) -> Outcome {
-        let mut outcome = Outcome::default();
+    pub(super) fn absorb(&mut self, now: Instant, time: Timestamp, listing: Listing) -> FolderUpdate {
+        let mut update = FolderUpdate::default();
         self.files.retain(|file, _| listing.contains_key(file));
         for (file, seen) in listing {
             if self.files.get(&file).is_none_or(|known| known.seen != seen) {
-                self.reread(now, file, seen, &mut outcome);
+                self.reread(now, file, seen, &mut update);
             }
         }
         for (name, file) in &mut self.files {
             let Some(broken) = &mut file.broken else { continue };
             if now.duration_since(broken.since) < CONFIRM {
-                outcome.look_again_at(broken.since + CONFIRM);
+                update.look_again_at(broken.since + CONFIRM);
             } else if !std::mem::replace(&mut broken.reported, true) {
                 let tell = |place, message| FileNotice { file: name.clone(), place, message };
                 let findings = broken.faulty.findings.iter();
-                outcome.notices.extend(findings.map(|it| tell(Some(it.place), it.fault.to_string())));
+                update.notices.extend(findings.map(|it| tell(Some(it.place), it.fault.to_string())));
                 let rest = if file.is_empty() {
                     "none of its policies is in force, because no good content is known"
                 } else {
                     "its last good content stays in force"
                 };
-                outcome.notices.push(tell(None, rest.to_owned()));
+                update.notices.push(tell(None, rest.to_owned()));
             }
         }
-        self.stores.update(now, &self.files, &mut outcome);
-        let wanted = self.wanted(&mut outcome);
+        self.stores.update(now, &self.files, &mut update);
+        let wanted = self.wanted(&mut update);
         let gone = std::mem::take(&mut self.kept).into_values().flatten();
-        outcome.forgotten.extend(gone.map(|kept| kept.key).filter(|key| !wanted.contains_key(key)));
-        let lost = self.gone.take(now, &mut self.current, |key| wanted.contains_key(key), &mut outcome);
+        update.forgotten.extend(gone.map(|kept| kept.key).filter(|key| !wanted.contains_key(key)));
+        let lost = self.gone.take(now, &mut self.current, |key| wanted.contains_key(key), &mut update);
         for (key, policy) in lost {
             self.deleted = self.deleted.max(policy.changed);
             self.generations.remove(&key);
-            outcome.changes.push(Change::Policy(key, None));
+            update.changes.push(Change::Policy(key, None));
         }
         for (key, (file, spec)) in wanted {
-            self.set(time, key, file, spec, &mut outcome);
+            self.set(time, key, file, spec, &mut update);
         }
-        outcome
+        update
     }
 
-    fn reread(&mut self, now: Instant, name: Arc<str>, seen: Result<Arc<str>, String>, outcome: &mut Outcome) {
+    fn reread(&mut self, now: Instant, name: Arc<str>, seen: Result<Arc<str>, String>, update: &mut FolderUpdate) {
         let known = self.files.remove(&name).or_else(|| {
             let kept = self.kept.get(&name)?.iter().map(|kept| (kept.key.clone(), kept.spec.clone())).collect();
             Some(File {
@@ -222,7 +222,7 @@ impl Folder {
         let file = match read(&seen, known.as_ref()) {
             Ok((good, stores)) => {
                 if known.as_ref().is_some_and(File::is_reported) {
-                    outcome.notices.push(FileNotice {
+                    update.notices.push(FileNotice {
                         file: name.clone(),
                         place: None,
                         message: "is valid again".into(),
@@ -244,7 +244,7 @@ impl Folder {
     #[expect(clippy::type_complexity, reason = "a spec or its faults, with the file that they are from")]
     fn wanted(
         &mut self,
-        outcome: &mut Outcome,
+        update: &mut FolderUpdate,
     ) -> BTreeMap<ObjectKey, (Arc<str>, Result<Arc<RateLimitPolicySpec>, Vec<Fault>>)> {
         let mut wanted: BTreeMap<ObjectKey, (Arc<str>, _)> = BTreeMap::new();
         let mut doubled = Duplicates::default();
@@ -258,7 +258,7 @@ impl Folder {
                     if file.is_reported() {
                         continue;
                     }
-                    self.doubled.report("policy", key, name, first, &mut doubled, outcome);
+                    self.doubled.report("policy", key, name, first, &mut doubled, update);
                     continue;
                 }
                 let spec = match &file.broken {
@@ -289,7 +289,7 @@ impl Folder {
         key: ObjectKey,
         file: Arc<str>,
         spec: Result<Arc<RateLimitPolicySpec>, Vec<Fault>>,
-        outcome: &mut Outcome,
+        update: &mut FolderUpdate,
     ) {
         // A stamp has whole seconds, and its generation may begin at 1 again. A clock that is set back must not make a
         // change look older. The generation that stays in force in place of a broken one keeps its time.
@@ -315,11 +315,11 @@ impl Folder {
         let kept = self.generations.get(&key).filter(|_| policy.spec.is_err() && !self.is_complete);
         let stored = kept.map(Kept::stored).unwrap_or_default();
         self.current.insert(key.clone(), policy.clone());
-        outcome.changes.push(Change::Policy(key, Some((policy, stored))));
+        update.changes.push(Change::Policy(key, Some((policy, stored))));
     }
 }
 
-impl Outcome {
+impl FolderUpdate {
     fn look_again_at(&mut self, at: Instant) {
         self.look_again = Some(self.look_again.map_or(at, |earlier| earlier.min(at)));
     }
@@ -337,14 +337,14 @@ impl Missing {
         now: Instant,
         current: &mut BTreeMap<ObjectKey, V>,
         is_wanted: impl Fn(&ObjectKey) -> bool,
-        outcome: &mut Outcome,
+        update: &mut FolderUpdate,
     ) -> Vec<(ObjectKey, V)> {
         let before = std::mem::take(&mut self.0);
         let gone = current.keys().filter(|key| !is_wanted(key));
         let gone = gone.map(|key| (key.clone(), before.get(key).copied().unwrap_or(now)));
         let (lost, waiting): (BTreeMap<_, _>, _) = gone.partition(|(_, since)| now.duration_since(*since) >= CONFIRM);
         if let Some(since) = waiting.values().min() {
-            outcome.look_again_at(*since + CONFIRM);
+            update.look_again_at(*since + CONFIRM);
         }
         self.0 = waiting;
         lost.keys().filter_map(|key| current.remove_entry(key)).collect()
@@ -356,7 +356,15 @@ impl Missing {
 struct Duplicates(BTreeSet<(ObjectKey, Arc<str>)>);
 
 impl Duplicates {
-    fn report(&self, kind: &str, key: &ObjectKey, file: &Arc<str>, first: &Arc<str>, now: &mut Self, to: &mut Outcome) {
+    fn report(
+        &self,
+        kind: &str,
+        key: &ObjectKey,
+        file: &Arc<str>,
+        first: &Arc<str>,
+        now: &mut Self,
+        to: &mut FolderUpdate,
+    ) {
         let double = (key.clone(), file.clone());
         if !self.0.contains(&double) {
             let message = format!("{kind} {key} is ignored: it is already in {first}");
@@ -375,7 +383,7 @@ struct StoresOfFolder {
 
 impl StoresOfFolder {
     /// Compares the files with the previous state.
-    fn update(&mut self, now: Instant, files: &BTreeMap<Arc<str>, File>, outcome: &mut Outcome) {
+    fn update(&mut self, now: Instant, files: &BTreeMap<Arc<str>, File>, update: &mut FolderUpdate) {
         let mut wanted = BTreeMap::<&ObjectKey, (&Arc<str>, &Arc<RateLimitStoreSpec>)>::new();
         let mut doubled = Duplicates::default();
         for (file, key, spec) in
@@ -385,11 +393,11 @@ impl StoresOfFolder {
                 wanted.insert(key, (file, spec));
                 continue;
             };
-            self.doubled.report("store", key, file, first, &mut doubled, outcome);
+            self.doubled.report("store", key, file, first, &mut doubled, update);
         }
         self.doubled = doubled;
-        let lost = self.gone.take(now, &mut self.current, |key| wanted.contains_key(key), outcome);
-        outcome.changes.extend(lost.into_iter().map(|(key, _)| Change::Store(key, None)));
+        let lost = self.gone.take(now, &mut self.current, |key| wanted.contains_key(key), update);
+        update.changes.extend(lost.into_iter().map(|(key, _)| Change::Store(key, None)));
         for (key, (_, spec)) in wanted {
             let known = self.current.get(key);
             if known.is_some_and(|known| known.spec.as_ref() == Ok(spec)) {
@@ -398,7 +406,7 @@ impl StoresOfFolder {
             let generation = known.map_or(1, |known| known.generation + 1);
             let store = Store { uid: String::new(), generation, spec: Ok(spec.clone()) };
             self.current.insert(key.clone(), store.clone());
-            outcome.changes.push(Change::Store(key.clone(), Some((store, None))));
+            update.changes.push(Change::Store(key.clone(), Some((store, None))));
         }
     }
 }

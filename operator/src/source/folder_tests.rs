@@ -12,7 +12,7 @@ fn listing(files: &[(&str, &str)]) -> Listing {
 }
 
 /// Formats each change as `name generation requests`, `name generation invalid` or `name gone`.
-fn said(outcome: &Outcome) -> Vec<String> {
+fn said(update: &FolderUpdate) -> Vec<String> {
     let say = |change: &Change| match change {
         Change::Policy(key, None) => format!("{} gone", key.name),
         Change::Policy(key, Some((policy, _))) => {
@@ -29,11 +29,11 @@ fn said(outcome: &Outcome) -> Vec<String> {
         }
         other => panic!("a folder has only policies and stores, not {other:?}"),
     };
-    outcome.changes.iter().map(say).collect()
+    update.changes.iter().map(say).collect()
 }
 
-fn notices(outcome: &Outcome) -> Vec<String> {
-    outcome.notices.iter().map(ToString::to_string).collect()
+fn notices(update: &FolderUpdate) -> Vec<String> {
+    update.notices.iter().map(ToString::to_string).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -55,11 +55,11 @@ async fn a_file_that_is_replaced_or_truncated_for_a_moment_loses_nothing() {
     for moment in [listing(&[]), listing(&[("a.yaml", "")]), listing(&[("a.yaml", &text[..text.len() / 2])])] {
         let mut folder = Folder::default();
         folder.absorb(now, TIME, listing(&[("a.yaml", &text)]));
-        let outcome = folder.absorb(now, TIME, moment.clone());
-        assert!(outcome.changes.is_empty() && outcome.notices.is_empty(), "{moment:?}: {outcome:?}");
-        assert_eq!(outcome.look_again, Some(now + CONFIRM), "{moment:?}");
-        let outcome = folder.absorb(now + CONFIRM / 2, TIME, listing(&[("a.yaml", &text)]));
-        assert!(outcome.changes.is_empty() && outcome.look_again.is_none(), "{moment:?}: {outcome:?}");
+        let update = folder.absorb(now, TIME, moment.clone());
+        assert!(update.changes.is_empty() && update.notices.is_empty(), "{moment:?}: {update:?}");
+        assert_eq!(update.look_again, Some(now + CONFIRM), "{moment:?}");
+        let update = folder.absorb(now + CONFIRM / 2, TIME, listing(&[("a.yaml", &text)]));
+        assert!(update.changes.is_empty() && update.look_again.is_none(), "{moment:?}: {update:?}");
     }
 }
 
@@ -72,17 +72,17 @@ async fn stores_are_read_next_to_policies() {
     assert!(said(&folder.absorb(now, TIME, listing(&[("a.yaml", &format!("# the same\n{both}"))]))).is_empty());
     let moved = format!("{}---\n{}", store("s", "m:2"), policy("p", "50"));
     let second = store("s", "m:3");
-    let outcome = folder.absorb(now, TIME, listing(&[("a.yaml", &moved), ("b.yaml", &second)]));
-    assert_eq!(said(&outcome), ["store s 2 m:2"]);
-    assert_eq!(notices(&outcome), ["b.yaml: store shop/s is ignored: it is already in a.yaml"]);
+    let update = folder.absorb(now, TIME, listing(&[("a.yaml", &moved), ("b.yaml", &second)]));
+    assert_eq!(said(&update), ["store s 2 m:2"]);
+    assert_eq!(notices(&update), ["b.yaml: store shop/s is ignored: it is already in a.yaml"]);
     // A broken file keeps its store.
     let broken = format!("{}---\n{}", store("s", "m"), policy("p", "50"));
     folder.absorb(now, TIME, listing(&[("a.yaml", &broken)]));
-    let outcome = folder.absorb(now + CONFIRM, TIME, listing(&[("a.yaml", &broken)]));
-    assert_eq!(said(&outcome), ["p 2 invalid"]);
+    let update = folder.absorb(now + CONFIRM, TIME, listing(&[("a.yaml", &broken)]));
+    assert_eq!(said(&update), ["p 2 invalid"]);
     assert!(
-        notices(&outcome)[0].starts_with("a.yaml:4:20: spec.memcached.servers: servers must have a host"),
-        "{outcome:?}"
+        notices(&update)[0].starts_with("a.yaml:4:20: spec.memcached.servers: servers must have a host"),
+        "{update:?}"
     );
     // A store that is missing for a short time is not removed.
     let alone = policy("p", "50");
@@ -111,9 +111,9 @@ async fn a_broken_file_makes_its_policies_invalid_and_says_so_once() {
     let broken = listing(&[("a.yaml", &policy("p", "0"))]);
     folder.absorb(now, TIME, listing(&[("a.yaml", &good)]));
     assert!(notices(&folder.absorb(now, TIME, broken.clone())).is_empty());
-    let outcome = folder.absorb(now + CONFIRM, TIME, broken.clone());
-    assert_eq!(said(&outcome), ["p 2 invalid"]);
-    let told = notices(&outcome);
+    let update = folder.absorb(now + CONFIRM, TIME, broken.clone());
+    assert_eq!(said(&update), ["p 2 invalid"]);
+    let told = notices(&update);
     assert!(told[0].starts_with("a.yaml:9:17: spec.rules[0].limits[0].requests: "), "{told:?}");
     assert_eq!(told.last().map(String::as_str), Some("a.yaml: its last good content stays in force"));
     let again = folder.absorb(now + CONFIRM * 2, TIME, broken);
@@ -128,9 +128,9 @@ async fn a_policy_in_two_files_is_taken_from_the_first() {
     let mut folder = Folder::default();
     let (first, second) = (policy("p", "50"), policy("p", "60"));
     let files = listing(&[("a.yaml", &first), ("b.yaml", &second)]);
-    let outcome = folder.absorb(now, TIME, files.clone());
-    assert_eq!(said(&outcome), ["p 1 50"]);
-    assert_eq!(notices(&outcome), ["b.yaml: policy shop/p is ignored: it is already in a.yaml"]);
+    let update = folder.absorb(now, TIME, files.clone());
+    assert_eq!(said(&update), ["p 1 50"]);
+    assert_eq!(notices(&update), ["b.yaml: policy shop/p is ignored: it is already in a.yaml"]);
     assert!(notices(&folder.absorb(now, TIME, files)).is_empty(), "a duplicate must be reported once");
     assert_eq!(
         said(&folder.absorb(now, TIME, listing(&[("b.yaml", &second)]))),
@@ -167,9 +167,9 @@ async fn a_file_that_is_emptied_or_cut_off_keeps_its_policies() {
         assert_eq!(said(&folder.absorb(now, TIME, listing(&[("a.yaml", &text)]))), ["p 1 50", "q 1 600"]);
         let left = listing(&[("a.yaml", &left)]);
         folder.absorb(now, TIME, left.clone());
-        let outcome = folder.absorb(now + CONFIRM, TIME, left.clone());
-        assert_eq!(said(&outcome), ["p 2 invalid", "q 2 invalid"], "{what}");
-        assert!(notices(&outcome)[0].starts_with(told), "{what}: {:?}", notices(&outcome));
+        let update = folder.absorb(now + CONFIRM, TIME, left.clone());
+        assert_eq!(said(&update), ["p 2 invalid", "q 2 invalid"], "{what}");
+        assert!(notices(&update)[0].starts_with(told), "{what}: {:?}", notices(&update));
         assert_eq!(folder.counts(), FileCounts { kept: 1, ..FileCounts::default() });
         let later = folder.absorb(now + CONFIRM * 1000, TIME, left);
         assert!(later.changes.is_empty(), "{what}: {:?}", later.changes);
@@ -206,11 +206,11 @@ async fn a_broken_file_affects_no_other_and_never_valid_policies_are_reported() 
     ]);
     let first = folder.absorb(now, TIME, files.clone());
     assert_eq!((said(&first), first.look_again), (vec!["p 1 50".to_owned()], Some(now + CONFIRM)));
-    let outcome = folder.absorb(now + CONFIRM, TIME, files);
-    assert_eq!(said(&outcome), ["a.yaml 1 invalid", "q 1 invalid"]);
+    let update = folder.absorb(now + CONFIRM, TIME, files);
+    assert_eq!(said(&update), ["a.yaml 1 invalid", "q 1 invalid"]);
     assert_eq!(folder.counts(), FileCounts { good: 3, kept: 0, broken: 2 });
     let last = "c.yaml: none of its policies is in force, because no good content is known";
-    assert_eq!(notices(&outcome).last().map(String::as_str), Some(last));
+    assert_eq!(notices(&update).last().map(String::as_str), Some(last));
     let well = listing(&[("a.yaml", ""), ("b.yaml", &policy("p", "50")), ("c.yaml", &policy("q", "5"))]);
     assert_eq!(said(&folder.absorb(now + CONFIRM * 2, TIME, well.clone())), ["q 2 5"]);
     assert_eq!(said(&folder.absorb(now + CONFIRM * 3, TIME, well)), ["a.yaml gone"]);
@@ -234,9 +234,9 @@ async fn the_last_good_content_survives_a_restart_while_the_file_is_broken() {
     ]));
     // One file is broken, one is unchanged, one has changed, one was deleted.
     let files = listing(&[("a.yaml", "a: ["), ("b.yaml", &policy("q", "60")), ("c.yaml", &policy("r", "71"))]);
-    let outcome = folder.absorb(now, TIME, files.clone());
-    assert_eq!(said(&outcome), ["p 7 50", "q 3 60", "r 5 71"]);
-    assert_eq!(outcome.forgotten, [ObjectKey::new("shop", "s")]);
+    let update = folder.absorb(now, TIME, files.clone());
+    assert_eq!(said(&update), ["p 7 50", "q 3 60", "r 5 71"]);
+    assert_eq!(update.forgotten, [ObjectKey::new("shop", "s")]);
     assert_eq!(said(&folder.absorb(now + CONFIRM, TIME, files)), ["p 8 invalid"]);
     assert_eq!(folder.counts(), FileCounts { good: 2, kept: 1, broken: 0 });
 }
@@ -247,10 +247,10 @@ async fn limits_that_are_read_later_have_a_larger_stamp() {
     let now = Instant::now();
     let fleet = |requests: &str| policy("p", requests).replace("- name: all", "- name: all\n    scope: Fleet");
     let file = |text: &str| listing(&[("a.yaml", text)]);
-    let stamp = |outcome: &Outcome| {
+    let stamp = |update: &FolderUpdate| {
         let key = ObjectKey::new("shop", "p");
-        let Some(Change::Policy(_, Some((policy, _)))) = outcome.changes.last() else {
-            panic!("the policy must change: {outcome:?}")
+        let Some(Change::Policy(_, Some((policy, _)))) = update.changes.last() else {
+            panic!("the policy must change: {update:?}")
         };
         let world = World::of_policies(BTreeMap::from([(key.clone(), policy.clone())]));
         let mut compiler = Compiler::default();
