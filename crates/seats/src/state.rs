@@ -13,9 +13,7 @@ use crate::{
 };
 
 pub use self::change::changed;
-
-/// A position in the supply of a limit, as three numbers. Their meaning depends on the strategy.
-pub type Mark = [u64; 3];
+pub use weir_wire::Mark;
 
 /// The state of one limit. Its form depends on the strategy.
 #[derive(Clone, Debug, PartialEq, Eq)]
