@@ -25,7 +25,7 @@ use crate::{
     source::{
         cluster,
         directory::{Directory, DirectoryError, Remark, StandaloneInputs},
-        objects::Proof,
+        objects::IdentityProof,
     },
     telemetry::{self, Heartbeat, Ready},
     world::Update,
@@ -184,7 +184,7 @@ impl Operator {
             let directions = self.identity.as_ref().map(Identity::directions);
             tokio::spawn(injection.run(client, request_tx, directions, metrics, ready, serving.clone()));
         }
-        let proof = if self.identity.is_some() { Proof::Everybody } else { Proof::Nobody };
+        let proof = if self.identity.is_some() { IdentityProof::Everybody } else { IdentityProof::Nobody };
         if let (Some(identity), Source::Cluster { client, .. }) = (self.identity, &self.source) {
             let (client, metrics, ready) = (client.clone(), self.metrics.clone(), self.ready.clone());
             tokio::spawn(identity.run(client, metrics, ready, serving.clone()));
@@ -283,7 +283,7 @@ fn start_campaign(
 
 fn start_source(
     source: Source,
-    proof: Proof,
+    proof: IdentityProof,
     updates: mpsc::Sender<Update>,
     reports: mpsc::UnboundedSender<Message>,
     metrics: Metrics,

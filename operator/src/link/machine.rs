@@ -17,7 +17,7 @@ use super::{
     bound::bound,
     digest::digest,
     event::{LinkAction, LinkEvent, LinkMoment},
-    open::{Open, Proof, Received},
+    open::{Confirmation, Open, Received},
     rivals::Rivals,
     status_interval::is_as_often,
     steps::{Permit, Push},
@@ -57,7 +57,7 @@ pub(super) struct LinkMachine {
     acknowledged: Option<Arc<Content>>,
     /// The number of failed pushes in a row.
     attempts: u32,
-    proof: Proof,
+    confirmation: Confirmation,
     /// The number of failed dials and silent connections in a row.
     misses: u32,
     /// A hash of the last reported status; `None` if another result was reported since.
@@ -90,7 +90,7 @@ impl LinkMachine {
             away_until: None,
             acknowledged: None,
             attempts: 0,
-            proof: Proof::Confirmed,
+            confirmation: Confirmation::Confirmed,
             misses: 0,
             reported: None,
             numbered: String::new(),
@@ -122,7 +122,7 @@ impl LinkMachine {
             LinkEvent::Connected { not_after, greeting } => {
                 let every = at.every;
                 self.connection = Connection::Open(Open::new(not_after, every, at.now, self.timing.timeout));
-                self.proof = Proof::Confirmed;
+                self.confirmation = Confirmation::Confirmed;
                 actions.push(LinkAction::RequestStatus(every));
                 self.received(greeting, at, &mut actions);
             }
@@ -220,7 +220,7 @@ impl LinkMachine {
     /// acknowledgements that came after it.
     fn unchanged(&mut self, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
         self.misses = 0;
-        if self.proof != Proof::Confirmed
+        if self.confirmation != Confirmation::Confirmed
             && let Connection::Open(open) = &self.connection
         {
             let in_force = open.in_force.clone();
@@ -244,12 +244,12 @@ impl LinkMachine {
             (Some(in_force), _) if in_force.revision == self.wanted.revision && self.is_fenced() => {
                 self.push = Push::Idle;
                 self.attempts = 0;
-                self.proof = Proof::Confirmed;
+                self.confirmation = Confirmation::Confirmed;
             }
             // Another link or leader decides what the agent enforces.
             _ if at.sequence.is_none() => {}
             _ if is_idle && self.contradicts(in_force) => {
-                self.proof = Proof::Contradicted;
+                self.confirmation = Confirmation::Contradicted;
                 self.push_later(at);
             }
             _ if is_idle || was_silent => {
@@ -272,7 +272,7 @@ impl LinkMachine {
     fn contradicts(&self, in_force: Option<&SnapshotInForce>) -> bool {
         let is_acknowledged = self.acknowledged.as_ref().is_some_and(|it| it.revision == self.wanted.revision);
         let is_replaced = in_force.is_some_and(|other| other.sequence > self.sequence);
-        self.proof != Proof::Confirmed && is_acknowledged && !is_replaced
+        self.confirmation != Confirmation::Confirmed && is_acknowledged && !is_replaced
     }
 
     /// Returns true if a push of the content that the agent has in force would change nothing. With rules of scope Fleet,
@@ -294,8 +294,8 @@ impl LinkMachine {
                 open.has_acknowledged = true;
             }
             self.push = if content.revision == self.wanted.revision { Push::Idle } else { Push::At(at.now) };
-            if self.proof != Proof::Contradicted {
-                self.proof = Proof::Acknowledged;
+            if self.confirmation != Confirmation::Contradicted {
+                self.confirmation = Confirmation::Acknowledged;
                 self.attempts = 0;
                 self.report(Seen::Applied(content), actions);
             }

@@ -37,7 +37,7 @@ pub(super) enum Received {
 
 /// What the statuses on this connection say about the agent's acknowledgements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Proof {
+pub(super) enum Confirmation {
     /// No status has come since the last acknowledgement.
     Acknowledged,
     /// A status has confirmed the acknowledgement, or there was none.

@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 use weir_api::{RateLimitPolicy, RateLimitStore};
 
 use super::{
-    objects::{self, Proof},
+    objects::{self, IdentityProof},
     pod::Pod,
     watch::{warn, watch},
 };
@@ -40,7 +40,7 @@ const STORE: &str = "RateLimitStore";
 type Unlisted = Arc<AtomicUsize>;
 
 /// Watches until `updates` is closed. If `namespaces` is empty, watches all namespaces.
-pub async fn run(client: Client, namespaces: Vec<String>, proof: Proof, updates: mpsc::Sender<Update>) {
+pub async fn run(client: Client, namespaces: Vec<String>, proof: IdentityProof, updates: mpsc::Sender<Update>) {
     let scopes: Vec<Option<String>> =
         if namespaces.is_empty() { vec![None] } else { namespaces.into_iter().map(Some).collect() };
     let mut watches = tokio::task::JoinSet::new();

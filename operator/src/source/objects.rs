@@ -63,7 +63,7 @@ pub(crate) fn take_status<T: DeserializeOwned>(object: &mut DynamicObject) -> Op
 
 /// The setting that decides whether agents prove their pod's identity. A pod can opt out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proof {
+pub enum IdentityProof {
     /// No agent proves its identity: the operator has no authority.
     Nobody,
     /// Every agent proves its identity, with the certificate that the operator issued for its pod.
@@ -71,7 +71,7 @@ pub enum Proof {
 }
 
 /// Converts a pod, unless it has ended or is being deleted.
-pub(super) fn pod(key: ObjectKey, pod: Pod, proof: Proof) -> Change {
+pub(super) fn pod(key: ObjectKey, pod: Pod, proof: IdentityProof) -> Change {
     let status = pod.status.unwrap_or_default();
     let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
     if ended || pod.metadata.deletion_timestamp.is_some() {
@@ -83,7 +83,7 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: Proof) -> Change {
         Agent::None(why_absent(&labels, &annotations))
     } else {
         let port = control_port(&key, &annotations);
-        let scheme = if proof == Proof::Nobody || is_plaintext(&key, &annotations) { "http" } else { "https" };
+        let scheme = if proof == IdentityProof::Nobody || is_plaintext(&key, &annotations) { "http" } else { "https" };
         match status.pod_ip.as_deref() {
             None | Some("") => Agent::Pending,
             Some(ip) if ip.contains(':') => Agent::At(format!("{scheme}://[{ip}]:{port}").into()),
@@ -128,7 +128,7 @@ fn why_absent(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, 
     .into()
 }
 
-/// Returns true if the annotation disables proof of identity. A misspelled annotation does not.
+/// Returns true if the annotation disables the proof of identity. A misspelled annotation does not.
 fn is_plaintext(key: &ObjectKey, annotations: &BTreeMap<String, String>) -> bool {
     match annotations.get(CONTROL_ANNOTATION).map(String::as_str) {
         None => false,
@@ -187,7 +187,7 @@ mod tests {
 
     fn seen(value: serde_json::Value) -> Option<crate::world::Pod> {
         let Change::Pod(_, pod) =
-            pod(ObjectKey::new("shop", "a"), serde_json::from_value(value).unwrap(), Proof::Nobody)
+            pod(ObjectKey::new("shop", "a"), serde_json::from_value(value).unwrap(), IdentityProof::Nobody)
         else {
             panic!("a pod gives a change of a pod");
         };
@@ -223,12 +223,12 @@ mod tests {
     #[test]
     fn an_agent_proves_who_it_is_unless_its_pod_says_otherwise() {
         for (control, proof, scheme) in [
-            (None, Proof::Nobody, "http"),
-            (None, Proof::Everybody, "https"),
-            (Some("plaintext"), Proof::Everybody, "http"),
-            (Some("Plaintext"), Proof::Everybody, "https"),
-            (Some(""), Proof::Everybody, "https"),
-            (Some("tls"), Proof::Nobody, "http"),
+            (None, IdentityProof::Nobody, "http"),
+            (None, IdentityProof::Everybody, "https"),
+            (Some("plaintext"), IdentityProof::Everybody, "http"),
+            (Some("Plaintext"), IdentityProof::Everybody, "https"),
+            (Some(""), IdentityProof::Everybody, "https"),
+            (Some("tls"), IdentityProof::Nobody, "http"),
         ] {
             let annotations = control.map(|value| json!({"weir.dev/control": value}));
             let object = json!({
