@@ -107,7 +107,7 @@ pub struct Observation {
 #[derive(Clone, Debug)]
 pub enum Seen {
     /// The agent acknowledged this whole content.
-    Applied(Arc<Content>),
+    Acknowledged(Arc<Content>),
     /// The agent sent its status: what is in force, and its counts.
     Status(Arc<Status>),
     /// The agent does not answer, or rejects the content.

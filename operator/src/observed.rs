@@ -215,7 +215,7 @@ impl Observed {
                 view.failure = Some(failure.clone());
                 return changed || first;
             }
-            Seen::Applied(content) => EnforcedPolicies::Content(content.clone()),
+            Seen::Acknowledged(content) => EnforcedPolicies::Content(content.clone()),
             Seen::Status(status) => EnforcedPolicies::of(status, wanted),
             Seen::Contested(contested) => {
                 return std::mem::replace(&mut view.contested, *contested) != *contested || first;
@@ -223,13 +223,13 @@ impl Observed {
         };
         let news = match &observation.seen {
             Seen::Status(status) => self.stores.set(&observation.pod, &status.stores),
-            Seen::Failed(_) | Seen::Applied(_) | Seen::Contested(_) => Vec::new(),
+            Seen::Failed(_) | Seen::Acknowledged(_) | Seen::Contested(_) => Vec::new(),
         };
         let has_news = !news.is_empty();
         self.news.extend(news);
         view.answered = true;
         // A rejection stays until the agent accepts a snapshot; silence ends with any answer.
-        let applied = matches!(observation.seen, Seen::Applied(_));
+        let applied = matches!(observation.seen, Seen::Acknowledged(_));
         let cleared = view.failure.as_ref().is_some_and(|f| applied || f.kind == FailureKind::Unreachable);
         if cleared {
             view.failure = None;

@@ -742,7 +742,7 @@ impl Simulation {
                     self.contents.push(wanted.clone());
                     if !is_unheard {
                         link.has_acknowledged = true;
-                        seen.push(Seen::Applied(wanted.clone()));
+                        seen.push(Seen::Acknowledged(wanted.clone()));
                     }
                 }
                 if !is_unheard {

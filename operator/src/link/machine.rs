@@ -297,7 +297,7 @@ impl LinkMachine {
             if self.confirmation != Confirmation::Contradicted {
                 self.confirmation = Confirmation::Acknowledged;
                 self.attempts = 0;
-                self.report(Seen::Applied(content), actions);
+                self.report(Seen::Acknowledged(content), actions);
             }
         } else {
             self.push_later(at);

@@ -456,7 +456,7 @@ impl World {
                 let held = self.in_force.as_ref().map(|(_, revision)| revision.clone());
                 assert_eq!(held.as_ref(), Some(&wanted), "seed {seed}");
                 let is_known = match seen {
-                    Some(Seen::Applied(content)) => content.revision == wanted,
+                    Some(Seen::Acknowledged(content)) => content.revision == wanted,
                     Some(Seen::Status(status)) => status.in_force.as_ref().is_some_and(|it| it.revision == wanted),
                     _ => false,
                 };

@@ -247,7 +247,7 @@ impl Task {
                 tracing::info!(pod = %self.pod, "the other operator no longer writes to this agent");
                 self.contest = None;
             }
-            Seen::Applied(ref content) => {
+            Seen::Acknowledged(ref content) => {
                 if let Some(presence) = &self.presence {
                     presence.acknowledged(content);
                 }

@@ -70,7 +70,7 @@ async fn an_agent_is_pushed_to_heard_and_missed() {
     served.say(status(None)).await;
     assert!(matches!(next().await, Seen::Status(status) if status.in_force.is_none()));
     acknowledge(&mut served).await;
-    assert!(matches!(next().await, Seen::Applied(_)));
+    assert!(matches!(next().await, Seen::Acknowledged(_)));
     served.say(status(Some(&content.revision))).await;
     assert!(matches!(next().await, Seen::Status(_)));
     served.say(ToOperator::Unchanged).await;
@@ -79,7 +79,7 @@ async fn an_agent_is_pushed_to_heard_and_missed() {
     served.say(status(Some("another"))).await;
     assert!(matches!(next().await, Seen::Status(_)), "the status must be reported");
     acknowledge(&mut served).await;
-    assert!(matches!(next().await, Seen::Applied(_)), "the link must push its content again");
+    assert!(matches!(next().await, Seen::Acknowledged(_)), "the link must push its content again");
 
     // The agent stops sending, and does not greet on the next connection.
     let _silent = dial().await;
