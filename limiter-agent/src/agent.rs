@@ -15,9 +15,9 @@ use weir_tower::MonotonicClock;
 
 use crate::{
     config::{Config, FrontConfig},
-    descriptors::{self, Descriptors},
     front::Front,
     metrics::Metrics,
+    open_files::{self, OpenFiles},
     proxy::{AppAddress, Proxy},
     ready::{Readiness, Stage},
     service::RateLimitService,
@@ -87,14 +87,14 @@ impl Agent {
 
     async fn serve(self, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
         let Self { config, addresses, proxy: listeners, control, telemetry } = self;
-        let descriptors = descriptors::raise();
+        let open_files = open_files::raise();
         let (paths, serves) = match &config.front {
             FrontConfig::Proxy { settings, .. } => (settings.ambiguous_paths, Serves::Requests),
             FrontConfig::Service { .. } => (AmbiguousPaths::Keep, Serves::Descriptors),
         };
         let client = control.start(serves, paths);
         let (clock, leaving) = (client.clock(), Arc::clone(client.leaving()));
-        let front = front(&config, descriptors, addresses.listen, client.rules(), clock, &leaving);
+        let front = front(&config, open_files, addresses.listen, client.rules(), clock, &leaving);
         let readiness = Arc::new(Readiness::default());
         let metrics = Metrics::new(front.clone(), client.clone());
         let telemetry_state = Telemetry { metrics, readiness: Arc::clone(&readiness) };
@@ -207,7 +207,7 @@ impl Workers {
 /// Creates the server of the port for clients.
 fn front(
     config: &Config,
-    descriptors: Descriptors,
+    open_files: OpenFiles,
     listen: std::net::SocketAddr,
     rules: &LiveRules,
     clock: MonotonicClock,
@@ -217,7 +217,7 @@ fn front(
     match &config.front {
         FrontConfig::Proxy { upstream, settings } => {
             // Each client connection can need a connection to the app.
-            let most_connections = descriptors.fit(settings.max_connections.get() as usize, workers, 2);
+            let most_connections = open_files.fit(settings.max_connections.get() as usize, workers, 2);
             Front::Proxy(Arc::new(Proxy {
                 upstream: Arc::new(AppAddress::new(*upstream, listen, &leaving.closed)),
                 settings: settings.clone(),
@@ -237,7 +237,7 @@ fn front(
             }))
         }
         FrontConfig::Service { tls, max_connections, max_streams } => {
-            let bounds = (descriptors.fit(*max_connections, workers, 1), *max_streams);
+            let bounds = (open_files.fit(*max_connections, workers, 1), *max_streams);
             Front::Service(Arc::new(RateLimitService::new(rules.clone(), clock, tls.clone(), bounds)))
         }
     }

@@ -12,11 +12,11 @@
 mod agent;
 mod clock;
 mod config;
-mod descriptors;
 mod front;
 mod leave;
 mod logs;
 mod metrics;
+mod open_files;
 mod proxy;
 mod ready;
 mod resets;

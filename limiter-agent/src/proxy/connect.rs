@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, time::Duration};
 
 use tokio::{net::TcpStream, time::timeout};
 
-use crate::descriptors::{is_exhausted, is_short_for_app};
+use crate::open_files::{is_exhausted, is_short_for_app};
 
 /// The time limit for connecting to the app.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -27,7 +27,7 @@ use super::{
     state::Proxy,
     upgrade::Tunnels,
 };
-use crate::descriptors::Shortage;
+use crate::open_files::Shortage;
 
 /// One of several threads that serve the proxy port.
 #[derive(Debug)]

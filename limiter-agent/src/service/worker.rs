@@ -31,7 +31,7 @@ use super::{
     call::{Call, HeldBody, SEND_BUFFER, TIMEOUT, WINDOW},
     is_grpc, late, quota, router,
 };
-use crate::{descriptors::Shortage, resets::max_pending_resets};
+use crate::{open_files::Shortage, resets::max_pending_resets};
 
 /// The interval at which the service tests whether the process has descriptors for more connections again.
 const GROWTH: Duration = Duration::from_secs(1);

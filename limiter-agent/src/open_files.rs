@@ -29,7 +29,7 @@ const RESERVED_PART: usize = 8;
 const MOST_RESERVED: usize = 2048;
 
 /// The limit of this process, after [`raise`].
-static LIMIT: OnceLock<Descriptors> = OnceLock::new();
+static LIMIT: OnceLock<OpenFiles> = OnceLock::new();
 
 /// The pause after a failed accept. The shorter pause applies if an evicted connection frees its descriptor now.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -37,13 +37,13 @@ const EVICTION_PAUSE: Duration = Duration::from_millis(5);
 
 /// The limit on the descriptors of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Descriptors {
+pub(crate) struct OpenFiles {
     limit: usize,
 }
 
 /// Raises the limit of this process to the allowed maximum, as programs in Go do. Container runtimes start programs with
 /// 1,024, for programs that use `select`, and let them raise the limit.
-pub(crate) fn raise() -> Descriptors {
+pub(crate) fn raise() -> OpenFiles {
     *LIMIT.get_or_init(|| {
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         let mut limit = current;
@@ -55,7 +55,7 @@ pub(crate) fn raise() -> Descriptors {
         }
         let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
         tracing::info!(limit, before = current, "open files");
-        Descriptors { limit }
+        OpenFiles { limit }
     })
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn is_short_for_app(connection: &impl AsFd) -> bool {
     is_beyond(connection, |all| 2 * all.reserved())
 }
 
-fn is_beyond(connection: &impl AsFd, reserved: impl Fn(Descriptors) -> usize) -> bool {
+fn is_beyond(connection: &impl AsFd, reserved: impl Fn(OpenFiles) -> usize) -> bool {
     let Some(all) = LIMIT.get() else { return false };
     let number = usize::try_from(connection.as_fd().as_raw_fd()).unwrap_or_default();
     number >= all.limit - reserved(*all)
@@ -83,7 +83,7 @@ impl Shortage {
     /// Lets a new connection take the place of another one, if it uses a descriptor that is reserved for the agent's
     /// own ports.
     pub(crate) fn accepted(&self, connection: &impl AsFd, slots: &ConnectionSlots, now: Time) {
-        if is_beyond(connection, Descriptors::reserved) {
+        if is_beyond(connection, OpenFiles::reserved) {
             slots.shrink();
             self.warn(now, &"the rest is reserved for the other ports");
         }
@@ -107,7 +107,7 @@ impl Shortage {
     }
 }
 
-impl Descriptors {
+impl OpenFiles {
     fn reserved(self) -> usize {
         (self.limit / RESERVED_PART).min(MOST_RESERVED)
     }
@@ -147,9 +147,9 @@ mod tests {
             (524_288, 2, 2, 260_074),
             (usize::MAX, 2, 1, usize::MAX - 2092),
         ] {
-            let descriptors = Descriptors { limit };
-            assert_eq!(descriptors.most_connections(workers, each), most, "{limit}");
-            assert_eq!(descriptors.fit(100, workers, each), most.min(100), "{limit}");
+            let open_files = OpenFiles { limit };
+            assert_eq!(open_files.most_connections(workers, each), most, "{limit}");
+            assert_eq!(open_files.fit(100, workers, each), most.min(100), "{limit}");
         }
     }
 }
