@@ -24,6 +24,7 @@ mod executor;
 mod expect;
 mod failure;
 mod failure_counts;
+mod fairness;
 mod forward;
 #[cfg(test)]
 mod fuzz;
@@ -48,7 +49,6 @@ mod streams;
 mod strict;
 mod taking;
 mod traffic;
-mod turns;
 mod upgrade;
 mod upstream_connection;
 mod vetting;

@@ -14,9 +14,9 @@ use hyper_util::rt::TokioIo;
 use super::{
     address::AppAddress,
     connect::ConnectError,
+    fairness::FairReader,
     headers::{MAX_ANSWER_BYTES, MAX_ANSWER_FIELDS},
     request_body::ForwardedBody,
-    turns::Turns,
 };
 
 /// The maximum number of idle connections. Additional connections are closed after use.
@@ -66,7 +66,7 @@ impl Pool {
     /// A new connection, for a request that failed on an idle one.
     pub(super) async fn connect(self: &Arc<Self>) -> Result<PooledConnection, ConnectError> {
         let (reader, writer) = self.address.connect().await?.into_split();
-        let io = TokioIo::new(tokio::io::join(Turns::new(reader), writer));
+        let io = TokioIo::new(tokio::io::join(FairReader::new(reader), writer));
         let (sender, connection) = http1::Builder::new()
             .max_headers(MAX_ANSWER_FIELDS)
             .max_header_size(MAX_ANSWER_BYTES)

@@ -20,10 +20,10 @@ use tokio::{
 
 use super::{
     activity::Activity,
+    fairness::{READ_BUDGET, give_way},
     head_frames::HeadFrames,
     open::Open,
     strict::Strict,
-    turns::{TURN, give_way},
 };
 use crate::clock;
 
@@ -82,7 +82,7 @@ impl Goodbye {
     pub(super) fn poll_over(&mut self, stream: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<()> {
         let mut read = 0;
         while self.patience.as_mut().poll(cx).is_pending() {
-            if read >= TURN {
+            if read >= READ_BUDGET {
                 return give_way(cx);
             }
             let mut bytes = [const { MaybeUninit::uninit() }; GOODBYE_BUFFER];
@@ -281,12 +281,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_sends_much_does_not_keep_the_worker_busy() {
-        let (mut client, mut agent) = duplex(2 * TURN);
-        let much = vec![0; 2 * TURN];
+        let (mut client, mut agent) = duplex(2 * READ_BUDGET);
+        let much = vec![0; 2 * READ_BUDGET];
         client.write_all(&much).await.expect("the agent is connected");
         let mut goodbye = Goodbye::default();
         assert!(poll_fn(|cx| goodbye.poll_over(&mut agent, cx)).now_or_never().is_none());
         let room = client.write(&much).now_or_never().expect("room").expect("the agent is connected");
-        assert_eq!(room, TURN, "the agent has read one piece");
+        assert_eq!(room, READ_BUDGET, "the agent has read one piece");
     }
 }
