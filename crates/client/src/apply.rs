@@ -33,7 +33,7 @@ use weir_wire::{
     Snapshot, SnapshotInForce, WIRE_VERSION,
 };
 
-use crate::{cache::Cache, clock, stores::Stores};
+use crate::{cache::Cache, clock, stores::StoreClients};
 
 /// The largest number of faults in a rejection, and of characters in the path and in the message of a fault. Such a
 /// rejection fits into a message of the channel, with any characters.
@@ -99,7 +99,7 @@ pub(crate) struct Snapshots {
     outcomes: [AtomicU64; OUTCOMES.len()],
     /// Notified when a snapshot came into force, because it may have removed limiters.
     applied: Notify,
-    stores: Stores,
+    stores: StoreClients,
     serves: Serves,
 }
 
@@ -116,14 +116,14 @@ impl Snapshots {
             cache,
             outcomes,
             applied: Notify::new(),
-            stores: Stores::new(clock, None),
+            stores: StoreClients::new(clock, None),
             serves: Serves::default(),
         }
     }
 
     /// Reads the secrets of stores from this directory.
     pub(crate) fn with_store_secrets(self, secrets: Option<PathBuf>) -> Self {
-        Self { stores: Stores::new(self.clock, secrets), ..self }
+        Self { stores: StoreClients::new(self.clock, secrets), ..self }
     }
 
     /// Accepts only policies that limit this.
@@ -132,7 +132,7 @@ impl Snapshots {
     }
 
     /// The stores of the snapshot in force.
-    pub(crate) fn stores(&self) -> &Stores {
+    pub(crate) fn stores(&self) -> &StoreClients {
         &self.stores
     }
 

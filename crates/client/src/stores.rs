@@ -35,7 +35,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Makes the clients of stores, and keeps them while rules use them.
 #[derive(Debug)]
-pub(crate) struct Stores {
+pub(crate) struct StoreClients {
     clock: MonotonicClock,
     /// The directory of `--store-secrets`.
     secrets: Option<PathBuf>,
@@ -60,7 +60,7 @@ pub(crate) struct Scraped {
     pub(crate) took: histogram::Snapshot,
 }
 
-impl Stores {
+impl StoreClients {
     pub(crate) fn new(clock: MonotonicClock, secrets: Option<PathBuf>) -> Self {
         let operator = OperatorStore::new(move || Duration::from_nanos(clock.now().as_nanos()));
         Self { clock, secrets, held: Mutex::default(), operator, runtime: OnceLock::new() }

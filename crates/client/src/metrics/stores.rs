@@ -4,9 +4,9 @@ use prometheus::proto::MetricFamily;
 use weir_store::StoreStats;
 
 use super::family::{counters, gauges, histograms};
-use crate::stores::Stores;
+use crate::stores::StoreClients;
 
-pub(super) fn families(stores: &Stores) -> [MetricFamily; 6] {
+pub(super) fn families(stores: &StoreClients) -> [MetricFamily; 6] {
     let scraped = stores.scrape();
     let each = || scraped.iter().map(|store| ([("store", store.name.as_str())], store));
     let counts = |name, help, count: fn(&StoreStats) -> u64| {
