@@ -25,7 +25,7 @@ pub use self::{
     body_costs::BodyCosts,
     in_queue::InQueue,
     respond::{Responses, Tunnel, refused, too_late},
-    turns::{Position, Turns},
+    turns::{Turns, WaitTicket},
 };
 
 /// A layer that applies the limits to a service.

@@ -101,7 +101,7 @@ pub use self::{
     in_force::RulesInForce,
     jwt::{InvalidJwks, Jwks},
     layer::{
-        BodyCosts, InQueue, LimitLayer, Limited, LimitedBody, Position, Responses, Tunnel, Turns, refused, too_late,
+        BodyCosts, InQueue, LimitLayer, Limited, LimitedBody, Responses, Tunnel, Turns, WaitTicket, refused, too_late,
     },
     live::{LiveRules, RulesWriteGuard, SyncGate, layer_faults},
     lower::{DescriptorLimit, Lowered, MAX_DOMAIN_BYTES, lower},

@@ -26,17 +26,17 @@ pub struct Turns<G>(pub(super) G);
 
 /// A request that waits for its turn.
 #[derive(Debug)]
-pub struct Position<G> {
+pub struct WaitTicket<G> {
     wait: Box<Wait>,
     gate: G,
 }
 
 impl<A, G: Gate + Clone> Reserve<Request<A>> for Turns<G> {
-    type Ticket = Position<G>;
+    type Ticket = WaitTicket<G>;
     type Pass = Pass;
     type Refusal = Box<Response<Bytes>>;
 
-    fn reserve(&self, request: &Request<A>, _: Duration) -> Result<Turn<Pass, Position<G>>, Self::Refusal> {
+    fn reserve(&self, request: &Request<A>, _: Duration) -> Result<Turn<Pass, WaitTicket<G>>, Self::Refusal> {
         self.0.decide(request, |verdict| match verdict {
             Verdict::Pass(mut pass) => {
                 if let Some(follow_up) = &mut pass.follow_up {
@@ -44,13 +44,13 @@ impl<A, G: Gate + Clone> Reserve<Request<A>> for Turns<G> {
                 }
                 Ok(Turn::Now(pass))
             }
-            Verdict::Wait(wait) => Ok(Turn::Later(Position { wait, gate: self.0.clone() })),
+            Verdict::Wait(wait) => Ok(Turn::Later(WaitTicket { wait, gate: self.0.clone() })),
             Verdict::Refuse(refusal) => Err(Box::new(refused(&refusal, Format::of(Headers::Map(request.headers()))))),
         })
     }
 }
 
-impl<A, G: Gate> QueueTicket<Request<A>> for Position<G> {
+impl<A, G: Gate> QueueTicket<Request<A>> for WaitTicket<G> {
     type Pass = Pass;
     type Refusal = Box<Response<Bytes>>;
 
@@ -81,7 +81,7 @@ fn pass_on<A>(follow_up: &mut FollowUp, request: &Request<A>) {
     }
 }
 
-impl<G> Timed for Position<G> {
+impl<G> Timed for WaitTicket<G> {
     type Exceeded = Deadline;
 
     fn take_deadline(&mut self) -> Option<(Duration, Deadline)> {
