@@ -212,7 +212,7 @@ impl OpenBody {
 
 /// A response body. The request counts as in progress until this value is dropped.
 #[derive(Debug)]
-pub(super) struct Answer<B> {
+pub(super) struct TrackedBody<B> {
     body: B,
     _answering: Answering,
     /// Tracks whether an HTTP/2 client reads.
@@ -225,13 +225,13 @@ pub(super) struct Answer<B> {
 /// stalled. The app's connection delivers pieces of up to 400 KiB, for which a slow client needs minutes.
 const PIECE: usize = 16 * 1024;
 
-impl<B> Answer<B> {
+impl<B> TrackedBody<B> {
     pub(super) fn new(body: B, answering: Answering) -> Self {
         Self { body, _answering: answering, taking: ReadProgress::current(), rest: Bytes::new() }
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Answer<B> {
+impl<B: Body<Data = Bytes> + Unpin> Body for TrackedBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 

@@ -38,7 +38,7 @@ use tokio::{
 use weir_client::agent::Eviction;
 
 use super::{
-    activity::{Activity, Answer, Answering},
+    activity::{Activity, Answering, TrackedBody},
     failure::{AppDown, Unprocessed},
     http1_path::{End, HandOver, Http1Path},
     idle::{Next, next},
@@ -361,7 +361,7 @@ fn tracked<S, F>(
     protocol: Protocol,
     used: bool,
     last_upgrade: &LastUpgrade,
-) -> impl Service<Request<Incoming>, Response = Response<Answer<Body>>, Error = h2::Error, Future: 'static> + use<S, F>
+) -> impl Service<Request<Incoming>, Response = Response<TrackedBody<Body>>, Error = h2::Error, Future: 'static> + use<S, F>
 where
     S: Fn(Request<Body>) -> F + Clone + 'static,
     F: Future<Output = Result<Response<Body>, Infallible>> + 'static,
@@ -411,7 +411,7 @@ where
             } else if last {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok(response.map(|body| Answer::new(body, answering)))
+            Ok(response.map(|body| TrackedBody::new(body, answering)))
         })
     })
 }

@@ -18,7 +18,7 @@ use super::{
     client_connection::{ClientConnection, Gone},
     field::FieldSpace,
     framing::Framing,
-    response::{self, Answer},
+    response::{self, ParsedHead},
     upstream::Upstream,
     write::{self, Ending},
 };
@@ -267,11 +267,11 @@ async fn receive_head(
             }
             let mut space = FieldSpace::new();
             let head = match response::read(bytes, &mut space, context.to_head)? {
-                Answer::Part => {
+                ParsedHead::Part => {
                     looked_at = length;
                     break;
                 }
-                Answer::Interim(head) => {
+                ParsedHead::Interim(head) => {
                     let length = head.length;
                     write::interim(&head, context.costs(), &mut out.bytes);
                     app.consume(length);
@@ -280,11 +280,11 @@ async fn receive_head(
                     Box::pin(send_interim(connection, limit, out)).await?;
                     continue;
                 }
-                Answer::Switched => {
+                ParsedHead::Switched => {
                     note_time(connection, sent);
                     return Err(Failure::UnaskedUpgrade.into());
                 }
-                Answer::Final(head) => head,
+                ParsedHead::Final(head) => head,
             };
             note_time(connection, sent);
             // No body shows which length is right.

@@ -34,7 +34,7 @@ pub(super) struct Response<'h, 'b> {
 
 /// The result of parsing the first bytes of a response.
 #[derive(Debug)]
-pub(super) enum Answer<'h, 'b> {
+pub(super) enum ParsedHead<'h, 'b> {
     Part,
     /// An interim response, which has no body.
     Interim(Response<'h, 'b>),
@@ -48,12 +48,12 @@ pub(super) fn read<'h, 'b>(
     bytes: &'b [u8],
     space: &'h mut FieldSpace<'b>,
     to_head: bool,
-) -> Result<Answer<'h, 'b>, InvalidResponse> {
+) -> Result<ParsedHead<'h, 'b>, InvalidResponse> {
     let FieldSpace { fields, kinds } = space;
     let mut head = httparse::Response::new(&mut []);
     let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut head, bytes, fields)?;
     let Status::Complete(length) = parsed else {
-        return if bytes.len() < MAX_ANSWER_BYTES { Ok(Answer::Part) } else { Err(InvalidResponse::TooLarge) };
+        return if bytes.len() < MAX_ANSWER_BYTES { Ok(ParsedHead::Part) } else { Err(InvalidResponse::TooLarge) };
     };
     let (Some(status @ 100..), Some(minor)) = (head.code, head.version) else { return Err(InvalidResponse::Status) };
     let fields = &*head.headers;
@@ -63,7 +63,7 @@ pub(super) fn read<'h, 'b>(
     let of = |kind| fields.iter().zip(kinds).filter(move |(_, one)| **one == kind).map(|(field, _)| field.value);
     let coding = plain_coding(of(Field::TransferEncoding));
     let framing = match status {
-        101 => return Ok(Answer::Switched),
+        101 => return Ok(ParsedHead::Switched),
         ..200 => Framing::Length(0),
         _ if coding == Some(false) => return Err(InvalidResponse::Coding),
         204 | 304 => Framing::Length(0),
@@ -95,7 +95,7 @@ pub(super) fn read<'h, 'b>(
     let kept = keep_alive && !close;
     let reason = head.reason.unwrap_or_default();
     let response = Response { status, reason, fields, kinds, framing, kept, names_fields, length };
-    Ok(if status < 200 { Answer::Interim(response) } else { Answer::Final(response) })
+    Ok(if status < 200 { ParsedHead::Interim(response) } else { ParsedHead::Final(response) })
 }
 
 impl Response<'_, '_> {
@@ -163,10 +163,10 @@ mod tests {
     /// Describes how a body is read, and whether the connection stays open.
     fn summary(head: &str, to_head: bool) -> String {
         match read(head.as_bytes(), &mut FieldSpace::new(), to_head) {
-            Ok(Answer::Part) => "part".into(),
-            Ok(Answer::Interim(response)) => format!("interim {}", response.length),
-            Ok(Answer::Switched) => "switched".into(),
-            Ok(Answer::Final(response)) => {
+            Ok(ParsedHead::Part) => "part".into(),
+            Ok(ParsedHead::Interim(response)) => format!("interim {}", response.length),
+            Ok(ParsedHead::Switched) => "switched".into(),
+            Ok(ParsedHead::Final(response)) => {
                 assert_eq!(response.length, head.len());
                 let framing = match response.framing {
                     Framing::Length(length) => length.to_string(),

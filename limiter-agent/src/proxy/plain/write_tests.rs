@@ -9,7 +9,7 @@ use crate::proxy::{
     plain::{
         field::{FieldSpace, RequestFields},
         request::{Limits, Look},
-        response::{self, Answer},
+        response::{self, ParsedHead},
     },
 };
 
@@ -76,7 +76,7 @@ fn the_body_follows_its_head() {
 fn passed(lines: &str, to_head: bool, closes: bool) -> (String, HeaderMap) {
     let bytes = format!("HTTP/1.1 {lines}\r\n");
     let mut space = FieldSpace::new();
-    let Ok(Answer::Final(head)) = response::read(bytes.as_bytes(), &mut space, to_head) else { panic!("final") };
+    let Ok(ParsedHead::Final(head)) = response::read(bytes.as_bytes(), &mut space, to_head) else { panic!("final") };
     let date = Date::new();
     let mut written = Vec::new();
     let ending = Ending { closes, date: &date, now: Time::from_nanos(1) };
@@ -131,7 +131,7 @@ fn the_client_gets_the_same_response_as_on_hypers_path() {
 fn the_apps_date_stays_and_there_is_only_one() {
     let bytes = b"HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\ncontent-length: 0\r\n\r\n";
     let mut space = FieldSpace::new();
-    let Ok(Answer::Final(head)) = response::read(bytes, &mut space, false) else { panic!("final") };
+    let Ok(ParsedHead::Final(head)) = response::read(bytes, &mut space, false) else { panic!("final") };
     let (mut written, date) = (Vec::new(), Date::new());
     let ending = Ending { closes: false, date: &date, now: Time::from_nanos(1) };
     to_client(&head, false, (&Fields::default(), &[]), ending, &mut written);
