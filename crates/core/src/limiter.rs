@@ -15,7 +15,7 @@ use crate::{
     Quota, Standing, Ticket, Time,
     forecast::{Forecast, Longest},
     meter::{Meter, Stop, Taken, When},
-    queue::NoPlace,
+    queue::NotQueued,
     sync::lock,
     word::Sealed,
 };
@@ -197,8 +197,8 @@ impl Limiter {
         let queue = self.cell.queue();
         match queue.join(now, cost, latest, || self.forecast(now)) {
             Ok(number) => Ok(Ticket::of(queue, number)),
-            Err(NoPlace::Refused(Longest { standing, .. })) => Err(Refused { standing, cost }),
-            Err(NoPlace::Closed) => unreachable!("only the queue of a key is closed"),
+            Err(NotQueued::Refused(Longest { standing, .. })) => Err(Refused { standing, cost }),
+            Err(NotQueued::Closed) => unreachable!("only the queue of a key is closed"),
         }
     }
 

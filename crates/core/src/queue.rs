@@ -91,7 +91,7 @@ pub enum Position {
 
 /// The reason why a request cannot wait.
 #[derive(Debug)]
-pub(crate) enum NoPlace {
+pub(crate) enum NotQueued {
     Refused(Longest),
     /// The queue no longer belongs to the key.
     Closed,
@@ -112,11 +112,11 @@ impl Queue {
         cost: u64,
         latest: Option<Time>,
         forecast: impl FnOnce() -> Forecast,
-    ) -> Result<u64, NoPlace> {
+    ) -> Result<u64, NotQueued> {
         let mut called = Vec::new();
         let mut order = lock(&self.order);
         if order.closed {
-            return Err(NoPlace::Closed);
+            return Err(NotQueued::Closed);
         }
         order.first(now, &mut called);
         let tail = order.forecast(now, forecast);
@@ -134,7 +134,7 @@ impl Queue {
                 self.waiting.store(order.entries.len(), Ordering::Relaxed);
                 Ok(number)
             }
-            None => Err(NoPlace::Refused(tail.longest(now, cost))),
+            None => Err(NotQueued::Refused(tail.longest(now, cost))),
         };
         drop(order);
         called.into_iter().for_each(Waker::wake);
@@ -295,8 +295,8 @@ impl Queues {
                     self.waiting.fetch_add(1, Ordering::Relaxed);
                     return Ok(Ticket { queue, number, kept: Some((Arc::clone(self), fingerprint)) });
                 }
-                Err(NoPlace::Closed) => self.forget(fingerprint, &queue),
-                Err(NoPlace::Refused(longest)) => {
+                Err(NotQueued::Closed) => self.forget(fingerprint, &queue),
+                Err(NotQueued::Refused(longest)) => {
                     if queue.close_if_empty() {
                         self.forget(fingerprint, &queue);
                     }

@@ -13,7 +13,7 @@ use crate::{
     answer::{Charged, RuleAdmitted, RuleCharge, RuleChargedAhead, Tightest},
     keyed::{Request, Table},
     meter::When,
-    queue::NoPlace,
+    queue::NotQueued,
     refused::RuleRefused,
 };
 
@@ -248,8 +248,8 @@ impl RuleLimiter {
                 let queue = unkeyed.queue();
                 match queue.join(now, cost, latest, || unkeyed.in_force().forecast(now)) {
                     Ok(number) => Ok(Ticket::of(queue, number)),
-                    Err(NoPlace::Refused(longest)) => Err(RuleRefused::queued(longest, cost, None)),
-                    Err(NoPlace::Closed) => unreachable!("only the queue of a key is closed"),
+                    Err(NotQueued::Refused(longest)) => Err(RuleRefused::queued(longest, cost, None)),
+                    Err(NotQueued::Closed) => unreachable!("only the queue of a key is closed"),
                 }
             }
         }

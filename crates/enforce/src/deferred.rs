@@ -34,7 +34,7 @@ pub struct DeferredCost {
 
 /// The reason why a reservation is not possible.
 #[derive(Debug)]
-pub(super) enum NoPlace {
+pub(super) enum NotReserved {
     /// The cost is larger than this maximum of one reservation.
     TooMany(u64),
     /// The limit is reserved as far ahead as possible. A reservation can succeed after this time.
@@ -123,13 +123,13 @@ impl DeferredCost {
     }
 
     /// Reserves capacity for this cost.
-    pub(super) fn reserve(&self, cost: u64, clock: MonotonicClock) -> Result<RuleChargedAhead, NoPlace> {
-        let Some(limits) = &self.rule.limits else { return Err(NoPlace::After(FAR)) };
+    pub(super) fn reserve(&self, cost: u64, clock: MonotonicClock) -> Result<RuleChargedAhead, NotReserved> {
+        let Some(limits) = &self.rule.limits else { return Err(NotReserved::After(FAR)) };
         let latest: Time = clock.now().saturating_add(FAR);
         limits.limiter.charge_ahead(|| clock.now(), &self.key, cost, latest).map_err(|refused| {
             match refused.retry_after() {
-                None => NoPlace::TooMany(refused.standing.quota().most()),
-                Some(wait) => NoPlace::After(wait),
+                None => NotReserved::TooMany(refused.standing.quota().most()),
+                Some(wait) => NotReserved::After(wait),
             }
         })
     }

@@ -24,7 +24,7 @@ use weir_core::{Quota, RuleCharge, Time};
 use weir_tower::{AtHead, MonotonicClock, Waiting};
 
 use crate::{
-    deferred::{DeferredCost, NoPlace},
+    deferred::{DeferredCost, NotReserved},
     follow_up::HeldPermit,
 };
 
@@ -233,8 +233,10 @@ impl<B> Counted<B> {
                     Err(none) => {
                         self.refund(charges);
                         match none {
-                            NoPlace::TooMany(most) => piece = usize::try_from(most).unwrap_or(usize::MAX).min(piece),
-                            NoPlace::After(wait) => return Err(wait),
+                            NotReserved::TooMany(most) => {
+                                piece = usize::try_from(most).unwrap_or(usize::MAX).min(piece)
+                            }
+                            NotReserved::After(wait) => return Err(wait),
                         }
                         continue 'smaller;
                     }
