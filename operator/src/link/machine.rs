@@ -20,7 +20,7 @@ use super::{
     open::{Confirmation, Open, Received},
     rivals::Rivals,
     status_interval::is_as_often,
-    steps::{Permit, Push},
+    steps::{LanePermit, Push},
 };
 use crate::plan::Content;
 
@@ -45,7 +45,7 @@ pub(super) struct LinkMachine {
     timing: Timing,
     wanted: Arc<Content>,
     connection: Connection,
-    permit: Permit,
+    permit: LanePermit,
     push: Push,
     /// The time of the next dial, while there is no connection.
     dial_at: Instant,
@@ -83,7 +83,7 @@ impl LinkMachine {
             timing,
             wanted,
             connection: Connection::None,
-            permit: Permit::None,
+            permit: LanePermit::None,
             push: Push::At(now),
             dial_at: now,
             dialed_at: now,
@@ -103,9 +103,9 @@ impl LinkMachine {
     /// Returns the time at which to report [`LinkEvent::Due`], unless another event comes first.
     pub(super) fn due(&self) -> Option<Instant> {
         let link = match (&self.connection, &self.push) {
-            (Connection::None, _) => (self.permit == Permit::None).then_some(self.dial_at),
+            (Connection::None, _) => (self.permit == LanePermit::None).then_some(self.dial_at),
             (Connection::Dialing, _) => None,
-            (Connection::Open(open), Push::At(at)) if self.permit == Permit::None => Some(open.deadline.min(*at)),
+            (Connection::Open(open), Push::At(at)) if self.permit == LanePermit::None => Some(open.deadline.min(*at)),
             (Connection::Open(open), Push::Sent { at, .. }) => Some(open.deadline.min(*at + self.timing.timeout)),
             (Connection::Open(open), _) => Some(open.deadline),
         };
@@ -118,7 +118,7 @@ impl LinkMachine {
         match event {
             LinkEvent::Wanted(content) => self.want(content, at),
             LinkEvent::Due => self.check_deadlines(at, &mut actions),
-            LinkEvent::PermitGranted => self.permit = Permit::Held,
+            LinkEvent::PermitGranted => self.permit = LanePermit::Held,
             LinkEvent::Connected { not_after, greeting } => {
                 let every = at.every;
                 self.connection = Connection::Open(Open::new(not_after, every, at.now, self.timing.timeout));
@@ -405,22 +405,22 @@ impl LinkMachine {
             (Connection::Dialing | Connection::Open(_), _) => false,
         };
         match (is_due, self.permit) {
-            (true, Permit::None) => {
-                self.permit = Permit::Waiting;
+            (true, LanePermit::None) => {
+                self.permit = LanePermit::Waiting;
                 actions.push(LinkAction::AcquirePermit { is_silent: self.misses > 0 });
             }
-            (true, Permit::Held) if matches!(self.connection, Connection::None) => {
+            (true, LanePermit::Held) if matches!(self.connection, Connection::None) => {
                 self.connection = Connection::Dialing;
                 self.dialed_at = at.now;
                 self.away_until = None;
                 actions.push(LinkAction::Dial);
             }
-            (true, Permit::Held) => self.push(at, actions),
-            (false, _) | (true, Permit::Waiting) => {}
+            (true, LanePermit::Held) => self.push(at, actions),
+            (false, _) | (true, LanePermit::Waiting) => {}
         }
         let is_at_work = matches!(self.connection, Connection::Dialing) || matches!(self.push, Push::Sent { .. });
-        if self.permit == Permit::Held && !is_at_work {
-            self.permit = Permit::None;
+        if self.permit == LanePermit::Held && !is_at_work {
+            self.permit = LanePermit::None;
             actions.push(LinkAction::ReleasePermit);
         }
     }

@@ -82,7 +82,7 @@ struct World {
     token: u64,
     paused_until: f64,
     lapsed_until: f64,
-    permit: Permit,
+    permit: LanePermit,
     /// The machine's connection, open or being opened.
     connection: Option<u64>,
     is_open: bool,
@@ -119,7 +119,7 @@ impl World {
             token: 0,
             paused_until: 0.0,
             lapsed_until: 0.0,
-            permit: Permit::None,
+            permit: LanePermit::None,
             connection: None,
             is_open: false,
             connections: 0,
@@ -320,7 +320,7 @@ impl World {
         let event = match input {
             Input::Due { token } if token == self.token => LinkEvent::Due,
             Input::PermitGranted => {
-                self.permit = Permit::Held;
+                self.permit = LanePermit::Held;
                 LinkEvent::PermitGranted
             }
             Input::Answered { connection, answer } if is_current(connection) && !self.is_open => match answer {
@@ -363,18 +363,18 @@ impl World {
     fn act(&mut self, action: LinkAction) {
         match action {
             LinkAction::AcquirePermit { .. } => {
-                assert_eq!(self.permit, Permit::None);
-                self.permit = Permit::Waiting;
+                assert_eq!(self.permit, LanePermit::None);
+                self.permit = LanePermit::Waiting;
                 let wait = self.rng.random_range(0.0..0.05);
                 self.plan(self.now + wait, Happening::Machine(Input::PermitGranted));
             }
             LinkAction::ReleasePermit => {
-                assert_eq!(self.permit, Permit::Held);
-                self.permit = Permit::None;
+                assert_eq!(self.permit, LanePermit::Held);
+                self.permit = LanePermit::None;
             }
             LinkAction::Dial => {
                 assert!(
-                    self.connection.is_none() && self.permit == Permit::Held,
+                    self.connection.is_none() && self.permit == LanePermit::Held,
                     "the link made a second dial, or a dial without a permit"
                 );
                 self.connections += 1;
@@ -395,7 +395,7 @@ impl World {
             LinkAction::RequestStatus(_) => self.send(Sent::Ask),
             LinkAction::Push { content, sequence } => {
                 assert!(
-                    !self.is_unanswered && self.permit == Permit::Held,
+                    !self.is_unanswered && self.permit == LanePermit::Held,
                     "the link sent a second push, or a push without a permit"
                 );
                 assert!(self.now >= self.lapsed_until, "the link pushed after the term");
@@ -428,7 +428,7 @@ impl World {
 
     /// Schedules the time that the machine returned. The machine must not wait forever.
     fn due(&mut self) {
-        let is_waiting = self.permit == Permit::Waiting || (self.connection.is_some() && !self.is_open);
+        let is_waiting = self.permit == LanePermit::Waiting || (self.connection.is_some() && !self.is_open);
         let due = self.machine.due();
         assert!(due.is_some() || is_waiting, "the machine waits forever");
         self.token += 1;

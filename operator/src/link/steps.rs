@@ -8,7 +8,7 @@ use crate::plan::Content;
 
 /// The permit of a lane, which each dial and each push needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Permit {
+pub(super) enum LanePermit {
     None,
     Waiting,
     Held,
