@@ -38,7 +38,7 @@ impl Demand<'_, '_> {
     }
 
     fn for_limiter(&self) -> weir_core::Demand<'_> {
-        weir_core::Demand { rule: &self.limits.limiter, key: self.key, cost: self.cost, latest: self.latest }
+        weir_core::Demand { rule: self.limits.pod_limiter(), key: self.key, cost: self.cost, latest: self.latest }
     }
 }
 
@@ -61,13 +61,13 @@ pub(super) fn opens_after(demands: &[Demand<'_, '_>], now: Time) -> Option<Durat
     for (index, demand) in demands.iter().enumerate() {
         let charges = demands[..=index].iter().filter(|it| Arc::ptr_eq(it.rule, demand.rule) && it.key == demand.key);
         let cost = charges.fold(0, |cost: u64, charge| cost.saturating_add(charge.cost));
-        if demand.limits.limiter.queue_len(demand.key) > 0
-            && let Ok(opens) = demand.limits.limiter.opens(now, demand.key, cost)
+        if demand.limits.pod_limiter().queue_len(demand.key) > 0
+            && let Ok(opens) = demand.limits.pod_limiter().opens(now, demand.key, cost)
         {
             at = at.max(opens);
         }
         for _ in 0..MAX_LIMITS {
-            match demand.limits.limiter.peek(at, demand.key, cost).map_err(|refused| refused.retry_after()) {
+            match demand.limits.pod_limiter().peek(at, demand.key, cost).map_err(|refused| refused.retry_after()) {
                 Err(Some(wait)) => at = at.saturating_add(wait),
                 Err(None) => return None,
                 Ok(_) => break,

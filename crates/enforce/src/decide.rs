@@ -155,7 +155,7 @@ impl RequestContext<'_> {
             at.set(self.now());
             at.get()
         };
-        match limits.limiter.charge(now, keys, cost) {
+        match limits.pod_limiter().charge(now, keys, cost) {
             Ok(admitted) => {
                 rule.statistics.count_allowed();
                 let fields = fields_of_one(limits, &admitted.tightest);

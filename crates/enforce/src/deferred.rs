@@ -103,30 +103,30 @@ impl DeferredCost {
             return;
         }
         if let Some(limits) = &self.rule.limits {
-            limits.limiter.charge_incurred(|| clock.now(), &self.key, cost);
+            limits.pod_limiter().charge_incurred(|| clock.now(), &self.key, cost);
         }
     }
 
     /// Whether the limit has room after everything that it was charged, also ahead.
     pub(super) fn has_room(&self, now: Time) -> bool {
-        self.rule.limits.as_ref().is_none_or(|limits| limits.limiter.peek(now, &self.key, 1).is_ok())
+        self.rule.limits.as_ref().is_none_or(|limits| limits.pod_limiter().peek(now, &self.key, 1).is_ok())
     }
 
     /// Returns the number of bodies that wait for this key of the rule.
     pub(super) fn queue_len(&self) -> usize {
-        self.rule.limits.as_ref().map_or(0, |limits| limits.limiter.queue_len(&self.key))
+        self.rule.limits.as_ref().map_or(0, |limits| limits.pod_limiter().queue_len(&self.key))
     }
 
     /// Takes the last position in the queue, without a latest time.
     pub(super) fn enqueue(&self, now: Time) -> Option<Ticket> {
-        self.rule.limits.as_ref()?.limiter.enqueue(now, &self.key, 1, None).ok()
+        self.rule.limits.as_ref()?.pod_limiter().enqueue(now, &self.key, 1, None).ok()
     }
 
     /// Reserves capacity for this cost.
     pub(super) fn reserve(&self, cost: u64, clock: MonotonicClock) -> Result<RuleChargedAhead, NotReserved> {
         let Some(limits) = &self.rule.limits else { return Err(NotReserved::After(FAR)) };
         let latest: Time = clock.now().saturating_add(FAR);
-        limits.limiter.charge_ahead(|| clock.now(), &self.key, cost, latest).map_err(|refused| {
+        limits.pod_limiter().charge_ahead(|| clock.now(), &self.key, cost, latest).map_err(|refused| {
             match refused.retry_after() {
                 None => NotReserved::TooMany(refused.standing.quota().most()),
                 Some(wait) => NotReserved::After(wait),

@@ -206,12 +206,12 @@ impl RequestContext<'_> {
             explain_ban(&demand, now, &mut explained);
             return explained;
         }
-        let standing = limits.limiter.peek(now, demand.key, demand.cost);
+        let standing = limits.pod_limiter().peek(now, demand.key, demand.cost);
         explained.key = limits.key.show(&self.request, &self.tokens);
         explained.cost = demand.cost;
         let patience = limits.max_wait.map(|wait| policy.bounded(wait));
         // A request that may wait would wait behind all requests in the queue.
-        let turn = patience.map(|patience| (limits.limiter.opens(now, demand.key, demand.cost), patience));
+        let turn = patience.map(|patience| (limits.pod_limiter().opens(now, demand.key, demand.cost), patience));
         explained.decision = match (&turn, &standing) {
             (Some((Ok(at), _)), Ok(_)) if *at <= now => Decision::Allow,
             (Some((Ok(at), patience)), _) if at.duration_since(now) <= *patience => Decision::Wait,

@@ -84,7 +84,7 @@ impl HeaderRule {
     }
 
     fn state_in_pod(limits: &Limits, key: &[u8], cost: u64, now: Time) -> QuotaState {
-        match limits.limiter.peek(now, key, cost) {
+        match limits.pod_limiter().peek(now, key, cost) {
             Ok(tightest) => quota_state(&tightest, tightest.standing.remaining()),
             Err(refused) => refused_state(&refused, refused.retry_after()),
         }

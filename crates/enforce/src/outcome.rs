@@ -37,10 +37,10 @@ pub(super) fn refusal<'r>(
 pub(super) fn final_refusal<'r>(demands: &[Demand<'r, '_>], at: Time) -> Option<Refusal<'r>> {
     demands.iter().find_map(|demand| {
         // Requests that wait go first, so they leave nothing.
-        let is_free = demand.limits.limiter.queue_len(demand.key) == 0;
+        let is_free = demand.limits.pod_limiter().queue_len(demand.key) == 0;
         let (mut opens, mut remaining) = (at, if is_free { u64::MAX } else { 0 });
         for _ in 0..MAX_LIMITS {
-            let refused = demand.limits.limiter.peek(opens, demand.key, demand.cost).err()?;
+            let refused = demand.limits.pod_limiter().peek(opens, demand.key, demand.cost).err()?;
             remaining = remaining.min(refused.standing.remaining());
             match refused.retry_after() {
                 // The limits behind this one answer at a time when this one admits the request.

@@ -71,7 +71,8 @@ pub struct Rule {
 /// The limits of a rule, and how a request is charged to them.
 #[derive(Debug)]
 pub(super) struct Limits {
-    pub(super) limiter: RuleLimiter,
+    /// Unused if a store counts the rule.
+    limiter: RuleLimiter,
     pub(super) key: KeySpec,
     pub(super) cost: Cost,
     /// The maximum wait of a request for its turn. `None` if requests do not wait.
@@ -83,7 +84,7 @@ pub(super) struct Limits {
     pub(super) full_names: Vec<Arc<str>>,
     /// The limits' quotas without overrides, for the metrics.
     quotas: Vec<Quota>,
-    /// The part of a rule that a store counts. If it is set, `limiter` is unused.
+    /// The part of a rule that a store counts.
     pub(super) shared: Option<SharedPart>,
     /// `None` for a rule without a ban.
     pub(super) ban: Option<Ban>,
@@ -101,6 +102,12 @@ pub(super) struct SharedPart {
 pub type Stores = HashMap<String, Arc<StoreClient>>;
 
 impl Limits {
+    /// The limiter of a rule of scope Pod.
+    pub(super) fn pod_limiter(&self) -> &RuleLimiter {
+        debug_assert!(self.shared.is_none(), "a store counts the rule");
+        &self.limiter
+    }
+
     /// Whether a request beyond the limits may wait.
     pub(super) fn is_patient(&self) -> bool {
         self.max_wait.is_some()
@@ -320,7 +327,7 @@ impl Rule {
 
     /// Returns how near keys are to their limits. Reads a bounded number of keys, so that a scrape is short.
     pub fn survey(&self, now: Time) -> Option<KeySurvey> {
-        self.limits.as_ref().filter(|limits| limits.shared.is_none())?.limiter.survey(now, SURVEYED)
+        self.limits.as_ref().filter(|limits| limits.shared.is_none())?.pod_limiter().survey(now, SURVEYED)
     }
 }
 

@@ -83,7 +83,7 @@ pub(super) fn banned<'r>(
     let demand = Demand::new(rule, limits, key, cost);
     let (limit, override_index, retry_after) = match &limits.shared {
         Some(shared) => (0, shared.terms.override_of(key), refused_for(&split(&[demand], at).0)),
-        None => match limits.limiter.peek(at, key, cost) {
+        None => match limits.pod_limiter().peek(at, key, cost) {
             Ok(Tightest { limit, override_index, .. }) => (limit, override_index, Some(Duration::ZERO)),
             Err(refused) => {
                 let opens = if limits.is_single() { refused.retry_after() } else { opens_after(&[demand], at) };

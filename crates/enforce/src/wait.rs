@@ -110,7 +110,8 @@ struct HeadRefusal {
 pub(super) fn enter(demands: &[Demand<'_, '_>], clock: MonotonicClock) -> Result<Entry, RuleRefusedAt> {
     let is_patient = |demand: &Demand<'_, '_>| demand.latest.is_some();
     let at_once: Vec<_> = demands.iter().map(|demand| Demand { latest: None, ..*demand }).collect();
-    if !demands.iter().any(is_patient) || demands.iter().all(|demand| demand.limits.limiter.queue_len(demand.key) == 0)
+    if !demands.iter().any(is_patient)
+        || demands.iter().all(|demand| demand.limits.pod_limiter().queue_len(demand.key) == 0)
     {
         match charge_rules(&at_once, || clock.now()) {
             Ok(charged) => return Ok(Entry::Goes(charged)),
@@ -122,7 +123,7 @@ pub(super) fn enter(demands: &[Demand<'_, '_>], clock: MonotonicClock) -> Result
     let (mut owned, mut patient, mut held) = (Vec::with_capacity(demands.len()), Vec::new(), Vec::new());
     for (index, demand) in demands.iter().enumerate() {
         let refused_at = |refused: RuleRefused| RuleRefusedAt { index, refused };
-        let limiter = &demand.limits.limiter;
+        let limiter = demand.limits.pod_limiter();
         let waits = limiter.opens(now, demand.key, demand.cost).is_ok_and(|at| at > now);
         let ticket = limiter.enqueue(now, demand.key, demand.cost, demand.latest.or(Some(now))).map_err(refused_at)?;
         if is_patient(demand) {
@@ -219,7 +220,7 @@ impl Turn {
         let clock = self.demands.clock;
         for (demand, RuleCharged { charge, .. }) in self.demands.demands().iter().zip(std::mem::take(&mut self.charged))
         {
-            demand.limits.limiter.refund(demand.key, charge, || clock.now());
+            demand.limits.pod_limiter().refund(demand.key, charge, || clock.now());
         }
     }
 }
@@ -305,7 +306,7 @@ impl AtHead for OwnedDemands {
         charge_rules(&demands, || self.clock.now()).map_err(|at| {
             let halt = |at: RuleRefusedAt| HeadRefusal { is_patient: self.all[at.index].latest.is_some(), at };
             let refuses = |(index, one): (usize, &Demand<'_, '_>)| {
-                let refused = one.limits.limiter.peek(now, one.key, one.cost).err()?;
+                let refused = one.limits.pod_limiter().peek(now, one.key, one.cost).err()?;
                 Some(halt(RuleRefusedAt { index, refused }))
             };
             let longest = demands.iter().enumerate().filter_map(refuses).max_by_key(|halt| {
@@ -319,7 +320,7 @@ impl AtHead for OwnedDemands {
     fn late(&self, now: Time) -> HeadRefusal {
         let late = self.patient().find_map(|(index, held)| {
             let limits = held.rule.limits.as_ref()?;
-            let refused = limits.limiter.enqueue(now, &held.key, held.cost, Some(Time::default())).err()?;
+            let refused = limits.pod_limiter().enqueue(now, &held.key, held.cost, Some(Time::default())).err()?;
             Some(HeadRefusal { at: RuleRefusedAt { index, refused }, is_patient: true })
         });
         late.expect("a request that waits has a patient rule, and no turn comes before now")

@@ -40,7 +40,7 @@ impl RequestContext<'_> {
             };
             if !self.charge_body(demands, rest_of(body)) {
                 for (demand, one) in demands.iter().zip(charged) {
-                    demand.limits.limiter.refund(demand.key, one.charge, || self.now());
+                    demand.limits.pod_limiter().refund(demand.key, one.charge, || self.now());
                 }
                 return None;
             }
@@ -63,7 +63,7 @@ impl RequestContext<'_> {
         }
         let counting = demands.iter().filter(|demand| demand.limits.cost == Cost::RequestBytes);
         let demands: Vec<_> = counting.map(|demand| Demand { cost: rest, latest: None, ..*demand }).collect();
-        demands.iter().all(|demand| demand.limits.limiter.queue_len(demand.key) == 0)
+        demands.iter().all(|demand| demand.limits.pod_limiter().queue_len(demand.key) == 0)
             && charge_rules(&demands, || self.now()).is_ok()
     }
 

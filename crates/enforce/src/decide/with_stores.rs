@@ -48,7 +48,7 @@ impl RequestContext<'_> {
         }
         // If a rule of scope Pod refuses now, no question to the store is needed.
         for (index, demand) in others.iter().enumerate().filter(|(_, demand)| demand.latest.is_none()) {
-            if let Err(refused) = demand.limits.limiter.peek(now, demand.key, demand.cost) {
+            if let Err(refused) = demand.limits.pod_limiter().peek(now, demand.key, demand.cost) {
                 let refusal = refusal(&others, RuleRefusedAt { index, refused }, now);
                 return Verdict::Refuse(refusal.not_before(refused_for(&shared)));
             }

@@ -44,7 +44,7 @@ impl Matched {
         let Some(demand) = self.demand().filter(|_| self.hits > 0) else { return };
         match Self::shared(demand, clock.now()) {
             Some(shared) => shared.credit(self.hits),
-            None => demand.limits.limiter.credit(demand.key, self.hits, || clock.now()),
+            None => demand.limits.pod_limiter().credit(demand.key, self.hits, || clock.now()),
         }
     }
 
@@ -65,7 +65,7 @@ impl Matched {
             let refused = weir_store::Refused::new(known.refused_for, known.left);
             return known.is_refused().then(|| shared.refusal_by(rule, refused, now));
         }
-        let refused = limits.limiter.peek(now, key, cost).err()?;
+        let refused = limits.pod_limiter().peek(now, key, cost).err()?;
         Some(refusal(&[demand], weir_core::RuleRefusedAt { index: 0, refused }, now))
     }
 
@@ -94,7 +94,7 @@ impl Matched {
             return Some((known.is_refused(), limit_state(limits, index, quota, remaining, reset_after)));
         }
         let (is_refused, index, standing, reset_after) =
-            match limits.limiter.peek(now, key, cost.saturating_add(earlier)) {
+            match limits.pod_limiter().peek(now, key, cost.saturating_add(earlier)) {
                 Ok(tightest) => (false, tightest.limit, tightest.standing, tightest.standing.reset_after()),
                 Err(refused) => {
                     // A request for more than the limit ever admits has no time at which it would be admitted.

@@ -250,7 +250,7 @@ impl<B> Counted<B> {
         for (index, charge) in charges {
             let deferred = &self.costs[index];
             if let Some(limits) = &deferred.rule.limits {
-                limits.limiter.refund(&deferred.key, charge, || self.clock.now());
+                limits.pod_limiter().refund(&deferred.key, charge, || self.clock.now());
             }
         }
     }

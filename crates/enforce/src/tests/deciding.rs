@@ -61,7 +61,7 @@ async fn rules_of_different_costs_are_charged_together_or_not_at_all() {
     }
     let rules = limits.rules.load();
     let dear = rules.policies()[0].rules[0].limits.as_ref().expect("limits");
-    assert_eq!(dear.limiter.peek(limits.clock.now(), &[], 1).expect("some left").standing.remaining(), 50);
+    assert_eq!(dear.pod_limiter().peek(limits.clock.now(), &[], 1).expect("some left").standing.remaining(), 50);
 }
 
 #[tokio::test(start_paused = true)]

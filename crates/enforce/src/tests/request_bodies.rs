@@ -102,7 +102,7 @@ impl Limits {
     fn peek(&self) -> Result<weir_core::Tightest, weir_core::RuleRefused> {
         let rules = self.rules.load();
         let limits = rules.policies()[0].rules[0].limits.as_ref().expect("limits");
-        limits.limiter.peek(self.clock.now(), &[], 1)
+        limits.pod_limiter().peek(self.clock.now(), &[], 1)
     }
 
     /// Decides as the agent's short path does, on a request whose body has this length.
@@ -282,7 +282,7 @@ async fn several_rules_count_a_body_together() {
     let left = |index: usize| {
         let rules = limits.rules.load();
         let of_rule = rules.policies()[0].rules[index].limits.as_ref().expect("limits");
-        of_rule.limiter.peek(limits.clock.now(), &[], 1).map_or(0, |tightest| tightest.standing.remaining())
+        of_rule.pod_limiter().peek(limits.clock.now(), &[], 1).map_or(0, |tightest| tightest.standing.remaining())
     };
     assert_eq!([left(0), left(1), left(2), left(3)], [PLENTY - 2000, 500, 3, PLENTY - 2000]);
     assert_eq!([0, 1, 2, 3].map(|rule| limits.counts(0, rule)), [[2, 0, 0, 0]; 4]);
