@@ -119,16 +119,16 @@ impl Server {
                     return http(stream, local, Some(requests)).await;
                 }
                 match timeout(FIRST_BYTE_TIMEOUT, tls.accept(stream)).await {
-                    Ok(Ok(Accepted { stream, stranger })) => {
+                    Ok(Ok(Accepted { stream, refusal_reason })) => {
                         // Requests of a refused client do not protect its connection from eviction.
-                        let asks = stranger.is_none().then_some(requests);
+                        let asks = refusal_reason.is_none().then_some(requests);
                         let protocol = stream.get_ref().1.alpn_protocol();
                         if let Some(channel) = channel.filter(|_| protocol == Some(ALPN)) {
                             // The stream is boxed once, because nested futures would store it several times.
-                            return converse(Box::new(stream), channel, stranger, asks).await;
+                            return converse(Box::new(stream), channel, refusal_reason, asks).await;
                         }
                         let is_http2 = protocol == Some(b"h2");
-                        let router = stranger.map_or(router, control::closed);
+                        let router = refusal_reason.map_or(router, control::closed);
                         if is_http2 { http2(stream, router, asks).await } else { http(stream, router, asks).await }
                     }
                     Ok(Err(error)) => {
@@ -213,16 +213,16 @@ async fn http2(
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     control: Arc<Control>,
-    stranger: Option<String>,
+    refusal_reason: Option<String>,
     requests: Option<Arc<Requests>>,
 ) {
-    let ended = match (stranger, requests) {
+    let ended = match (refusal_reason, requests) {
         (None, Some(requests)) => {
             // An open channel counts as a request, so that connections without a request are evicted first.
             let _open = requests.begin(false);
             channel::serve(stream, control, || requests.begin(true)).await
         }
-        (stranger, _) => channel::refuse(stream, stranger.unwrap_or_default()).await,
+        (refusal_reason, _) => channel::refuse(stream, refusal_reason.unwrap_or_default()).await,
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "the channel ended");

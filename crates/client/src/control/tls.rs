@@ -112,8 +112,8 @@ pub(crate) enum InvalidCredentials {
 /// A successful handshake.
 pub(crate) struct Accepted {
     pub(crate) stream: TlsStream<TcpStream>,
-    /// `None` if every client name is accepted or this client has the right one. Otherwise the reason to refuse it.
-    pub(crate) stranger: Option<String>,
+    /// The reason to refuse this client. `None` if every client name is accepted, or if this client has the right name.
+    pub(crate) refusal_reason: Option<String>,
 }
 
 impl Tls {
@@ -197,8 +197,8 @@ impl Tls {
         let acceptor = TlsAcceptor::from(Arc::clone(&credentials.server));
         let (outcome, accepted) = match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
-                let stranger = self.stranger(&stream);
-                (usize::from(stranger.is_some()), Ok(Accepted { stream, stranger }))
+                let refusal_reason = self.refusal_reason(&stream);
+                (usize::from(refusal_reason.is_some()), Ok(Accepted { stream, refusal_reason }))
             }
             Ok(Err(error)) => {
                 // The client may no longer trust this certificate.
@@ -212,7 +212,7 @@ impl Tls {
     }
 
     /// The reason to refuse a client whose certificate is of the right CA but does not have the right name.
-    fn stranger(&self, stream: &TlsStream<TcpStream>) -> Option<String> {
+    fn refusal_reason(&self, stream: &TlsStream<TcpStream>) -> Option<String> {
         let wanted = self.client_name.as_deref()?;
         let (_, connection) = stream.get_ref();
         let certificate = connection.peer_certificates().and_then(<[_]>::first);
