@@ -62,7 +62,7 @@ pub struct CompiledPolicy {
 pub struct PolicySize {
     /// The bytes of the rules as JSON, with the comma before the next policy.
     pub rules: usize,
-    /// The same for each store.
+    /// The bytes of each store as JSON, with the comma before the next store.
     pub stores: Vec<usize>,
     /// The bytes of the logs in an agent.
     pub logs: u64,

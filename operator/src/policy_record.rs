@@ -94,7 +94,7 @@ impl PolicyRecord {
         self.echo.landed(now, number, stored.status);
     }
 
-    /// Returns the status with which the next record of the policy begins.
+    /// Returns the newest status. The record of the policy in the next term begins with it.
     pub fn into_stored(self) -> StoredStatus {
         StoredStatus { status: self.echo.into_known(), version: self.version }
     }

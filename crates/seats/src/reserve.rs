@@ -107,7 +107,7 @@ impl Reserved {
 
     /// Answers a question. Call [`update`](Self::update) immediately before.
     ///
-    /// While shares use a part of the supply of a bucket, the rest refills it more slowly. So the granted seats follow
+    /// While shares use a part of a bucket's supply, only the rest refills the bucket. So the granted seats follow
     /// each other more slowly, and end earlier.
     pub fn take(&self, value: &Value, encoded: &EncodedTake, now: u64) -> Transition {
         if self.part == 0 || !value.limits.iter().any(Limit::is_bucket) {

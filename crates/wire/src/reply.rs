@@ -12,7 +12,8 @@ pub struct ApplyReply {
     pub in_force: SnapshotInForce,
 }
 
-/// Any other answer: nothing has changed, and the last snapshot stays in force.
+/// The agent did not accept the snapshot (any status except 200). Nothing has changed, and the last snapshot stays in
+/// force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rejection {

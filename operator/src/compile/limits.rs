@@ -10,7 +10,7 @@ const NO_RATE: &str = "requests and per are required: add both, or make the only
 /// The maximum number of requests that a SlidingWindowCounter can count.
 const MOST_COUNTED: u64 = 1 << 30;
 
-/// The concurrent limit of a rule, which has no other limit.
+/// Compiles the concurrent limit of a rule. A rule with a concurrent limit has no other limit.
 pub(super) fn concurrency(rule: &api::Rule, path: &str, faults: &mut Faults) -> Option<wire::Concurrency> {
     let concurrent = |limit: &api::Limit| limit.concurrent.is_some();
     let index = rule.limits.iter().position(concurrent)?;

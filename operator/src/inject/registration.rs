@@ -46,7 +46,7 @@ use crate::{
 const MANAGER: &str = "weir-operator-injection";
 /// The validity of a replica's certificate.
 const LEAF_LIVES: u64 = 7 * DAY;
-/// The interval at which to check for expiring certificates and to retry after failures. The check is local.
+/// The interval at which to check for expiring certificates and to retry after failures. The check needs no request to the apiserver.
 const TICK: Duration = Duration::from_secs(5);
 
 /// Injection with its port bound, before it serves.
@@ -101,11 +101,16 @@ async fn sidecars_have_named_ports(client: &Client) -> bool {
         match client.apiserver_version().await {
             Ok(version) => {
                 let native = is_from_1_32(&version.major, &version.minor);
-                tracing::info!(
-                    version = version.git_version,
-                    native,
-                    "agents are native sidecars, or ordinary containers"
-                );
+                let version = version.git_version;
+                if native {
+                    tracing::info!(version, native, "injected agents are native sidecars");
+                } else {
+                    tracing::info!(
+                        version,
+                        native,
+                        "injected agents are ordinary containers: the apiserver is older than 1.32"
+                    );
+                }
                 return native;
             }
             Err(error) => {

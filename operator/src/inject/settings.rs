@@ -200,7 +200,7 @@ impl Settings {
         }
     }
 
-    /// Returns a warning for each variable in Weir's domain that agents of this version do not read. The agent can be of
+    /// Returns a warning for each variable whose name begins with `WEIR_` and that agents of this version do not read. The agent can be of
     /// another version, so this is no fault.
     pub(super) fn unknown_variables(&self) -> impl Iterator<Item = String> {
         let names = self.env.iter().filter_map(|variable| variable["name"].as_str());

@@ -64,12 +64,15 @@ pub(super) async fn keep(mut issuer: impl Issuer) -> Infallible {
                 }
             }
             Ok(not_after) => {
-                tracing::error!(not_after, "the certificate has expired by this machine's clock: set the clock");
+                tracing::error!(
+                    not_after,
+                    "the new certificate has already expired by this machine's clock: correct the clock"
+                );
                 sleep(delay(&mut failures)).await;
             }
             Err(error) => {
                 let delay = delay(&mut failures);
-                tracing::warn!(%error, again_in = ?delay, "no certificate for the control port");
+                tracing::warn!(%error, again_in = ?delay, "cannot get a certificate for the control port, trying again");
                 let called = async {
                     sleep(CALLED_DELAY).await;
                     issuer.called(&error).await;

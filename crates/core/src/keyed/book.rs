@@ -40,7 +40,7 @@ pub(super) struct Old<'a> {
     /// The time at which the old terms came into force. If they were the first terms, nothing was counted before.
     pub(super) began: Time,
     pub(super) is_first: bool,
-    /// The admissions before the old terms, if they were kept.
+    /// The admissions before the old terms came into force. `None` if the table kept no histories.
     pub(super) histories: Option<Arc<[History]>>,
     /// The journals that recorded charges under the old terms, and the key's fingerprint.
     pub(super) journals: Option<(&'a Journals, u64)>,
