@@ -2,6 +2,9 @@
 //!
 //! While the client exists, a background task probes a store that is lost or idle. A probe of a lost store opens a new
 //! connection. Requests never probe, so a request never waits for a lost store.
+//!
+//! A *miss* is a question without an answer in time. Several misses in a row are a *loss* of the store, and each loss has
+//! a number. A lost seat is something else: it expired or was dropped unused.
 
 mod condition;
 mod refusal;

@@ -1,4 +1,4 @@
-//! The seats that a program holds for one key.
+//! The *hand* of a key: the unused seats that a program holds for it.
 
 use std::collections::VecDeque;
 
