@@ -13,6 +13,7 @@ mod dashboards;
 mod debian;
 mod demo;
 mod deny;
+mod fmt;
 mod fuzz;
 mod hostile;
 mod manual;
@@ -89,6 +90,8 @@ enum Command {
         /// The link
         file: PathBuf,
     },
+    /// Format the code, and group the imports
+    Fmt(fmt::FmtArgs),
     /// Fuzz a parser or the limiters, until a failure or the end of the time
     Fuzz(fuzz::FuzzArgs),
     /// Send hostile requests to an agent, nginx and HAProxy, and count the requests that each refuses
@@ -112,7 +115,7 @@ enum Command {
     /// Write the components of the operator and the agent as CycloneDX
     Sbom(sbom::SbomArgs),
     /// Check the dependency rules and the style rules; each violation names the file and the fix
-    Tidy(tidy::TidyArgs),
+    Tidy,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -129,6 +132,7 @@ async fn main() -> ExitCode {
             Command::Deny(args) => deny::run(&workspace, &args),
             Command::Envoy { file } => python::ENVOY.link(&file, &children::interrupts()?).await,
             Command::Valkey { file } => python::VALKEY.link(&file, &children::interrupts()?).await,
+            Command::Fmt(args) => fmt::run(&workspace, &args),
             Command::Fuzz(args) => fuzz::run(&workspace, &args),
             Command::Hostile => hostile::run(&workspace, &children::interrupts()?).await,
             Command::Manual(args) => manual::run(&workspace, &args),
@@ -138,7 +142,7 @@ async fn main() -> ExitCode {
             Command::Release(args) => release::run(&workspace, &args),
             Command::Rls(args) => rls::run(&workspace, &args, &children::interrupts()?).await,
             Command::Sbom(args) => sbom::run(&workspace, &args),
-            Command::Tidy(args) => tidy::run(&workspace, &args),
+            Command::Tidy => tidy::run(&workspace),
         }
     };
     match result.await {

@@ -1,12 +1,11 @@
 //! `cargo xtask tidy`: checks the rules of this project that no compiler checks. Each violation names its place and the
 //! fix.
 //!
-//! The checks only read files. Only `--fix-imports` changes files.
+//! The checks only read files.
 
 pub(crate) mod charts;
 mod dependencies;
 mod examples;
-mod imports;
 mod layers;
 mod sources;
 mod type_names;
@@ -37,19 +36,8 @@ impl fmt::Display for Violation {
     }
 }
 
-#[derive(clap::Args)]
-pub(crate) struct TidyArgs {
-    /// Before the checks, rewrite imports that violate the layout, and format the files with them
-    #[arg(long)]
-    fix_imports: bool,
-}
-
-pub(crate) fn run(workspace: &Workspace, args: &TidyArgs) -> anyhow::Result<ExitCode> {
-    if args.fix_imports {
-        imports::fix(workspace)?;
-    }
+pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     let mut violations = dependencies::check(&dependencies::Tree::read(&workspace.metadata)?);
-    violations.extend(imports::check(workspace)?);
     violations.extend(layers::check(workspace)?);
     violations.extend(charts::check(workspace)?);
     violations.extend(type_names::check(workspace)?);

@@ -22,7 +22,7 @@ const EXAMPLES: [&str; 4] = ["axum", "tonic", "live", "managed"];
 /// A part of `cargo xtask test`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Stage {
-    /// The formatting of the code
+    /// The formatting of the code, with the groups of imports
     Fmt,
     /// Generated files agree with their generators
     Generated,
@@ -99,7 +99,7 @@ impl Stage {
     fn steps(self, workspace: &Workspace) -> anyhow::Result<Vec<Step>> {
         let tests = |args: &str| Step::cargo(args).count(Count::CargoTests);
         Ok(match self {
-            Self::Fmt => vec![Step::cargo("fmt --all --check")],
+            Self::Fmt => vec![xtask(&["fmt", "--check"])?],
             Self::Generated => vec![xtask(&["crds", "--check"])?, xtask(&["dashboards", "--check"])?],
             Self::Tidy => vec![xtask(&["tidy"])?],
             Self::Supply => vec![xtask(&["deny"])?, xtask(&["sbom"])?],

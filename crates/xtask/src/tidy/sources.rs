@@ -12,7 +12,7 @@ use crate::workspace::{Workspace, files_below};
 const LONGEST: usize = 400;
 
 /// The folders of a package that contain Rust files.
-pub(super) const FOLDERS: [&str; 5] = ["src", "tests", "benches", "examples", "fuzz"];
+const FOLDERS: [&str; 5] = ["src", "tests", "benches", "examples", "fuzz"];
 
 /// The text that lifts clippy's ban on clocks. It is concatenated, so that this file does not contain it.
 const CLOCK: &str = concat!("expect(clippy::", "disallowed_methods");
