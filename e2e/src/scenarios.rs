@@ -2,7 +2,6 @@
 
 mod autoscaled;
 mod bypassed;
-mod deleted_and_early;
 mod drained;
 mod features;
 mod first_light;
@@ -45,8 +44,6 @@ pub(crate) enum Scenario {
     LivePatch,
     /// Invalid policies are refused by `kubectl apply`, with the field and the fix in the message
     WrongPolicies,
-    /// The limits of a deleted policy are removed; the status of a policy without pods contains the reason
-    DeletedAndEarly,
     /// Agents enforce their limits while the operator is down, and the status is correct after it has started again
     OperatorKilled,
     /// The leader is killed and the apiserver is paused under load: limits stay in force, and the status is correct
@@ -96,7 +93,6 @@ impl Scenario {
             Self::Quotas => quotas::run(space).await,
             Self::LivePatch => live_patch::run(space).await,
             Self::WrongPolicies => wrong_policies::run(space).await,
-            Self::DeletedAndEarly => deleted_and_early::run(space).await,
             Self::OperatorKilled => operator_killed::run(space).await,
             Self::Outages => outages::run(space).await,
             Self::Rotated => rotated::run(space).await,

@@ -141,7 +141,9 @@ async fn a_policy_from_before_its_pods_to_after_its_end() -> Result<()> {
     for agent in &agents {
         agent.until("emptiness", |snapshot| snapshot.policies.is_empty()).await?;
     }
-    Ok(())
+    // A policy that cannot be deleted would also block the deletion of its namespace.
+    let policies: Api<RateLimitPolicy> = stage.api();
+    until("the policy to be gone", async || Ok(policies.get_opt("checkout").await?.is_none())).await
 }
 
 #[tokio::test]
