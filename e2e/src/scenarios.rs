@@ -20,7 +20,6 @@ mod rollouts;
 mod rotated;
 mod scale;
 mod shared;
-mod wrong_policies;
 
 use anyhow::Result;
 use clap::ValueEnum;
@@ -42,8 +41,6 @@ pub(crate) enum Scenario {
     Quotas,
     /// A limit that is changed under load is in force within two seconds and gives no fresh burst
     LivePatch,
-    /// Invalid policies are refused by `kubectl apply`, with the field and the fix in the message
-    WrongPolicies,
     /// Agents enforce their limits while the operator is down, and the status is correct after it has started again
     OperatorKilled,
     /// The leader is killed and the apiserver is paused under load: limits stay in force, and the status is correct
@@ -92,7 +89,6 @@ impl Scenario {
             Self::Bypassed => bypassed::run(space, release).await,
             Self::Quotas => quotas::run(space).await,
             Self::LivePatch => live_patch::run(space).await,
-            Self::WrongPolicies => wrong_policies::run(space).await,
             Self::OperatorKilled => operator_killed::run(space).await,
             Self::Outages => outages::run(space).await,
             Self::Rotated => rotated::run(space).await,

@@ -101,6 +101,11 @@ async fn kubectl_takes_the_generated_definition_and_the_examples() -> Result<()>
     let columns: Vec<&str> = table.lines().next().unwrap_or_default().split_whitespace().collect();
     assert_eq!(columns, ["NAME", "MODE", "RULES", "ENFORCED", "LIMITED", "BYPASS", "AGE"]);
     assert!(table.contains("search-limits") && table.contains("Shadow"), "{table}");
+    // The message of a refusal has the field and the fix, and a refused policy creates no object.
+    let bad = "crates/api/tests/policies/bad/paths-relative.yaml";
+    let refusal = kubectl(&["apply", "-n", NAMESPACE, "-f", bad]).expect_err("a relative path").to_string();
+    assert!(refusal.contains("spec.rules[0].match[0].paths[1]: ") && refusal.contains("begin with '/'"), "{refusal}");
+    kubectl(&["get", "rlp", "-n", NAMESPACE, "paths-relative"]).expect_err("no such object");
     Ok(())
 }
 
