@@ -10,6 +10,8 @@ mod conformity;
 mod network;
 #[path = "chart/rate_limit_service.rs"]
 mod rate_limit_service;
+#[path = "chart/rendered.rs"]
+mod rendered;
 #[path = "chart/strings.rs"]
 mod strings;
 #[path = "chart/values.rs"]

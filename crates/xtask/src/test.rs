@@ -3,7 +3,6 @@
 //! If a stage fails, the other stages still run. The last line counts the tests that the test runners reported. A test
 //! that did not run must never be counted as passed.
 
-mod chart;
 mod cluster;
 mod helm;
 mod prerequisites;

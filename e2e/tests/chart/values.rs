@@ -275,7 +275,7 @@ fn alerts(settings: &[&str]) -> Result<BTreeMap<String, Value>> {
     named_alerts(&rule["spec"])
 }
 
-fn named_alerts(rules: &Value) -> Result<BTreeMap<String, Value>> {
+pub(crate) fn named_alerts(rules: &Value) -> Result<BTreeMap<String, Value>> {
     let groups = rules["groups"].as_array().context("groups")?;
     let rules = groups.iter().flat_map(|group| group["rules"].as_array()).flatten();
     Ok(rules.filter_map(|rule| Some((rule["alert"].as_str()?.to_owned(), rule.clone()))).collect())

@@ -1,25 +1,17 @@
 //! Lints and renders the charts with helm, with the default values and with every file of values in their `ci` folders.
 //!
-//! `e2e/tests/chart.rs` applies the rendered charts to an apiserver.
+//! `e2e/tests/chart.rs` checks the rendered objects, and applies them to an apiserver.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 
-use super::{chart, runner::Step};
-use crate::workspace::Workspace;
-
-/// The charts, each with the check for its rendered objects.
-const CHARTS: [(&str, Judge); 2] = [("charts/weir-crds", chart::check_definitions), ("charts/weir", chart::check)];
-
-/// The values with which the chart renders all monitoring.
-const MONITORED: &str = "monitored-values.yaml";
-
-type Judge = fn(&str) -> anyhow::Result<()>;
+use super::runner::Step;
+use crate::{tidy::charts::CHARTS, workspace::Workspace};
 
 pub(super) fn steps(workspace: &Workspace, helm: &Path) -> anyhow::Result<Vec<Step>> {
     let mut steps = Vec::new();
-    for (chart, judge) in CHARTS {
+    for chart in CHARTS {
         let path = workspace.root().join(chart).display().to_string();
         let step = |command: &[&str], values: Option<&Path>| {
             let values = values.map(|file| format!("--values={}", file.display()));
@@ -27,10 +19,8 @@ pub(super) fn steps(workspace: &Workspace, helm: &Path) -> anyhow::Result<Vec<St
         };
         let files = values(&workspace.root().join(chart).join("ci"))?;
         for values in [None].into_iter().chain(files.iter().map(|file| Some(file.as_path()))) {
-            let judge =
-                if values.is_some_and(|file| file.ends_with(MONITORED)) { chart::check_monitored } else { judge };
             steps.push(step(&["lint", "--strict"], values));
-            steps.push(step(&["template", "weir", "--namespace", "weir-system"], values).judge(judge));
+            steps.push(step(&["template", "weir", "--namespace", "weir-system"], values));
         }
     }
     Ok(steps)
@@ -54,10 +44,8 @@ mod tests {
     fn every_chart_is_linted_and_rendered_with_every_file_of_values() {
         let workspace = Workspace::find().expect("the workspace");
         let files = |chart: &str| values(&workspace.root().join(chart).join("ci")).expect("values").len();
-        let expected: usize = CHARTS.iter().map(|(chart, _)| 2 * (1 + files(chart))).sum();
+        let expected: usize = CHARTS.iter().map(|chart| 2 * (1 + files(chart))).sum();
         assert_eq!(steps(&workspace, Path::new("helm")).expect("charts").len(), expected);
-        let monitored = workspace.root().join("charts/weir/ci").join(MONITORED);
-        assert!(monitored.is_file(), "{} is missing, which has a stricter check", monitored.display());
     }
 
     #[test]
