@@ -230,18 +230,6 @@ async fn a_change_reaches_every_agent_and_the_status_says_so() {
 }
 
 #[tokio::test]
-async fn an_unchanged_policy_is_pushed_once() {
-    let agent = FakeAgent::start(Manner::Good).await;
-    let operator = started(50, &[&agent]).await;
-    operator.until("1/1", |status| count(status) == "1/1").await;
-    // Another policy in force proves that the operator read the directory again.
-    operator.write(50);
-    fs::write(operator.directory.path().join("other.yaml"), policy("other", "7")).unwrap();
-    soon("the other policy", agent.until(|snapshot| snapshot.policies.len() == 2)).await;
-    assert_eq!(agent.puts(), 2);
-}
-
-#[tokio::test]
 async fn the_newest_wins_over_a_slow_agent() {
     const DELAY: Duration = Duration::from_millis(300);
     let agent = FakeAgent::start(Manner::Slow(DELAY)).await;
@@ -324,19 +312,6 @@ async fn a_wrong_acknowledgement_does_not_count() {
 }
 
 #[tokio::test]
-async fn an_address_without_an_agent_is_unreachable() {
-    let nobody = FakeAgent::start(Manner::Good).await;
-    let operator = {
-        let dead = FakeAgent::start(Manner::Good).await;
-        let operator = started(50, &[&nobody, &dead]).await;
-        operator.until("2/2", |status| count(status) == "2/2").await;
-        operator
-    };
-    let status = operator.until("drift", |status| count(status) == "1/2").await;
-    assert_eq!(drift(&status), ["Unreachable"]);
-}
-
-#[tokio::test]
 async fn a_refusal_shows_with_its_faults() {
     let agent = FakeAgent::start(Manner::Invalid).await;
     let operator = started(50, &[&agent]).await;
@@ -347,19 +322,6 @@ async fn a_refusal_shows_with_its_faults() {
     agent.set(Manner::Good);
     operator.until("1/1", |status| count(status) == "1/1").await;
     assert!(agent.refused() > 0);
-}
-
-#[tokio::test]
-async fn an_agent_with_a_larger_sequence_is_overtaken() {
-    let agent = FakeAgent::start(Manner::Good).await;
-    let ahead = u64::MAX / 2;
-    agent.pretend(ahead);
-    let operator = started(50, &[&agent]).await;
-    let snapshot = soon("the policy", agent.until(|snapshot| requests(snapshot) == Some(50))).await;
-    assert_eq!((snapshot.sequence, agent.refused()), (ahead + 1, 1));
-    operator.write(60);
-    let snapshot = soon("the change", agent.until(|snapshot| requests(snapshot) == Some(60))).await;
-    assert_eq!((snapshot.sequence, agent.refused()), (ahead + 2, 1));
 }
 
 #[tokio::test]
@@ -389,38 +351,6 @@ async fn a_deleted_policy_is_removed_from_agents_with_its_status() {
         }
     })
     .await;
-}
-
-#[tokio::test]
-async fn a_broken_file_keeps_the_last_good_rules_in_force() {
-    let agent = FakeAgent::start(Manner::Good).await;
-    let operator = started(50, &[&agent]).await;
-    operator.until("1/1", |status| count(status) == "1/1").await;
-    fs::write(operator.directory.path().join("checkout.yaml"), policy("checkout", "0")).unwrap();
-    let status = operator.until("Invalid", |status| enforced(status).1 == "Invalid").await;
-    assert_eq!(status["status"]["conditions"][0]["reason"], "Invalid");
-    let message = status["status"]["conditions"][0]["message"].as_str().unwrap();
-    assert!(message.contains("spec.rules[0].limits[0].requests"), "{message}");
-    assert_eq!((count(&status), agent.puts()), ("1/1", 1));
-    operator.write(60);
-    soon("the fixed policy", agent.until(|snapshot| requests(snapshot) == Some(60))).await;
-    operator.until("Accepted", |status| enforced(status) == ("True", "Enforced")).await;
-}
-
-#[tokio::test]
-async fn an_editor_that_renames_removes_no_limit() {
-    let agent = FakeAgent::start(Manner::Good).await;
-    let operator = started(50, &[&agent]).await;
-    operator.until("1/1", |status| count(status) == "1/1").await;
-    let path = operator.directory.path().join("checkout.yaml");
-    let aside = operator.directory.path().join("checkout.yaml~");
-    for requests in 60..70 {
-        fs::rename(&path, &aside).unwrap();
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        operator.write(requests);
-        let snapshot = soon("the edit", agent.until(|s| requests_or_empty(s, requests.into()))).await;
-        assert!(!snapshot.policies.is_empty(), "the limits were missing for a short time");
-    }
 }
 
 /// Returns true if the limit has the wanted number, or if there is no policy.
