@@ -100,26 +100,19 @@ async fn a_ban_is_in_force_in_all_agents_until_a_hand_lifts_it() {
     }
 }
 
-/// An agent that does not know a ban lifts it, too.
 #[tokio::test(flavor = "multi_thread")]
-async fn any_agent_lifts_a_ban() {
-    let redis = Server::redis().await;
+async fn any_agent_lifts_a_ban_and_bans_survive_the_loss_of_the_store() {
+    let mut redis = Server::redis().await;
     let app = App::start().await;
     let agents = agents(&app, &with_store(1, &redis_at(redis.port), banning("TokenBucket", 1, json!({})))).await;
     agents[0].statuses("/", &ANN, 5).await;
     until_error(&agents[1], &ANN, json!("banned")).await;
+    // An agent that does not know a ban lifts it, too.
     assert_eq!(total(&agents[2]).await, 0);
     assert_eq!(json_of(&agents[2].control("DELETE", OF_ANN, "").await), json!({"lifted": 1}));
     for agent in &agents {
         until_error(agent, &ANN, json!("rate limited")).await;
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn bans_survive_the_loss_of_the_store() {
-    let mut redis = Server::redis().await;
-    let app = App::start().await;
-    let agents = agents(&app, &with_store(1, &redis_at(redis.port), banning("TokenBucket", 1, json!({})))).await;
     agents[0].statuses("/", &ANN, 5).await;
     until_error(&agents[1], &ANN, json!("banned")).await;
     redis.kill();
@@ -131,22 +124,4 @@ async fn bans_survive_the_loss_of_the_store() {
     let message = json_of(&refused)["message"].as_str().expect("a message").to_owned();
     assert!(message.starts_with("the store shop/limits did not lift the ban ("), "{message}");
     assert_eq!(error(&agents[0], &ANN).await, "banned");
-}
-
-/// In mode Shadow, a ban refuses nothing, in no agent.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_ban_in_shadow_mode_is_only_counted() {
-    let redis = Server::redis().await;
-    let app = App::start().await;
-    let rule = banning("TokenBucket", 1, json!({"mode": "Shadow"}));
-    let agents = agents(&app, &with_store(1, &redis_at(redis.port), rule)).await;
-    let series = "{namespace=\"shop\",policy=\"api\",rule=\"all\"}";
-    let asks = async {
-        while agents[1].metric(&format!("weir_ban_requests_total{series}")).await.unwrap_or_default() == 0.0 {
-            for agent in &agents[..2] {
-                assert_eq!(error(agent, &ANN).await, Value::Null);
-            }
-        }
-    };
-    timeout(PATIENCE, asks).await.expect("the second agent counts banned requests");
 }
