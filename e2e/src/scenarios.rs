@@ -9,7 +9,6 @@ mod fleet;
 mod injected;
 mod library;
 mod live_patch;
-mod operator_killed;
 mod outages;
 mod pod_life;
 mod quotas;
@@ -41,8 +40,6 @@ pub(crate) enum Scenario {
     Quotas,
     /// A limit that is changed under load is in force within two seconds and gives no fresh burst
     LivePatch,
-    /// Agents enforce their limits while the operator is down, and the status is correct after it has started again
-    OperatorKilled,
     /// The leader is killed and the apiserver is paused under load: limits stay in force, and the status is correct
     /// later
     Outages,
@@ -89,7 +86,6 @@ impl Scenario {
             Self::Bypassed => bypassed::run(space, release).await,
             Self::Quotas => quotas::run(space).await,
             Self::LivePatch => live_patch::run(space).await,
-            Self::OperatorKilled => operator_killed::run(space).await,
             Self::Outages => outages::run(space).await,
             Self::Rotated => rotated::run(space).await,
             Self::Scale => scale::run(space).await,

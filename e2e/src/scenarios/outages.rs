@@ -71,13 +71,15 @@ async fn leader_killed(space: &TestNamespace) -> Result<()> {
 /// Pauses all processes on the machine of the apiserver.
 async fn apiserver_away(space: &TestNamespace, pods: &[String]) -> Result<()> {
     let node = Node::control_plane(&space.client()).await?;
-    let before = counts(space, pods).await?;
+    let (before, since) = (counts(space, pods).await?, in_force_since(space, pods).await?);
     let paused = node.pause().await?;
     // A fixed sleep: it is the duration of the outage.
     tokio::time::sleep(AWAY).await;
     drop(paused);
     let back = clock::now();
     policy::wait_enforced(space, policy::NAME, PODS.into(), SOON).await?;
+    let since_now = in_force_since(space, pods).await?;
+    ensure!(since == since_now, "unchanged rules were put in force again: since {since:?}, then {since_now:?}");
     change(space, REQUESTS[2]).await?;
     let counted = counts(space, pods).await?.into_iter().zip(before).map(|(now, then)| now.since(then));
     let counted = counted.collect::<Result<Vec<_>>>()?;
@@ -114,6 +116,11 @@ async fn holder(space: &TestNamespace) -> Result<String> {
     let leases: Api<Lease> = Api::namespaced(space.client(), operator::NAMESPACE);
     let lease = leases.get("weir-operator").await?;
     lease.spec.and_then(|spec| spec.holder_identity).context("no operator leads")
+}
+
+async fn in_force_since(space: &TestNamespace, pods: &[String]) -> Result<Vec<Option<u64>>> {
+    let statuses = agents::statuses(space, pods).await?;
+    Ok(statuses.into_iter().map(|status| status.in_force.map(|in_force| in_force.since_unix_millis)).collect())
 }
 
 async fn counts(space: &TestNamespace, pods: &[String]) -> Result<Vec<Counts>> {
