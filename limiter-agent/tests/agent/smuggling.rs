@@ -437,6 +437,7 @@ async fn requests_reach_the_app_in_one_spelling() {
 #[tokio::test]
 async fn no_spelling_of_a_path_gets_past_its_rule() {
     let app = Recorder::start().await;
+    no_spelling_gets_past(&Agent::start(app.address, &[]), true).await;
     for choice in ["keep", "decode", "refuse"] {
         no_spelling_gets_past(&Agent::start(app.address, &["--ambiguous-paths", choice]), choice == "refuse").await;
     }
@@ -491,6 +492,10 @@ async fn no_spelling_gets_past(agent: &Agent, refuses_dots: bool) {
         "/x/../odd;a/%6cogin;b/",
     ] {
         assert_eq!(ask(target).await, if refuses_dots { "400" } else { "429" }, "{target}");
+    }
+    // Some apps serve these by a route for `/api/*`.
+    for target in ["/api/..", "/api/%2E%2e"] {
+        assert_eq!(ask(target).await, if refuses_dots { "400" } else { "200" }, "{target}");
     }
     // These are other paths, unless an app decodes twice, supports path parameters, or ignores case.
     for target in ["/api/login;x=1", "/api;x/login", "/API/login", "/api/%256cogin", "/api/login%20"] {
