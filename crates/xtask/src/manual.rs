@@ -4,7 +4,6 @@
 //! The command reads pages, and runs `weir-operator check` and `--help`, as readers do. Only `--figures` changes pages.
 //! `e2e/tests/manual.rs` applies the objects of the pages to a cluster.
 
-mod book;
 mod commands;
 mod fields;
 mod figures;
@@ -48,18 +47,12 @@ struct Fault {
 
 #[derive(clap::Args)]
 pub(crate) struct ManualArgs {
-    /// Only build the site with mdBook into target/manual, and check its links
-    #[arg(long)]
-    book: bool,
     /// Only write the benchmarks' figures into the pages that show them
-    #[arg(long, conflicts_with = "book")]
+    #[arg(long)]
     figures: bool,
 }
 
 pub(crate) fn run(workspace: &Workspace, args: &ManualArgs) -> anyhow::Result<ExitCode> {
-    if args.book {
-        return site(workspace.root());
-    }
     let pages = read(workspace.root())?;
     let mut faults = Vec::new();
     let figures = figures(workspace.root(), &pages, args.figures, &mut faults)?;
@@ -94,11 +87,6 @@ fn report(faults: &[Fault], checked: &str) -> ExitCode {
     }
     println!("manual: {checked}, {} faults", faults.len());
     if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn site(root: &Path) -> anyhow::Result<ExitCode> {
-    let (pages, faults) = book::build(root)?;
-    Ok(report(&faults, &format!("{pages} pages of a site")))
 }
 
 /// Builds both programs.
