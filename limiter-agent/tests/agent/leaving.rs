@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use crate::{
-    smuggling::http2::{field, frame},
+    hostile::frames::{block, greeting, headers},
     support::{Agent, PATIENCE, read_head},
 };
 
@@ -67,8 +67,7 @@ fn resets(stream: &TcpStream) {
 /// An HTTP/2 request for a path.
 fn http2(path: &str) -> Vec<u8> {
     let fields = [(":method", "GET"), (":scheme", "http"), (":path", path), (":authority", "a")];
-    let block: Vec<u8> = fields.iter().flat_map(|(name, value)| field(name, value)).collect();
-    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(4, 0, 0, &[]), frame(1, 5, 1, &block)].concat()
+    [greeting(), headers(1, &block(fields), true)].concat()
 }
 
 /// The agent must notice the reset before it disconnects an earlier client that only closed its sending side.

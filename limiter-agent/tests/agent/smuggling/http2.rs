@@ -1,57 +1,23 @@
 //! Tests ambiguous requests over HTTP/2, whose frames can carry values that HTTP/1 text cannot.
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
 use super::{BEHIND, Recorder, send};
-use crate::support::Agent;
+use crate::{
+    hostile::{Answer, frames},
+    support::Agent,
+};
 
-/// One literal field without indexing (RFC 7541 section 6.2.2).
-pub(crate) fn field(name: &str, value: &str) -> Vec<u8> {
-    let length = |text: &str| u8::try_from(text.len()).expect("short");
-    [&[0, length(name)], name.as_bytes(), &[length(value)], value.as_bytes()].concat()
-}
-
-pub(crate) fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(payload.len()).expect("short").to_be_bytes();
-    [&[0, length[0], length[1], kind, flags, 0, 0, 0, stream], payload].concat()
-}
-
-/// Sends a request, and returns how its stream ends: a status as an index of HPACK's static table, or the error code of
-/// a reset.
-pub(crate) async fn send_http2(agent: &Agent, fields: &[(&str, &str)], data: Option<&str>) -> Result<u8, u8> {
-    const DATA: u8 = 0;
-    const HEADERS: u8 = 1;
-    const RESET: u8 = 3;
-    const SETTINGS: u8 = 4;
-    const GOAWAY: u8 = 7;
-    let mut stream = agent.connect().await;
-    let block: Vec<u8> = fields.iter().flat_map(|(name, value)| field(name, value)).collect();
-    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    bytes.extend(frame(SETTINGS, 0, 0, &[]));
-    bytes.extend(frame(HEADERS, 4 | u8::from(data.is_none()), 1, &block));
-    if let Some(data) = data {
-        bytes.extend(frame(DATA, 1, 1, data.as_bytes()));
-    }
-    stream.write_all(&bytes).await.expect("sent");
-    loop {
-        let mut head = [0; 9];
-        stream.read_exact(&mut head).await.expect("a frame");
-        let mut payload = vec![0; usize::from(u16::from_be_bytes([head[1], head[2]]))];
-        stream.read_exact(&mut payload).await.expect("its payload");
-        match head[3] {
-            HEADERS => return Ok(payload[0] & 0x7f),
-            RESET => return Err(payload[3]),
-            GOAWAY => return Err(payload[7]),
-            _ => {}
-        }
-    }
+/// Sends a request, and returns how its stream ends.
+pub(super) async fn send_http2(agent: &Agent, fields: &[(&str, &str)], data: Option<&str>) -> Answer {
+    let head = frames::headers(1, &frames::block(fields.iter().copied()), data.is_none());
+    let body = data.map(|data| frames::data(1, data.as_bytes(), true)).unwrap_or_default();
+    frames::ask(agent.connect().await, &[frames::greeting(), head, body].concat()).await
 }
 
 #[tokio::test]
 async fn http2_requests_that_http1_would_misread_are_refused() {
-    const OK: Result<u8, u8> = Ok(8);
-    const BAD_REQUEST: Result<u8, u8> = Ok(12);
-    const PROTOCOL_ERROR: Result<u8, u8> = Err(1);
+    const OK: Answer = Answer::Status(200);
+    const BAD_REQUEST: Answer = Answer::Status(400);
+    const PROTOCOL_ERROR: Answer = Answer::Reset(1);
     let app = Recorder::start().await;
     let agent = Agent::start(app.address, &["--upstream-http2", "never"]);
     let post = [(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
