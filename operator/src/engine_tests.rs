@@ -59,7 +59,7 @@ fn a_pod_whose_policy_was_deleted_is_not_gone() {
         let moment = EngineMoment { now: clock::now(), timestamp: clock::timestamp() };
         let actions = machine.handle(event, moment).into_iter();
         let expected = actions.filter_map(|action| match action {
-            EngineAction::Expect { uid, content } => Some((uid, content.map(|content| content.fleet.len()))),
+            EngineAction::Expect { uid, content, .. } => Some((uid, content.map(|content| content.fleet.len()))),
             _ => None,
         });
         expected.collect::<Vec<_>>()

@@ -10,6 +10,7 @@
 
 mod counter;
 mod pods;
+mod unknown;
 
 use std::{
     collections::HashMap,
@@ -22,7 +23,10 @@ use weir_wire::{Answer, LevelsSent, Outcome, Question};
 
 use crate::{clock, leader::Term, metrics::Metrics, plan::Content};
 
-pub use self::counter::Counter;
+pub use self::{
+    counter::Counter,
+    unknown::{FewPods, UnknownUse, UsedUp},
+};
 
 /// What the counter keeps, for statuses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +36,8 @@ pub struct Usage {
     pub policies: HashMap<Arc<str>, Vec<(u32, u32)>>,
     /// The number of keys, by the name of the counters.
     pub keys: HashMap<String, usize>,
+    /// The limits that count as used up, if there are any.
+    pub used_up: Option<UsedUp>,
 }
 
 /// The counter of one term, which all links share.
@@ -50,10 +56,13 @@ impl Fleet {
         Arc::new(Self { counter: Mutex::new(counter), has_levels: watch::Sender::new(false), metrics })
     }
 
-    /// Sets the content that the engine has planned for a pod. `None` if the pod is gone.
-    pub fn expect(&self, pod: &str, content: Option<&Content>) {
+    /// Sets the content that the engine has planned for the pod with this UID and name. `None` if the pod is gone.
+    pub fn expect(&self, pod: &str, name: &Arc<str>, content: Option<&Content>) {
         self.with(|counter, now| match content {
-            Some(content) => counter.expect(pod, &content.fleet, now),
+            Some(content) => {
+                counter.expect(pod, &content.fleet, now);
+                counter.name(pod, name);
+            }
             None => counter.gone(pod, now),
         });
     }

@@ -17,7 +17,7 @@ use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, OPERATOR_STORE};
 
 use crate::{
     compile::{Compiled, GoodGeneration, only_waits_for_stores, store_key},
-    fleet_status::{FleetCounts, build_fleet},
+    fleet_status::{FleetCounts, UsedUpRules, build_fleet},
     observed::Standing,
     pod_ports::Bypass,
     store_status::{LostConnections, fleet_degraded, store_reachable},
@@ -152,7 +152,13 @@ fn fleet(facts: &Facts<'_>, tally: Tally) -> Said {
     let unreachable = facts.others.iter().filter_map(|(pod, standing)| {
         matches!(standing, Standing::Drifted(DriftReason::Unreachable, _)).then_some(&*pod.name)
     });
-    fleet_degraded(&facts.lost.operator, &unreachable.collect(), tally.enforcing, tally.targeted)
+    let (is_cut_off, reason, message) =
+        fleet_degraded(&facts.lost.operator, &unreachable.collect(), tally.enforcing, tally.targeted);
+    match facts.fleet.used_up.as_ref().map(UsedUpRules::message) {
+        None => (is_cut_off, reason, message),
+        // Requests are refused everywhere, which is worse than a share.
+        Some(used_up) => (true, "CountsUnknown", if is_cut_off { format!("{used_up}; {message}") } else { used_up }),
+    }
 }
 
 fn stores(compiled: &Compiled) -> Vec<ObjectKey> {

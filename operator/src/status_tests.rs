@@ -255,6 +255,16 @@ fn only_a_policy_of_scope_fleet_has_the_condition_about_the_operator() {
         "rules": [{"name": "all", "scope": "Fleet", "limits": [{"name": "a", "requests": 50, "per": "1s"}]}]});
     let (rules, _) = compile(&ObjectKey::new("shop", "p"), "p", &serde_json::from_value(spec).unwrap()).unwrap();
     let fleet = Compiled { policy: Some(Arc::new(rules)), ..compiled(true, vec![]) };
+    let unknown = FleetCounts { used_up: Some(UsedUpRules::default()), ..FleetCounts::default() };
+    for (lost, last) in
+        [(&none, "full credit again"), (&lost, "full credit again: ; 1 of 3 pods do not reach the operator")]
+    {
+        let facts = Facts { lost, fleet: &unknown, ..facts(&fleet) };
+        let status = build(&facts, None, Timestamp::UNIX_EPOCH);
+        assert_eq!(said(&status, FLEET_DEGRADED), Some(("True", "CountsUnknown")), "{status:#?}");
+        let message = &condition(&status, FLEET_DEGRADED).message;
+        assert!(message.contains("used up since") && message.contains(last), "{message}");
+    }
     for (others, lost, expected, message) in [
         (nobody, &none, ("False", "Counted"), "all 3 pods"),
         (nobody, &lost, ("True", "PodsCutOff"), "1 of 3 pods"),

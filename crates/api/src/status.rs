@@ -24,7 +24,8 @@ pub mod condition_types {
     /// Every targeted pod reaches the stores of the policy. Absent if no rule has scope Shared.
     pub const STORE_REACHABLE: &str = "StoreReachable";
     /// Some targeted pods do not reach the operator, which counts for rules of scope Fleet. These pods enforce their
-    /// share of the limits. Absent if no rule has scope Fleet.
+    /// share of the limits. Or limits count as used up, because a new leader does not know all counts. Absent if no rule
+    /// has scope Fleet.
     pub const FLEET_DEGRADED: &str = "FleetDegraded";
     /// A condition of a store: every pod that uses the store reaches it.
     pub const REACHABLE: &str = "Reachable";

@@ -243,6 +243,37 @@ async fn an_agent_that_was_paused_asks_on_a_new_channel() -> Result<()> {
     operator.program.kill().await
 }
 
+/// A paused agent does not answer the next operator. What it used is unknown, so the limit counts as used up for a day. The
+/// status says so, also when the agent answers again.
+#[tokio::test]
+async fn the_status_shows_that_the_next_operator_does_not_know_all_counts() -> Result<()> {
+    let _cores = CORES.read().await;
+    let fleet = Fleet::start("limits: [{name: day, requests: 40, per: 24h, strategy: SlidingWindowLog}]").await?;
+    let says = |it: &Value, reason: &str, words: &[&str]| {
+        let conditions = it["status"]["conditions"].as_array().into_iter().flatten();
+        conditions.filter(|it| it["type"] == "FleetDegraded" && it["reason"] == reason).any(|it| {
+            let message = it["message"].as_str().unwrap_or_default();
+            words.iter().all(|word| message.contains(word))
+        })
+    };
+    let operator = fleet.operator().await?;
+    fleet.stage.until("all counts", |it| says(it, "Counted", &["all 3 pods"])).await?;
+    let [paused, other, _] = &fleet.agents[..] else { bail!("not three agents") };
+    paused.program.signal(Signal::STOP)?;
+    operator.program.kill().await?;
+    let operator = Operator::start(&fleet.stage, &fleet.urls, &fleet.args)?;
+    let used_up = [&*format!("(not reported by {})", paused.control), "at full credit again: all at "];
+    let both = [&used_up[..], &["1 of 3 pods do not reach the operator"]].concat();
+    fleet.stage.until("the paused agent", |it| says(it, "CountsUnknown", &both)).await?;
+    ensure!(other.passes(5).await? == 0, "the units of the paused agent can be used again");
+    paused.program.signal(Signal::CONT)?;
+    fleet.until_counted(3).await?;
+    let is_over = |it: &Value| says(it, "CountsUnknown", &used_up) && !says(it, "CountsUnknown", &both);
+    fleet.stage.until("only the unknown counts", is_over).await?;
+    ensure!(other.passes(5).await? == 0, "the answer of the agent made the counts known");
+    operator.program.kill().await
+}
+
 /// Three clients send as fast as they can, while operators are killed, paused, and started again. All admissions together
 /// stay within what one bucket allows, and most of it is used.
 #[tokio::test(flavor = "multi_thread")]

@@ -54,7 +54,7 @@ pub(super) enum EngineAction {
     /// End the pod's link, if there is one.
     Unlink(ObjectKey),
     /// The counter of scope Fleet should expect this pod with this content; `None` if the pod is gone.
-    Expect { uid: String, content: Option<Arc<Content>> },
+    Expect { name: Arc<str>, uid: String, content: Option<Arc<Content>> },
     /// All known pods are planned, and the counter expects them.
     Planned,
     /// Set the interval at which agents send their statuses, for this number of agents.

@@ -1,7 +1,10 @@
 //! The status that each policy must have once the world is quiet: a definition, computed from the whole world of the
 //! simulation. It shares no code with the operator, and does not use cohorts, revisions or changes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use weir_api::{
     DriftReason::{self, NoAgent, Outdated, Pending, Refused, Unreachable},
@@ -10,7 +13,10 @@ use weir_api::{
 use weir_wire::StoreBackend;
 
 use super::cluster::{Address, Agent, Cluster, Pod, Policy, Spec, Target};
-use crate::{fleet::Usage, world::ObjectKey};
+use crate::{
+    fleet::{Usage, UsedUp},
+    world::ObjectKey,
+};
 
 /// The maximum number of pods that a status names.
 const NAMED: usize = 10;
@@ -35,7 +41,8 @@ pub(super) struct Expected {
     /// the store is unknown.
     lost: Option<BTreeSet<String>>,
     /// The number of pods for which the operator cannot count, if the policy has scope Fleet, and the first of them.
-    degraded: Option<(usize, Vec<String>)>,
+    /// True if its limits count as used up.
+    degraded: Option<(usize, Vec<String>, bool)>,
     /// The number of pods with a share, the keys of the rule, and the sum of the shares, if the policy has scope Fleet.
     shares: Option<(u64, u64, u64)>,
     /// The number of admitted requests of all rules together, and of each rule.
@@ -63,7 +70,10 @@ pub(super) fn expected(cluster: &Cluster, key: &ObjectKey, policy: &Policy) -> E
         _ if others.iter().all(|(_, reason)| *reason == Pending) => (false, "Pending"),
         _ => (false, "Drifted"),
     };
-    let degraded = good(policy).is_some_and(Spec::is_fleet).then(|| degraded(cluster, &pods, &others));
+    let degraded = good(policy).is_some_and(Spec::is_fleet).then(|| {
+        let (count, first) = degraded(cluster, &pods, &others);
+        (count, first, with_share(cluster, policy) > 0)
+    });
     // Pods that may still converge come last. The other pods are sorted by reason and name.
     let mut drifted = others.into_iter().map(|(pod, reason)| (pod.name.to_string(), reason)).collect::<Vec<_>>();
     drifted.sort_by_key(|(pod, reason)| (*reason == Pending, *reason, pod.clone()));
@@ -99,15 +109,21 @@ fn with_share(cluster: &Cluster, policy: &Policy) -> u64 {
     cluster.pods.values().filter(is_cut_off).count().try_into().unwrap()
 }
 
-/// Returns what the counter of the simulation keeps.
+/// Returns what the counter of the simulation keeps. The limits of a policy count as used up while it has pods with a
+/// share.
 pub(super) fn usage(cluster: &Cluster) -> Usage {
-    let mut usage = Usage::default();
+    let (mut usage, mut used_up) = (Usage::default(), HashMap::new());
     for (key, policy) in &cluster.policies {
         let pods = with_share(cluster, policy);
         usage.keys.insert(format!("{key}.r0"), usize::try_from(10 * pods).unwrap());
         let shares = (u32::try_from(pods).unwrap(), u32::try_from(SHARERS).unwrap());
         usage.policies.insert(key.to_string().into(), vec![shares]);
+        if pods > 0 {
+            used_up.insert(format!("{key}.r0"), key.to_string().into());
+        }
     }
+    let since = 1_800_000_000_000_000;
+    usage.used_up = Some(UsedUp { since, rules: Arc::new(used_up), unknown: Arc::default() });
     usage
 }
 
@@ -186,15 +202,17 @@ pub(super) fn told(cluster: &Cluster, status: &RateLimitPolicyStatus) -> Expecte
             named.filter(|pod| is_heard(cluster, pod)).collect()
         }),
         degraded: condition("FleetDegraded").map(|it| {
-            assert_eq!(it.status == "True", it.reason == "PodsCutOff", "{it:?}");
+            let is_used_up = it.reason == "CountsUnknown";
+            assert_eq!(it.status == "True", is_used_up || it.reason == "PodsCutOff", "{it:?}");
+            assert_eq!(it.message.contains("r0 at 2027-01-15T09:00:00Z"), is_used_up, "{it:?}");
             let Some((count, pods)) = it.message.split_once(" pods do not reach the operator") else {
-                return (0, Vec::new());
+                return (0, Vec::new(), is_used_up);
             };
-            let (count, of) = count.split_once(" of ").unwrap();
+            let (count, of) = count.rsplit("; ").next().unwrap().split_once(" of ").unwrap();
             assert_eq!(of, enforcement.pods_targeted.to_string(), "{it:?}");
             let named = pods.split_once(": ").unwrap().1.split("; ").filter(|pod| !pod.ends_with(" more"));
             let name = |pod: &str| pod.split([' ', ',']).next().unwrap().to_owned();
-            (count.parse().unwrap(), named.map(name).collect())
+            (count.parse().unwrap(), named.map(name).collect(), is_used_up)
         }),
         shares: status.fleet.as_ref().map(|fleet| {
             let [rule] = &fleet.by_rule[..] else { panic!("not one rule: {fleet:?}") };

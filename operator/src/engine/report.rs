@@ -48,7 +48,8 @@ impl EngineMachine {
             let others = others.remove(key).unwrap_or_default();
             let is_idle = !self.traffic.has(&compiled.uid);
             let lost = lost_connections(key, compiled, &self.world, &self.plan, &self.observed);
-            let fleet = compiled.policy.as_ref().map(|policy| FleetCounts::of(policy, usage)).unwrap_or_default();
+            let fleet =
+                compiled.policy.as_ref().map(|policy| FleetCounts::of(policy, usage, at.timestamp)).unwrap_or_default();
             if others.is_empty() && is_idle && record.is_at_rest(now, targets.changes, &lost, &fleet) {
                 continue;
             }

@@ -25,7 +25,11 @@ use weir_seats::{
 };
 use weir_wire::{Answer, LevelsSent, Outcome, Question};
 
-use super::{Usage, pods::Pods};
+use super::{
+    Usage,
+    pods::Pods,
+    unknown::{UnknownUse, UsedUp},
+};
 use crate::{leader::Term, plan::FleetRule};
 
 /// The maximum number of keys. A key takes 560 bytes, and 90 bytes more for each further limit of its rule. A table of
@@ -68,7 +72,9 @@ pub struct Counter {
     /// The rules that agents can have used before the counter began to count: the names of their counters and policies.
     /// When the counter counts, these are only the rules whose limits count as used up since that time. They are rules of
     /// the first contents of a term, so their number has the bound of these contents.
-    earlier: HashMap<String, Arc<str>>,
+    earlier: Arc<HashMap<String, Arc<str>>>,
+    /// The pods because of which these limits count as used up.
+    unknown: Arc<UnknownUse>,
     pods: Pods,
     keys: HashMap<Key, Entry>,
     /// The number of times for which the logs of all keys have memory.
@@ -127,7 +133,8 @@ impl Counter {
             phase: Phase::Collecting,
             is_planned: false,
             incomplete: HashSet::new(),
-            earlier: HashMap::new(),
+            earlier: Arc::default(),
+            unknown: Arc::default(),
             pods: Pods::default(),
             keys: HashMap::new(),
             times: 0,
@@ -179,7 +186,13 @@ impl Counter {
             self.sweep_at = at + BETWEEN_SWEEPS.max(SWEEP_PER_KEY * self.keys.len() as u64);
         }
         let keys = self.of_rule.iter().map(|(counters, rule)| (counters.clone(), rule.keys)).collect();
-        Usage { policies: self.pods.sharing().collect(), keys }
+        let used_up = match self.phase {
+            Phase::Counting(since) if !self.earlier.is_empty() => {
+                Some(UsedUp { since, rules: self.earlier.clone(), unknown: self.unknown.clone() })
+            }
+            _ => None,
+        };
+        Usage { policies: self.pods.sharing().collect(), keys, used_up }
     }
 
     /// Sets the rules of scope Fleet that a pod has. A pod without rules is not expected. It keeps the shares of policies
@@ -189,11 +202,16 @@ impl Counter {
         if !(self.is_counting() && self.is_planned) {
             for FleetRule { counters, policy, .. } in rules {
                 if !self.earlier.contains_key(counters) {
-                    self.earlier.insert(counters.clone(), policy.clone());
+                    Arc::make_mut(&mut self.earlier).insert(counters.clone(), policy.clone());
                 }
             }
         }
         self.pods.expect(pod, rules, self.has_levels(), at);
+    }
+
+    /// Sets the name of an expected pod for people. Without a name, they see `pod`.
+    pub fn name(&mut self, pod: &str, name: &Arc<str>) {
+        self.pods.name(pod, name);
     }
 
     /// Records that a pod is gone.
@@ -269,7 +287,8 @@ impl Counter {
             // Without a plan, no pod is known, so all of them can be missing.
             if self.is_planned {
                 let unknown = self.pods.unknown_use(&incomplete);
-                self.earlier.retain(|_, policy| unknown.contains(policy));
+                Arc::make_mut(&mut self.earlier).retain(|_, policy| unknown.contains(policy));
+                self.unknown = Arc::new(unknown);
             }
         }
         at

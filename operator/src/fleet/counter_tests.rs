@@ -23,6 +23,20 @@ fn rule(counters: &str, stamp: u64) -> FleetRule {
     FleetRule { counters: counters.to_owned(), policy: "shop/api".into(), stamp, sharers: 4, accepts_limits: false }
 }
 
+/// The counters of the rules that count as used up, and the pods because of which they do.
+fn used_up(bench: &mut Bench) -> Vec<(String, usize, Vec<String>)> {
+    let Some(used_up) = bench.counter.usage(bench.now).used_up else { return Vec::new() };
+    let rules = used_up.rules.iter().map(|(counters, policy)| {
+        let (missing, incomplete) = (used_up.unknown.missing(policy), used_up.unknown.incomplete(policy));
+        let names = missing.first.iter().map(|name| format!("missing {name}"));
+        let names = names.chain(incomplete.first.iter().map(|name| format!("incomplete {name}")));
+        (counters.clone(), missing.count + incomplete.count, names.collect())
+    });
+    let mut rules: Vec<_> = rules.collect();
+    rules.sort();
+    rules
+}
+
 fn sent(is_complete: bool) -> LevelsSent {
     LevelsSent { is_complete, time: None, releases: 0 }
 }
@@ -204,6 +218,7 @@ fn a_new_term_collects_levels_first() {
     assert_eq!(bench.ask(bench.question(1)), Outcome::NotYet, "one share has not ended");
     bench.confirm("b", channels[1]);
     assert_eq!(bench.granted(40), 40 - 25 - 3);
+    assert_eq!(used_up(&mut bench), []);
 }
 
 const KEEP: BanPart = BanPart { for_micros: 3_600_000_000, change: BanChange::Keep, seen: 0 };
@@ -336,6 +351,7 @@ fn only_limits_that_an_agent_can_have_used_count_as_used_up() {
         let all = [("c", of("bank/api")), ("a", of("shop/api")), ("b", of("shop/other"))];
         for (pod, rule) in &all {
             bench.counter.expect(pod, std::slice::from_ref(rule), bench.now);
+            bench.counter.name(pod, &format!("pod-{pod}").into());
         }
         bench.counter.planned(bench.now);
         let mut channels = Vec::new();
@@ -357,6 +373,10 @@ fn only_limits_that_an_agent_can_have_used_count_as_used_up() {
             let Outcome::Counted(granted) = &answers[0].outcome else { panic!("{answers:?}") };
             assert_eq!(granted.granted, free, "{}, missing: {is_missing}", rule.counters);
         }
+        let counters = if is_missing { &["shop/api.all", "shop/other.all"][..] } else { &["shop/other.all"] };
+        let why = if is_missing { "missing pod-b" } else { "incomplete pod-b" };
+        let expected: Vec<_> = counters.iter().map(|it| ((*it).to_owned(), 1, vec![why.to_owned()])).collect();
+        assert_eq!(used_up(&mut bench), expected);
     }
 }
 
@@ -374,6 +394,7 @@ fn rules_of_the_first_plan_count_as_used_up() {
     assert_eq!(bench.granted(1), 0);
     let late = Question { counters: "shop/api.late".to_owned(), ..bench.question(1) };
     assert!(matches!(bench.ask(late), Outcome::Counted(granted) if granted.granted == 1));
+    assert_eq!(used_up(&mut bench), [("shop/api.all".to_owned(), 0, Vec::new())]);
 }
 
 /// Units that one pod gives back serve the others, but not the share of an absent pod. A report gives nothing back.

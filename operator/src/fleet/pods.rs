@@ -19,6 +19,7 @@ use std::{
 use weir_seats::part;
 use weir_wire::NEW_POD;
 
+use super::unknown::UnknownUse;
 use crate::plan::FleetRule;
 
 /// The time for which a new pod does not count as absent.
@@ -52,6 +53,8 @@ pub(super) struct Totals {
 
 #[derive(Debug, Default)]
 struct Pod {
+    /// The name for people, if it is known.
+    name: Option<Arc<str>>,
     /// The policies with rules of scope Fleet that the pod has. Empty if the pod is not expected.
     policies: Vec<Sharing>,
     /// The policies that the pod lost, and that its agent can still have.
@@ -104,20 +107,6 @@ struct Lost {
     sharing: Sharing,
     /// The time until which the pod keeps its share.
     until: u64,
-}
-
-/// The policies whose limits agents can have used without the knowledge of the counter.
-#[derive(Debug, Default)]
-pub(super) struct UnknownUse<'a> {
-    policies: HashSet<&'a str>,
-    /// All policies of these namespaces.
-    namespaces: HashSet<&'a str>,
-}
-
-impl UnknownUse<'_> {
-    pub(super) fn contains(&self, policy: &str) -> bool {
-        self.policies.contains(policy) || self.namespaces.contains(namespace(policy))
-    }
 }
 
 /// The absent pods of one policy.
@@ -225,6 +214,13 @@ impl Pods {
         });
     }
 
+    /// Sets the name of a pod for people.
+    pub(super) fn name(&mut self, pod: &str, name: &Arc<str>) {
+        if let Some(pod) = self.pods.get_mut(pod) {
+            pod.name = Some(name.clone());
+        }
+    }
+
     /// Records that an agent has acknowledged a content with these rules. It uses no share of other policies.
     pub(super) fn acknowledged(&mut self, pod: &str, number: u64, rules: &[FleetRule], now: u64) {
         let Some(known) = self.pods.get(pod).filter(|pod| !pod.lost.is_empty()) else { return };
@@ -324,15 +320,15 @@ impl Pods {
     /// Returns the policies that agents can have used without the knowledge of the counter: those of pods with
     /// incomplete levels, and those of the namespaces of pods that are missing. The agent of a missing pod can have a
     /// policy that the plan no longer gives to it, but none of another namespace.
-    pub(super) fn unknown_use(&self, incomplete: &HashSet<String>) -> UnknownUse<'_> {
+    pub(super) fn unknown_use(&self, incomplete: &HashSet<String>) -> UnknownUse {
         let mut unknown = UnknownUse::default();
-        for (name, pod) in &self.pods {
-            let policies = pod.shares().map(|share| &*share.policy);
+        for (uid, pod) in &self.pods {
+            let (name, policies) = (pod.name.as_ref().unwrap_or(uid), pod.shares().map(|share| &share.policy));
             let Totals { unknown: is_unknown, arriving, .. } = pod.totals();
             if is_unknown + arriving > 0 {
-                unknown.namespaces.extend(policies.map(namespace));
-            } else if incomplete.contains(&**name) {
-                unknown.policies.extend(policies);
+                unknown.record_missing(name, policies);
+            } else if incomplete.contains(&**uid) {
+                unknown.record_incomplete(name, policies);
             }
         }
         unknown
@@ -435,11 +431,6 @@ impl Pods {
             }
         }
     }
-}
-
-/// The namespace of a policy, from `NAMESPACE/NAME`.
-fn namespace(policy: &str) -> &str {
-    policy.split_once('/').map_or(policy, |(namespace, _)| namespace)
 }
 
 fn add<K: Copy + Ord>(counts: &mut BTreeMap<K, u32>, key: K, change: i32) {
