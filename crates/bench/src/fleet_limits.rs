@@ -4,12 +4,16 @@
 //! A run of some parts keeps what the folder has of the others.
 
 mod agents;
+mod client;
+mod kind;
 mod operator;
+mod tables;
 mod world;
 
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use anyhow::Context as _;
+use clap::{CommandFactory as _, Parser, ValueEnum, error::ErrorKind};
 
 use crate::report::{Measured, Report};
 
@@ -20,6 +24,8 @@ store. Agents ask the operator over their channels, and take seats in advance.";
 const METHOD: &str = "A figure is the median of the repetitions, ± half of the distance between their quartiles. The \
 JSON file also has the lowest and the highest value.";
 
+const NEEDS_CLUSTER: &str = "the part `kind` needs --kubeconfig with the kubeconfig of a kind cluster";
+
 /// A part of the page. Its name is the start of its titles.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LimitsPart {
@@ -29,6 +35,8 @@ enum LimitsPart {
     Operator,
     /// Ten agents and an operator as processes, with real requests
     Agents,
+    /// Pods with agents on a kind cluster, with real requests
+    Kind,
 }
 
 /// Measure limits that the operator counts for all pods.
@@ -44,6 +52,9 @@ struct LimitsArgs {
     /// The operator to measure
     #[arg(long, value_name = "PROGRAM")]
     operator: PathBuf,
+    /// The kubeconfig of the kind cluster for the part `kind`. WEIR_KUBE_BIN must be the folder of kubectl and helm
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
     /// Output folder; by default docs/benchmarks, or target/weir/benchmarks for a quick run
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
@@ -52,10 +63,17 @@ struct LimitsArgs {
 /// Runs the program.
 pub(crate) fn run() -> anyhow::Result<()> {
     let args = LimitsArgs::parse();
-    let parts: [Measured<LimitsPart, &LimitsArgs>; 3] = [
+    let has_cluster = args.kubeconfig.as_ref().is_some_and(|file| file.is_file());
+    if !has_cluster && (args.parts.is_empty() || args.parts.contains(&LimitsPart::Kind)) {
+        LimitsArgs::command().error(ErrorKind::MissingRequiredArgument, NEEDS_CLUSTER).exit();
+    }
+    let parts: [Measured<LimitsPart, &LimitsArgs>; 4] = [
         (LimitsPart::Simulated, world::ABOUT, |args, part| world::measure(args.quick, part)),
         (LimitsPart::Operator, operator::ABOUT, |args, part| operator::measure(args.quick, &args.operator, part)),
         (LimitsPart::Agents, agents::ABOUT, |args, part| agents::measure(args.quick, &args.operator, part)),
+        (LimitsPart::Kind, kind::ABOUT, |args, part| {
+            kind::measure(args.quick, args.kubeconfig.as_deref().context(NEEDS_CLUSTER)?, part)
+        }),
     ];
     let mut report = Report::new("fleet-limits", "Limits that the operator counts", ABOUT, args.quick)?;
     report.written_by("cargo xtask bench fleet-limits", METHOD);

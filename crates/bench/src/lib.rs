@@ -181,6 +181,10 @@ fn measure(suite: Suite, cli: &Cli, out: &Path) -> anyhow::Result<Report> {
 }
 
 fn default_out(quick: bool) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("this package is in crates/");
-    root.join(if quick { "target/weir/benchmarks" } else { "docs/benchmarks" })
+    root().join(if quick { "target/weir/benchmarks" } else { "docs/benchmarks" })
+}
+
+/// The folder of the workspace.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("this package is in crates/")
 }

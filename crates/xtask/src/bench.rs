@@ -27,8 +27,8 @@ pub(crate) struct BenchArgs {
     /// A part of `seeds`, such as `002`; without it, all parts. What is not measured stays as it was
     #[arg(long = "seed", value_name = "NUMBER")]
     seeds: Vec<String>,
-    /// A part of `shared`: `agents`, `python` or `services`; or of `fleet-limits`: `simulated`, `operator` or `agents`;
-    /// without it, all parts
+    /// A part of `shared`: `agents`, `python` or `services`; or of `fleet-limits`: `simulated`, `operator`, `agents`
+    /// or `kind`, which makes a kind cluster; without it, all parts
     #[arg(long = "part", value_name = "NAME")]
     parts: Vec<String>,
     /// An agent of an earlier commit, built with `cargo build --profile dist -p weir-agent`: `proxy` measures it, too
@@ -45,6 +45,10 @@ pub(crate) async fn run(
     interrupt: &CancellationToken,
 ) -> anyhow::Result<ExitCode> {
     let fleets: Vec<_> = args.suites.extract_if(.., |suite| fleet::NAMES.contains(&suite.as_str())).collect();
+    if let Some(unknown) = fleets.iter().find_map(|name| fleet::unknown_part(name, &args)) {
+        eprintln!("bench: {unknown}");
+        return Ok(ExitCode::from(2));
+    }
     for name in &fleets {
         fleet::run(workspace, name, &args, interrupt).await?;
     }

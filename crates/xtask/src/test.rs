@@ -10,11 +10,16 @@ mod results;
 mod runner;
 mod stages;
 
-use std::{process::ExitCode, time::Duration};
+use std::{path::Path, process::ExitCode, time::Duration};
 
+use anyhow::ensure;
 use tokio_util::sync::CancellationToken;
 
-use self::{results::Tally, runner::Runner, stages::Stage};
+use self::{
+    results::Tally,
+    runner::{Runner, Step},
+    stages::Stage,
+};
 use crate::{clock, workspace::Workspace};
 
 #[derive(clap::Args)]
@@ -90,6 +95,21 @@ pub(crate) async fn run(
     println!("{} passed, {} failed", sum.passed, sum.failed);
     let good = sum.failed == 0 && sum.passed > 0 && !interrupt.is_cancelled();
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs a benchmark with the flag `--kubeconfig` of a new kind cluster, which has the images of the stage `e2e`.
+pub(crate) async fn on_a_cluster(
+    workspace: &Workspace,
+    name: &str,
+    program: &Path,
+    args: &[&str],
+    interrupt: &CancellationToken,
+) -> anyhow::Result<()> {
+    prerequisites::ensure(workspace, &[Stage::Tools, Stage::E2e])?;
+    let runner = Runner::new(workspace, true, interrupt)?;
+    let tally = cluster::run(name, &runner, Step::new(program, args)).await;
+    ensure!(tally.failed == 0, "{name} failed");
+    Ok(())
 }
 
 impl Outcome {

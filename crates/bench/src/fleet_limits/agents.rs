@@ -3,23 +3,18 @@
 
 mod link;
 mod processes;
-mod tables;
 
-use std::{
-    net::SocketAddr,
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{net::SocketAddr, path::Path};
 
-use anyhow::{Context as _, ensure};
-use http::StatusCode;
 use rustix::process::Signal;
 
 use self::processes::Fleet;
-use super::world::{Decision, Fault, OF_PROCESSES, Request, Run, Scenario, Traffic, Verdict, judge};
+use super::{
+    client::{self, Clock, Found},
+    tables,
+    world::{Fault, OF_PROCESSES, Run, Scenario, Traffic},
+};
 use crate::{
-    clock,
     fleet::{load_average, raise_open_files},
     proxy::start_app,
     report::Part,
@@ -34,17 +29,6 @@ the limit in whole numbers, as in virtual time, and with a central limiter that 
 SIGKILL, *ended* SIGTERM, and *suspended* SIGSTOP and then SIGCONT. *Cut off*: a proxy between the operator and the \
 agents holds all bytes. The faults begin at the twelfth second.";
 
-/// The time between two looks for the next request.
-const TICK: Duration = Duration::from_millis(1);
-/// The longest wait for the last responses.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// The figures of a scenario.
-struct Found {
-    scenario: Scenario,
-    verdicts: Vec<Verdict>,
-}
-
 pub(super) fn measure(quick: bool, operator: &Path, part: &mut Part<'_>) -> anyhow::Result<()> {
     raise_open_files()?;
     let before = load_average();
@@ -54,92 +38,47 @@ pub(super) fn measure(quick: bool, operator: &Path, part: &mut Part<'_>) -> anyh
     for scenario in OF_PROCESSES {
         let scenario = if quick { scenario.shortened() } else { scenario };
         let rounds = if quick || scenario.fault.is_some() { 1 } else { 3 };
-        let mut all = Found { scenario, verdicts: Vec::new() };
-        for round in 1..=rounds {
-            let run = runtime.block_on(run(&scenario, round, operator, upstream));
-            let (traffic, run) = run.with_context(|| scenario.name)?;
-            let verdict = judge(&traffic, &run);
-            eprintln!("fleet-limits: {}: {:.1} % used, excess {}", scenario.name, verdict.used, verdict.excess);
-            all.verdicts.push(verdict);
-        }
-        found.push(all);
+        let run = |round| runtime.block_on(run(&scenario, round, operator, upstream));
+        found.push(Found::measure(scenario, rounds, run)?);
     }
     part.versions([("load average of agents", format!("{before} before, {} after", load_average()))]);
-    tables::write(&found, part);
+    tables::write(&found, "agent", "ten processes", part);
     Ok(())
 }
 
 /// Sends the requests of a scenario. Returns them with the times at which they were really sent.
 async fn run(scenario: &Scenario, seed: u64, operator: &Path, upstream: SocketAddr) -> anyhow::Result<(Traffic, Run)> {
-    let traffic = scenario.traffic(seed);
     let mut fleet = Fleet::start(operator, scenario.limit, upstream).await?;
     let clients: Vec<_> = fleet.addresses().into_iter().map(|address| OpenLoopClient::new(address, "/")).collect();
-    let decided: Arc<Mutex<Vec<(Decision, usize)>>> = Arc::default();
-    let begun = clock::now();
-    let micros = move || u64::try_from(clock::since(begun).as_micros()).unwrap_or(u64::MAX);
-    let sends = async {
-        let mut responses = Vec::new();
-        let mut rest = traffic.requests.as_slice();
-        while let Some((request, later)) = rest.split_first() {
-            if micros() < request.at {
-                tokio::time::sleep(TICK).await;
-                continue;
-            }
-            rest = later;
-            let (client, decided, pod) = (clients[request.pod].clone(), Arc::clone(&decided), request.pod);
-            responses.push(tokio::spawn(async move {
-                let begun = micros();
-                let status = client.get().await?;
-                ensure!(matches!(status.as_u16(), 200 | 429), "the agent answered {status}");
-                let is_admitted = status == StatusCode::OK;
-                let decision = Decision { begun, ended: micros(), is_admitted };
-                decided.lock().unwrap_or_else(PoisonError::into_inner).push((decision, pod));
-                anyhow::Ok(())
-            }));
+    let fails = async |clock: Clock| match scenario.fault {
+        Some((at, fault)) => {
+            tokio::time::sleep(clock.until(at)).await;
+            fail(&mut fleet, fault, operator, clock).await
         }
-        for response in responses {
-            tokio::time::timeout(PATIENCE, response).await.context("a response is missing")???;
-        }
-        anyhow::Ok(())
+        None => Ok(()),
     };
-    let fails = async {
-        if let Some((at, fault)) = scenario.fault {
-            until(&micros, at).await;
-            fail(&mut fleet, fault, operator, &micros).await?;
-        }
-        anyhow::Ok(())
-    };
-    tokio::try_join!(sends, fails)?;
+    let sent = client::send(scenario.traffic(seed), |pod| Ok(clients[pod].clone()), fails).await?;
     fleet.end()?;
-    let mut decided = std::mem::take(&mut *decided.lock().unwrap_or_else(PoisonError::into_inner));
-    ensure!(decided.len() == traffic.requests.len(), "a request has no decision");
-    decided.sort_unstable_by_key(|(decision, _)| decision.begun);
-    let requests = decided.iter().map(|(decision, pod)| Request { at: decision.begun, pod: *pod }).collect();
-    let run = Run { decisions: decided.into_iter().map(|(decision, _)| decision).collect(), messages: 0 };
-    Ok((Traffic { requests, ..traffic }, run))
+    Ok(sent)
 }
 
-async fn until(micros: &impl Fn() -> u64, at: u64) {
-    tokio::time::sleep(Duration::from_micros(at.saturating_sub(micros()))).await;
-}
-
-async fn fail(fleet: &mut Fleet, fault: Fault, operator: &Path, micros: &impl Fn() -> u64) -> anyhow::Result<()> {
-    let began = micros();
+async fn fail(fleet: &mut Fleet, fault: Fault, operator: &Path, clock: Clock) -> anyhow::Result<()> {
+    let began = clock.micros();
     match fault {
         Fault::Killed { next_after } | Fault::Ended { next_after } => {
             let signal = if matches!(fault, Fault::Killed { .. }) { Signal::KILL } else { Signal::TERM };
             fleet.operator.signal(signal)?;
-            until(micros, began + next_after).await;
+            tokio::time::sleep(clock.until(began + next_after)).await;
             fleet.start_operator(operator)
         }
         Fault::Suspended { resumes_after, .. } => {
             fleet.operator.signal(Signal::STOP)?;
-            until(micros, began + resumes_after).await;
+            tokio::time::sleep(clock.until(began + resumes_after)).await;
             fleet.operator.signal(Signal::CONT)
         }
         Fault::CutOff { pods, lasts } => {
             fleet.cut(pods, true);
-            until(micros, began + lasts).await;
+            tokio::time::sleep(clock.until(began + lasts)).await;
             fleet.cut(pods, false);
             Ok(())
         }

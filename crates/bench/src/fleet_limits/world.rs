@@ -17,7 +17,7 @@ use crate::report::Part;
 pub(super) use self::{
     decisions::{Decision, Run},
     judge::{Verdict, judge},
-    traffic::{Fault, MILLI, OF_PROCESSES, PROCESSES, Request, Scenario, Traffic},
+    traffic::{AT, Fault, MILLI, OF_PODS, OF_PROCESSES, PROCESSES, Request, SECOND, Scenario, Traffic, on_pods},
 };
 
 pub(super) const ABOUT: &str = "\

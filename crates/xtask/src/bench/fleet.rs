@@ -5,11 +5,20 @@ use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use super::BenchArgs;
-use crate::{airgap, children::succeed, workspace::Workspace};
+use crate::{airgap, children::succeed, test, workspace::Workspace};
 
 /// The measurements, whose programs are `weir-bench-fleet` and `weir-bench-fleet-limits`.
 pub(super) const NAMES: [&str; 2] = ["fleet", LIMITS];
 const LIMITS: &str = "fleet-limits";
+/// The parts of `fleet-limits`. The last one runs on a cluster of its own, after the others.
+const PARTS: [&str; 4] = ["simulated", "operator", "agents", KIND];
+const KIND: &str = "kind";
+
+/// A part that `fleet-limits` does not have.
+pub(super) fn unknown_part(name: &str, args: &BenchArgs) -> Option<String> {
+    let unknown = args.parts.iter().find(|part| name == LIMITS && !PARTS.contains(&part.as_str()))?;
+    Some(format!("fleet-limits has no part {unknown:?}, only {}", PARTS.join(", ")))
+}
 
 pub(super) async fn run(
     workspace: &Workspace,
@@ -31,13 +40,24 @@ pub(super) async fn run(
         workspace.build("--release -p weir-agent", interrupt).await?;
     }
     let release = workspace.target().join("release");
-    let mut bench = Command::new(release.join(&program));
-    bench.arg("--operator").arg(release.join("weir-operator")).args(args.quick.then_some("--quick"));
-    if name == LIMITS {
-        bench.args(args.parts.iter().flat_map(|part| ["--part", part]));
+    let (path, operator) = (release.join(&program), release.join("weir-operator").display().to_string());
+    let mut shared = vec!["--operator", &operator];
+    shared.extend(args.quick.then_some("--quick"));
+    let alone: Vec<_> = PARTS.into_iter().filter(|part| *part != KIND && has(part)).collect();
+    if !alone.is_empty() {
+        let mut bench = Command::new(&path);
+        bench.args(&shared);
+        if name == LIMITS {
+            bench.args(alone.iter().flat_map(|part| ["--part", part]));
+        }
+        if has("operator") {
+            bench.env("WEIR_KUBE_BIN", airgap::tools(workspace)?);
+        }
+        succeed(&program, &mut bench, interrupt).await?;
     }
-    if has("operator") {
-        bench.env("WEIR_KUBE_BIN", airgap::tools(workspace)?);
+    if name == LIMITS && has(KIND) {
+        shared.extend(["--part", KIND]);
+        test::on_a_cluster(workspace, name, &path, &shared, interrupt).await?;
     }
-    succeed(&program, &mut bench, interrupt).await
+    Ok(())
 }

@@ -1,8 +1,8 @@
-//! The stage that needs Docker. It builds the node image and the component images, creates a kind cluster with a unique
-//! name, and runs the scenarios.
+//! Runs a program on a kind cluster, which needs Docker: the scenarios of a stage, or a benchmark. It builds the node image
+//! and the component images, and creates a cluster with a unique name.
 //!
-//! The stage stops everything that it started, also after a failure or Ctrl-C. A dockerd that was already running keeps
-//! running. The stage never reads or writes the user's kubeconfig: the kubeconfig of the cluster is below the target
+//! It stops everything that it started, also after a failure or Ctrl-C. A dockerd that was already running keeps
+//! running. It never reads or writes the user's kubeconfig: the kubeconfig of the cluster is below the target
 //! folder.
 
 use tokio_util::sync::CancellationToken;
@@ -23,11 +23,12 @@ const IMAGES: [&str; 5] = [
     "weir.test/shop:e2e",
 ];
 
-pub(super) async fn run(stage: &str, runner: &Runner<'_>) -> Tally {
+/// Runs `program` with the flag `--kubeconfig` of a new cluster.
+pub(super) async fn run(stage: &str, runner: &Runner<'_>, program: Step) -> Tally {
     let mut tally = Tally::default();
     match Cluster::new(stage, runner) {
         Ok(mut cluster) => {
-            let result = cluster.scenarios().await;
+            let result = cluster.run(program).await;
             cluster.take_down().await;
             match result {
                 Ok(counted) => tally += counted,
@@ -76,7 +77,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Runs all steps. The first preparation that fails ends the stage.
-    async fn scenarios(&mut self) -> anyhow::Result<Tally> {
+    async fn run(&mut self, program: Step) -> anyhow::Result<Tally> {
         let scripts = airgap::folder(self.runner.workspace);
         let docker = scripts.join("docker.sh");
         let cluster = scripts.join("cluster.sh");
@@ -113,12 +114,12 @@ impl<'a> Cluster<'a> {
                 return Ok(tally);
             }
         }
-        let scenarios = Step::new(self.runner.workspace.target().join("debug/weir-e2e"), &["run", "--kubeconfig"])
+        let program = program
+            .arg("--kubeconfig")
             .arg(&self.kubeconfig)
             .env("WEIR_KUBE_BIN", bin.display().to_string())
-            .env("WEIR_HELM", bin.join("helm").display().to_string())
-            .count(Count::Scenarios);
-        self.runner.step(self.stage, &mut self.log, &scenarios).await
+            .env("WEIR_HELM", bin.join("helm").display().to_string());
+        self.runner.step(self.stage, &mut self.log, &program).await
     }
 
     async fn take_down(&mut self) {

@@ -84,7 +84,10 @@ impl Stage {
 
     pub(super) async fn run(self, runner: &Runner<'_>) -> Tally {
         let steps = match self {
-            Self::E2e => return cluster::run(&self.name(), runner).await,
+            Self::E2e => {
+                let scenarios = Step::new(runner.workspace.target().join("debug/weir-e2e"), &["run"]);
+                return cluster::run(&self.name(), runner, scenarios.count(Count::Scenarios)).await;
+            }
             _ => self.steps(runner.workspace),
         };
         match steps {

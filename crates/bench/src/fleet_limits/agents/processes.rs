@@ -7,17 +7,21 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair,
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use super::{super::world::PROCESSES, link::Link};
+use super::{
+    super::{
+        client::{policy, until_counted},
+        world::PROCESSES,
+    },
+    link::Link,
+};
 use crate::{
     clock,
-    proxy::{Addresses, Connection, Cores, Process, agent_command},
+    proxy::{Addresses, Cores, Process, agent_command},
 };
 
-/// The longest wait until an operator counts for all agents.
+/// The longest wait until an agent has started.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
-/// The metric of an agent that says that an operator counts for it.
-const COUNTS: &str = "weir_store_up{store=\"operator\"} 1";
 
 /// The agents, and the operator that counts for them.
 pub(super) struct Fleet {
@@ -76,16 +80,12 @@ impl Fleet {
             fs::write(own.join("ca.crt"), operators.0.pem())?;
             agents.push(Agent::start(&own, upstream).await?);
         }
-        let policy = format!(
-            "apiVersion: weir.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: limits}}\nspec:\n  \
-             selector: {{matchLabels: {{app: web}}}}\n  rules:\n  - name: all\n    scope: Fleet\n    \
-             limits: [{{name: second, requests: {limit}, per: 1s, strategy: TokenBucket, burst: {limit}}}]\n"
-        );
         fs::create_dir_all(at("policies"))?;
-        fs::write(at("policies").join("policy.yaml"), policy)?;
+        fs::write(at("policies").join("policy.yaml"), policy(limit))?;
         let operator = start_operator(operator, folder.path(), &agents)?;
         let fleet = Self { folder, agents, operator };
-        fleet.until_counted().await?;
+        let counted = until_counted(fleet.agents.iter().map(|agent| agent.telemetry)).await;
+        counted.with_context(|| format!("the end of the operator's log:\n{}", fleet.operator.log_tail()))?;
         Ok(fleet)
     }
 
@@ -107,23 +107,6 @@ impl Fleet {
     /// Fails if the operator has ended.
     pub(super) fn end(mut self) -> anyhow::Result<()> {
         self.operator.check()
-    }
-
-    async fn until_counted(&self) -> anyhow::Result<()> {
-        let begun = clock::now();
-        for agent in &self.agents {
-            loop {
-                let request = b"GET /metrics HTTP/1.1\r\nhost: agent\r\n\r\n";
-                let (_, metrics) = Connection::open(agent.telemetry)?.exchange(request)?;
-                if metrics.contains(COUNTS) {
-                    break;
-                }
-                let tail = || self.operator.log_tail();
-                ensure!(clock::since(begun) < PATIENCE, "the operator does not count for an agent: {}", tail());
-                tokio::time::sleep(LOOK).await;
-            }
-        }
-        Ok(())
     }
 }
 

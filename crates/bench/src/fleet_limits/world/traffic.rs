@@ -76,7 +76,8 @@ pub(in super::super) struct Scenario {
     seconds: u64,
 }
 
-const AT: u64 = 12 * SECOND;
+/// The time of what happens in a scenario.
+pub(in super::super) const AT: u64 = 12 * SECOND;
 const BELOW: f64 = 0.8;
 const ABOVE: f64 = 3.0;
 const MOVES: Spread = Spread::Skewed { part: 0.9, moves_at: Some(AT) };
@@ -123,8 +124,10 @@ pub(in super::super) const FAULTS: [Scenario; 3] = [
     with_fault("10 of 40 pods cut off for 20 s", Fault::CutOff { pods: 10, lasts: 20 * SECOND }),
 ];
 
-/// The number of agents that are processes.
+/// The number of agents that are processes, and of pods on a cluster.
 pub(in super::super) const PROCESSES: usize = 10;
+/// Many more than the pods on a cluster, so that each of them gets about the same part of an even load.
+const PARTS: usize = 1_000;
 
 /// The scenarios of agents and operators that are processes.
 pub(in super::super) const OF_PROCESSES: [Scenario; 7] = [
@@ -139,6 +142,19 @@ pub(in super::super) const OF_PROCESSES: [Scenario; 7] = [
     )),
     of_processes(with_fault("3 of 10 agents cut off for 20 s", Fault::CutOff { pods: 3, lasts: 20 * SECOND })),
 ];
+
+/// The scenarios of pods on a cluster to which nothing happens.
+pub(in super::super) const OF_PODS: [Scenario; 3] = [
+    of_processes(scenario("90 % on one pod, 0.8 of the limit", BELOW, STAYS, Pods::Fixed(PODS))),
+    of_processes(scenario("90 % on one pod, 3 times the limit", ABOVE, STAYS, Pods::Fixed(PODS))),
+    of_processes(scenario("the load moves, 3 times the limit", ABOVE, MOVES, Pods::Fixed(PODS))),
+];
+
+/// A scenario of pods on a cluster, whose even load is above the limit. Something happens to the cluster at [`AT`].
+pub(in super::super) const fn on_pods(name: &'static str) -> Scenario {
+    let scenario = scenario(name, ABOVE, Spread::Even, Pods::Fixed(PARTS));
+    Scenario { limit: OF_PODS[0].limit, seconds: 60, ..scenario }
+}
 
 /// The requests of a run.
 #[derive(Debug)]

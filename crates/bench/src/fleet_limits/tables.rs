@@ -1,8 +1,7 @@
-//! The table and the aims of agents that are processes.
+//! The table and the aims of real agents.
 
-use super::Found;
+use super::{client::Found, world::Verdict};
 use crate::{
-    fleet_limits::world::Verdict,
     report::{Cell, Part, Row, Table},
     stats::{Spread, figure},
 };
@@ -29,15 +28,16 @@ impl Found {
     }
 }
 
-pub(super) fn write(found: &[Found], part: &mut Part<'_>) {
+/// Writes the figures of agents, which are processes or pods, as `noun` says.
+pub(super) fn write(found: &[Found], noun: &str, title: &str, part: &mut Part<'_>) {
     let excess = found.iter().flat_map(|it| &it.verdicts).map(|verdict| verdict.excess).fold(0.0, f64::max);
     part.aim("no run of any scenario has an excess", figure(excess), excess <= 0.0);
     let medians = |words: &str, value: Value| {
         let named = found.iter().filter(|it| it.scenario.name.contains(words)).filter_map(|it| it.spread(value));
         named.map(|spread| spread.median).collect::<Vec<f64>>()
     };
-    let used = medians("90 % on one agent", |verdict| Some(verdict.used)).into_iter().fold(100.0, f64::min);
-    let aim = format!("90 % of the load on one agent: at least {LEAST_USED} % of the limit is used");
+    let used = medians("90 %", |verdict| Some(verdict.used)).into_iter().fold(100.0, f64::min);
+    let aim = format!("90 % of the load on one {noun}: at least {LEAST_USED} % of the limit is used");
     part.aim(&aim, figure(used), used >= LEAST_USED);
     let moved = medians("moves", |verdict| verdict.first_second).into_iter().fold(100.0, f64::min);
     let aim = format!("the second after the load moved: at least {LEAST_AFTER_A_MOVE} % of the limit is used");
@@ -49,5 +49,5 @@ pub(super) fn write(found: &[Found], part: &mut Part<'_>) {
         let cells = FIGURES.iter().map(|(_, value)| it.spread(*value).map_or(Cell::None, Cell::Measured));
         Row::new(it.scenario.name, cells)
     };
-    part.table(Table::new("ten processes", "scenario", FIGURES.map(|(title, _)| title), found.iter().map(row)));
+    part.table(Table::new(title, "scenario", FIGURES.map(|(title, _)| title), found.iter().map(row)));
 }
