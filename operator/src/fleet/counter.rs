@@ -13,7 +13,7 @@
 //! plan no longer gives to it.
 
 use std::{
-    collections::{HashMap, HashSet, hash_map},
+    collections::{HashMap, hash_map},
     sync::Arc,
     time::Duration,
 };
@@ -67,8 +67,6 @@ pub struct Counter {
     phase: Phase,
     /// True once the engine has planned all pods that it knows.
     is_planned: bool,
-    /// The pods whose agents could not send all levels that they knew.
-    incomplete: HashSet<String>,
     /// The rules that agents can have used before the counter began to count: the names of their counters and policies.
     /// When the counter counts, these are only the rules whose limits count as used up since that time. They are rules of
     /// the first contents of a term, so their number has the bound of these contents.
@@ -132,7 +130,6 @@ impl Counter {
             previous_is_ahead: 0,
             phase: Phase::Collecting,
             is_planned: false,
-            incomplete: HashSet::new(),
             earlier: Arc::default(),
             unknown: Arc::default(),
             pods: Pods::default(),
@@ -248,7 +245,7 @@ impl Counter {
     pub fn levels_sent(&mut self, pod: &str, channel: u64, sent: LevelsSent, now: Duration) {
         let at = self.advance(now);
         if !sent.is_complete && !self.is_counting() {
-            self.incomplete.insert(pod.to_owned());
+            self.pods.levels_are_incomplete(pod);
         }
         let ahead = sent.time.and_then(|time| time.checked_sub(at)).filter(|ahead| *ahead <= MARGIN);
         self.previous_is_ahead = self.previous_is_ahead.max(ahead.unwrap_or(0));
@@ -283,10 +280,9 @@ impl Counter {
             && (self.pods.totals.arriving == 0 || at >= since + SETTLING)
         {
             self.phase = Phase::Counting(at);
-            let incomplete = std::mem::take(&mut self.incomplete);
+            let unknown = self.pods.unknown_use();
             // Without a plan, no pod is known, so all of them can be missing.
             if self.is_planned {
-                let unknown = self.pods.unknown_use(&incomplete);
                 Arc::make_mut(&mut self.earlier).retain(|_, policy| unknown.contains(policy));
                 self.unknown = Arc::new(unknown);
             }

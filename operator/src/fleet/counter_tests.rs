@@ -668,6 +668,31 @@ fn incomplete_levels_count_as_used_up() {
     assert_eq!(bench.granted(1), 0);
 }
 
+/// The pod of such an agent loses its policies, or ends, before the counter counts.
+#[test]
+fn incomplete_levels_of_a_pod_that_ends_count_as_used_up() {
+    for is_gone in [true, false] {
+        let mut bench = Bench::new();
+        let [a, b] = ["a", "b"].map(|pod| {
+            let channel = bench.counter.connected(pod, bench.now);
+            bench.message(pod, channel);
+            bench.counter.levels_sent(pod, channel, sent(pod == "a"), bench.now);
+            channel
+        });
+        if is_gone {
+            bench.counter.ended("b", b, bench.now);
+            bench.counter.gone("b", bench.now);
+        } else {
+            bench.counter.expect("b", &[], bench.now);
+            bench.counter.acknowledged("b", b, &[], bench.now);
+        }
+        bench.confirm("a", a);
+        bench.after(15);
+        assert!(bench.counter.is_counting());
+        assert_eq!(bench.granted(1), 0, "gone: {is_gone}");
+    }
+}
+
 /// The previous leader's clock was ahead. Agents know it, within bounds.
 #[test]
 fn a_new_term_continues_with_the_time_of_the_previous_leader() {

@@ -37,7 +37,18 @@ pub(super) struct Pods {
     /// The times at which pods must be judged again.
     timers: BTreeSet<(u64, Arc<str>)>,
     channels: u64,
+    /// The pods whose agents could not send all levels that they knew, before the counter counts.
+    incomplete: HashMap<Arc<str>, Incomplete>,
     pub(super) totals: Totals,
+}
+
+/// A pod with incomplete levels.
+#[derive(Debug, Default)]
+struct Incomplete {
+    /// The name for people, if it is known.
+    name: Option<Arc<str>>,
+    /// The policies that its agent had. Also if the pod has lost them, or is gone, since then.
+    policies: HashSet<Arc<str>>,
 }
 
 /// How many pods are in which state.
@@ -183,6 +194,13 @@ impl Totals {
     }
 }
 
+impl Incomplete {
+    fn add(&mut self, pod: &Pod) {
+        self.name = pod.name.clone().or_else(|| self.name.take());
+        self.policies.extend(pod.shares().map(|share| share.policy.clone()));
+    }
+}
+
 impl Pods {
     /// Sets the rules of a pod. A pod without rules is not expected. If `is_new`, the pod's agent may still be
     /// starting.
@@ -317,19 +335,29 @@ impl Pods {
         self.policies.retain(|policy, _| kept.contains(policy));
     }
 
+    /// Records that a pod's agent could not send all levels that it knew.
+    pub(super) fn levels_are_incomplete(&mut self, pod: &str) {
+        self.incomplete.entry(pod.into()).or_default();
+    }
+
     /// Returns the policies that agents can have used without the knowledge of the counter: those of pods with
     /// incomplete levels, and those of the namespaces of pods that are missing. The agent of a missing pod can have a
     /// policy that the plan no longer gives to it, but none of another namespace.
-    pub(super) fn unknown_use(&self, incomplete: &HashSet<String>) -> UnknownUse {
+    pub(super) fn unknown_use(&mut self) -> UnknownUse {
+        let mut incomplete = std::mem::take(&mut self.incomplete);
         let mut unknown = UnknownUse::default();
         for (uid, pod) in &self.pods {
             let (name, policies) = (pod.name.as_ref().unwrap_or(uid), pod.shares().map(|share| &share.policy));
             let Totals { unknown: is_unknown, arriving, .. } = pod.totals();
             if is_unknown + arriving > 0 {
                 unknown.record_missing(name, policies);
-            } else if incomplete.contains(&**uid) {
-                unknown.record_incomplete(name, policies);
+                incomplete.remove(uid);
+            } else if let Some(known) = incomplete.get_mut(uid) {
+                known.add(pod);
             }
+        }
+        for (uid, Incomplete { name, policies }) in &incomplete {
+            unknown.record_incomplete(name.as_ref().unwrap_or(uid), policies.iter());
         }
         unknown
     }
@@ -368,6 +396,9 @@ impl Pods {
     /// Changes a pod, and everything that is computed from it.
     fn change(&mut self, name: &str, now: u64, change: impl FnOnce(&mut Pod)) {
         let (name, mut pod) = self.pods.remove_entry(name).unwrap_or_else(|| (name.into(), Pod::default()));
+        if let Some(known) = self.incomplete.get_mut(&name) {
+            known.add(&pod);
+        }
         let before = pod.totals();
         if let Some(since) = pod.absent_since {
             self.count(pod.shares(), since, -1, now);
