@@ -277,7 +277,7 @@ pub(super) fn check_cost(cost: &wire::Cost, path: &str, faults: &mut Faults) {
     let (most, field) = match cost {
         wire::Cost::Fixed(requests) => (*requests, "requests"),
         wire::Cost::RequestHeader { most, .. } => (*most, "header.most"),
-        wire::Cost::ResponseHeader { .. } => return,
+        wire::Cost::ResponseHeader { most, .. } => (*most, "responseHeader.most"),
         wire::Cost::RequestBytes | wire::Cost::ResponseBytes => {
             return faults.add(path, "bytes can be counted only with scope Pod: use scope Pod, or another cost");
         }

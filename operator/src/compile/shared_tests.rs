@@ -208,6 +208,7 @@ fn a_fleet_rule_that_the_operator_cannot_count_is_a_fault_with_its_fix() {
     let in_flight = json!({"name": "a", "concurrent": 5});
     let waits = json!({"onLimit": {"action": "Wait", "maxWait": "1s"}});
     let costly = json!({"cost": {"header": {"name": "x", "most": 2_000_000}}});
+    let late = json!({"cost": {"responseHeader": {"name": "x", "most": 2_000_000}}});
     let bytes = json!({"cost": {"requestBytes": {}}});
     let shared = json!({"shared": {"storeRef": {"name": "limits"}}});
     for (rule, expected) in [
@@ -216,6 +217,7 @@ fn a_fleet_rule_that_the_operator_cannot_count_is_a_fault_with_its_fix() {
         (fleet_rule(&long, &json!({})), Some(("limits[0].requests", "use SlidingWindowCounter"))),
         (fleet_rule(&odd, &json!({})), Some(("limits[0].requests", "lower burst"))),
         (fleet_rule(&window(5), &costly), Some(("cost.header.most", "larger units"))),
+        (fleet_rule(&debt, &late), Some(("cost.responseHeader.most", "larger units"))),
         (fleet_rule(&debt, &bytes), Some(("cost", "use scope Pod"))),
         (fleet_rule(&in_flight, &json!({})), Some(("scope", "is not valid with a concurrent limit"))),
         (fleet_rule(&window(5), &shared), Some(("shared", "remove it"))),

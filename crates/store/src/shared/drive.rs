@@ -226,8 +226,13 @@ impl SharedLimiter {
             entry.asks = false;
             return Step::Ends;
         };
+        let all_share = entry.share.as_ref().map_or(0, |share| share.owed(self.share_time(now)));
+        let share_owed = all_share.min(MOST_UNITS);
         let cost = asks.front().map_or(1, |waiter| waiter.queue_id.cost);
-        let most = MOST_REQUESTS.min(usize::try_from(MOST_UNITS / cost).unwrap_or(1)).max(1);
+        // The store decides on requests when it knows everything that is owed.
+        let knows_all = entry.owed.saturating_add(all_share) <= MOST_UNITS;
+        let most =
+            if knows_all { MOST_REQUESTS.min(usize::try_from(MOST_UNITS / cost).unwrap_or(1)).max(1) } else { 0 };
         let mut batch = Vec::new();
         for waiter in asks {
             if waiter.queue_id.cost == cost && batch.len() < most {
@@ -237,12 +242,10 @@ impl SharedLimiter {
             }
         }
         let round = self.client.round();
-        let wanted = self.wanted(entry, rule, rule.set(hash));
+        let wanted = if knows_all { self.wanted(entry, rule, rule.set(hash)) } else { 0 };
         // The question has the shortest patience of its requests, so that no request gets a slot that is too late for
         // it.
         let patience = batch.iter().map(|waiter| waiter.patience(now)).min().unwrap_or_default();
-        let all_share = entry.share.as_ref().map_or(0, |share| share.owed(self.share_time(now)));
-        let share_owed = all_share.min(MOST_UNITS);
         let seen = if entry.level_failures == self.client.failures() { None } else { entry.level.clone() };
         // The credit is sent once. If it were sent again after a lost answer, the store could count it twice. What exceeds
         // one question is sent with the next one.

@@ -560,6 +560,17 @@ async fn a_cost_of_0_is_never_refused() {
     }
 }
 
+/// A question can report a part of what is owed. The store decides when it knows all of it.
+#[tokio::test(start_paused = true)]
+async fn a_debt_of_several_questions_comes_before_requests() {
+    let world = World::new();
+    let limit = quota(Strategy::FixedWindow, 3_000_000, 900, None);
+    let limiter = SharedLimiter::new(world.client(), rule(1, limit, OnLoss::Closed));
+    request(&limiter, 1, Duration::ZERO).await.expect("it is free");
+    limiter.owe(7, 4_000_000);
+    request(&limiter, 1, Duration::ZERO).await.expect_err("the limit is used up");
+}
+
 /// Seats last 100 ms here. Units that the faster limit gives in this time are few for a limit of 100,000 per hour, too.
 #[test]
 fn each_limit_bounds_the_seats_by_itself() {
