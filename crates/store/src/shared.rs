@@ -208,8 +208,10 @@ impl SharedLimiter {
         let time = self.client.time(now);
         let mut shard = self.table.shard_of(hash);
         let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys) else {
-            self.overflowed.fetch_add(1, Relaxed);
-            return Claim::Refused(Refused::new(Some(SOON), None));
+            return match self.without_entry(&rule, hash) {
+                Ok(grant) => Claim::Granted(grant),
+                Err(refused) => Claim::Refused(refused),
+            };
         };
         entry.used = now;
         let claim = self.claim_in(entry, (&rule, set), (hash, cost, patience), (now, time, lost));
@@ -292,8 +294,7 @@ impl SharedLimiter {
         let found = if is_full { None } else { self.table.entry(&mut shard, hash, rule.most_keys) };
         let Some((entry, forgotten)) = found else {
             drop(shard);
-            self.overflowed.fetch_add(1, Relaxed);
-            let _ = sender.send(Err(Refused::new(Some(SOON), None)));
+            let _ = sender.send(self.without_entry(&rule, hash));
             return pending;
         };
         entry.used = now;
@@ -318,10 +319,22 @@ impl SharedLimiter {
         pending
     }
 
+    /// Decides on a request of a key for which the table has no room.
+    fn without_entry(&self, rule: &SharedRule, hash: u128) -> Result<Grant, Refused> {
+        if rule.on_loss == OnLoss::Open && self.client.current_loss().is_some() {
+            return Ok(self.grant(hash, None, rule.set(hash).full));
+        }
+        self.overflowed.fetch_add(1, Relaxed);
+        Err(Refused::new(Some(SOON), None))
+    }
+
     /// Charges a cost that became known after the decision. The next question of this key reports it to the store.
-    /// While the store is lost, this program's share is charged.
+    /// While the store is lost, this program's share is charged; a rule that then admits all requests charges nothing.
     pub fn owe(&self, hash: u128, units: u64) {
         let (rule, at) = (self.rule(), self.share_time(self.client.now()));
+        if rule.on_loss == OnLoss::Open && self.client.current_loss().is_some() {
+            return;
+        }
         self.report(hash, |entry| {
             let rest = entry.charge_share(rule.set(hash).share_terms.as_deref(), at, units);
             entry.add_owed(rest);

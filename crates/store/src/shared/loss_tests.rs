@@ -173,6 +173,33 @@ async fn a_new_key_has_its_share_since_the_loss() {
     }
 }
 
+/// A rule that admits all requests while the store is lost charges nothing in this time, and admits also the keys for
+/// which the table has no room.
+#[tokio::test(start_paused = true)]
+async fn an_open_rule_charges_nothing_while_the_store_is_lost() {
+    let (world, is_there) = (World::new(), Arc::new(AtomicBool::new(true)));
+    let client = world.client_while(&is_there);
+    let keys = 2;
+    let sets = [vec![(0, quota(Strategy::FixedWindow, 100, 900, None))]];
+    let rule = SharedRule::new("shop/api.per-client", 1, &sets, OnLoss::Open, 4, keys).expect("a rule");
+    let limiter = SharedLimiter::new(Arc::clone(&client), rule);
+    request_of(&limiter, 7).await.expect("it is free");
+    is_there.store(false, Relaxed);
+    client.forget_backend();
+    while request_of(&limiter, 7).await.is_err() || client.current_loss().is_none() {
+        sleep(MILLIS(10)).await;
+    }
+    for hash in 0..50 {
+        request_of(&limiter, hash).await.expect("all are admitted");
+        limiter.owe(hash, 1_000);
+    }
+    is_there.store(true, Relaxed);
+    while client.current_loss().is_some() {
+        sleep(MILLIS(10)).await;
+    }
+    request_of(&limiter, 7).await.expect("99 are free");
+}
+
 /// A store that is full or read-only answers, but it cannot count. It counts as lost all that time, and when it can
 /// count again, it charges only what still counts.
 #[tokio::test(start_paused = true)]
