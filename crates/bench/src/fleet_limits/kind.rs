@@ -3,7 +3,9 @@
 
 mod cluster;
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
+
+use tokio::signal::unix::{SignalKind, signal};
 
 use self::cluster::{Cluster, Cut};
 use super::{
@@ -25,12 +27,14 @@ Limit, requests, clock and comparison are those of the agents that are processes
 gives another number. *Killed* is SIGKILL of the leader's container, and *suspended* SIGSTOP and then SIGCONT. *Cut \
 off*: the leader's node drops all packets between the leader and the agents, or between the leader and the apiserver. \
 These faults begin at the twelfth second. *3 to 30 pods and back*: the Deployment gets 30 replicas at the twelfth \
-second, and 3 again 24 s later. The client sends requests to pods that are ready and not being deleted.";
+second, and 3 again 24 s later, or when all are ready. The client sends requests to pods that are ready and not being deleted.";
 
 /// The pods of the scenario that scales.
 const FEW: usize = 3;
 const MANY: usize = 30;
 const SCALED_FOR: u64 = 24 * SECOND;
+/// The longest time until all pods are ready, so that there is time for the way back.
+const SCALED_WITHIN: Duration = Duration::from_secs(48);
 const FAULT_LASTS: u64 = 20 * SECOND;
 
 /// What happens at [`AT`].
@@ -42,12 +46,13 @@ enum Event {
     Scaled,
 }
 
-const EVENTS: [(&str, Event); 5] = [
-    ("leader killed", Event::Killed),
-    ("leader suspended for 20 s", Event::Suspended),
-    ("leader cut off from all agents for 20 s", Event::CutOff(Cut::Agents)),
-    ("leader cut off from the apiserver for 20 s", Event::CutOff(Cut::Apiserver)),
-    ("3 to 30 pods and back, 3 times the limit", Event::Scaled),
+/// The scenarios in which something happens, and their seconds.
+const EVENTS: [(&str, u64, Event); 5] = [
+    ("leader killed", 60, Event::Killed),
+    ("leader suspended for 20 s", 60, Event::Suspended),
+    ("leader cut off from all agents for 20 s", 60, Event::CutOff(Cut::Agents)),
+    ("leader cut off from the apiserver for 20 s", 60, Event::CutOff(Cut::Apiserver)),
+    ("3 to 30 pods and back, 3 times the limit", 90, Event::Scaled),
 ];
 
 pub(super) fn measure(quick: bool, kubeconfig: &Path, part: &mut Part<'_>) -> anyhow::Result<()> {
@@ -55,13 +60,23 @@ pub(super) fn measure(quick: bool, kubeconfig: &Path, part: &mut Part<'_>) -> an
     let before = load_average();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let cluster = Arc::new(Cluster::prepare(kubeconfig, OF_PODS[0].limit)?);
+    // An interrupted run removes the routes, too.
+    let mut interrupt = runtime.block_on(async { signal(SignalKind::terminate()) })?;
+    let _routes = cluster.routes()?;
     let still = OF_PODS.into_iter().map(|scenario| (scenario, None));
     let mut found = Vec::new();
-    for (scenario, event) in still.chain(EVENTS.map(|(name, event)| (on_pods(name), Some(event)))) {
+    for (scenario, event) in still.chain(EVENTS.map(|(name, seconds, event)| (on_pods(name, seconds), Some(event)))) {
         // An event needs its time.
         let scenario = if quick && event.is_none() { scenario.shortened() } else { scenario };
         let rounds = if quick || event.is_some() { 1 } else { 3 };
-        let run = |round| runtime.block_on(run(&cluster, &scenario, event, round));
+        let run = |round| {
+            runtime.block_on(async {
+                tokio::select! {
+                    sent = run(&cluster, &scenario, event, round) => sent,
+                    _ = interrupt.recv() => anyhow::bail!("interrupted"),
+                }
+            })
+        };
         found.push(Found::measure(scenario, rounds, run)?);
     }
     part.versions([("load average of kind", format!("{before} before, {} after", load_average()))]);
@@ -107,7 +122,7 @@ fn happen(cluster: &Cluster, event: Event, clock: Clock) -> anyhow::Result<()> {
         }
         Event::Scaled => {
             cluster.scale(MANY)?;
-            cluster.until_targets(MANY)?;
+            cluster.until_targets(MANY, SCALED_WITHIN)?;
             eprintln!("fleet-limits: {MANY} pods after {:.1} s", float(clock.micros() - AT) / 1e6);
             sleep(clock.until(AT + SCALED_FOR));
             cluster.scale(FEW)

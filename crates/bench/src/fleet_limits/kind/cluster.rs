@@ -38,7 +38,6 @@ pub(super) struct Cluster {
     kube: Kube,
     targets: Targets,
     watch: Child,
-    _routes: Vec<Route>,
 }
 
 /// What kubectl and helm need.
@@ -50,7 +49,7 @@ struct Kube {
 }
 
 /// The way from this machine to the pods of a node. It ends when this value is dropped.
-struct Route(String);
+pub(super) struct Route(String);
 
 /// The operator that leads.
 pub(super) struct Leader {
@@ -73,9 +72,6 @@ impl Cluster {
         let programs = std::env::var_os("WEIR_KUBE_BIN").context("WEIR_KUBE_BIN is not set")?;
         let home = tempfile::tempdir().context("make a folder")?;
         let kube = Kube { programs: programs.into(), kubeconfig: kubeconfig.to_owned(), home };
-        let nodes = r#"jsonpath={range .items[*]}{.spec.podCIDR} via {.status.addresses[?(@.type=="InternalIP")].address}{"\n"}{end}"#;
-        let nodes = kube.kubectl(&["get", "nodes", "--output", nodes])?;
-        let routes = nodes.lines().map(Route::add).collect::<anyhow::Result<_>>()?;
         eprintln!("fleet-limits: installing the charts");
         kube.helm("weir-crds", &[])?;
         kube.helm("weir", &["--set=images.registry=weir.test", "--set=images.tag=e2e"])?;
@@ -89,7 +85,14 @@ impl Cluster {
         let lines = BufReader::new(watch.stdout.take().context("stdout is piped")?).lines();
         let changed = Arc::clone(&targets);
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| change(&changed, &line)));
-        Ok(Self { kube, targets, watch, _routes: routes })
+        Ok(Self { kube, targets, watch })
+    }
+
+    /// Adds the ways to the pods of all nodes.
+    pub(super) fn routes(&self) -> anyhow::Result<Vec<Route>> {
+        let nodes = r#"jsonpath={range .items[*]}{.spec.podCIDR} via {.status.addresses[?(@.type=="InternalIP")].address}{"\n"}{end}"#;
+        let nodes = self.kube.kubectl(&["get", "nodes", "--output", nodes])?;
+        nodes.lines().map(Route::add).collect()
     }
 
     /// Sets the number of pods.
@@ -101,20 +104,20 @@ impl Cluster {
     pub(super) async fn until_ready(&self, pods: usize) -> anyhow::Result<()> {
         let operators = ["--namespace", OPERATORS, "rollout", "status", "deployment/weir-operator", "--timeout=120s"];
         self.kube.kubectl(&operators)?;
-        self.until_targets(pods)?;
+        self.until_targets(pods, PATIENCE)?;
         let addresses: Vec<_> = lock(&self.targets).values().map(|(address, _)| *address).collect();
         until_counted(addresses.into_iter().map(|address| SocketAddr::from((address, TELEMETRY)))).await
     }
 
     /// Waits until exactly this number of pods get requests.
-    pub(super) fn until_targets(&self, pods: usize) -> anyhow::Result<()> {
+    pub(super) fn until_targets(&self, pods: usize, within: Duration) -> anyhow::Result<()> {
         let begun = clock::now();
         loop {
             let now = lock(&self.targets).len();
             if now == pods {
                 return Ok(());
             }
-            ensure!(clock::since(begun) < PATIENCE, "{now} pods are ready instead of {pods}");
+            ensure!(clock::since(begun) < within, "{now} pods are ready instead of {pods}");
             clock::sleep(LOOK);
         }
     }

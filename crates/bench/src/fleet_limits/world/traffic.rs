@@ -151,9 +151,9 @@ pub(in super::super) const OF_PODS: [Scenario; 3] = [
 ];
 
 /// A scenario of pods on a cluster, whose even load is above the limit. Something happens to the cluster at [`AT`].
-pub(in super::super) const fn on_pods(name: &'static str) -> Scenario {
+pub(in super::super) const fn on_pods(name: &'static str, seconds: u64) -> Scenario {
     let scenario = scenario(name, ABOVE, Spread::Even, Pods::Fixed(PARTS));
-    Scenario { limit: OF_PODS[0].limit, seconds: 60, ..scenario }
+    Scenario { limit: OF_PODS[0].limit, seconds, ..scenario }
 }
 
 /// The requests of a run.
