@@ -11,7 +11,8 @@ use std::{
 };
 
 use jiff::Timestamp;
-use kube::core::Selector;
+use kube::{Resource, core::Selector};
+use serde_json::{Value, json};
 use weir_api::{RateLimitPolicySpec, RateLimitPolicyStatus, RateLimitStoreSpec, RateLimitStoreStatus};
 
 use crate::pod_ports::{PodPorts, Service};
@@ -29,6 +30,16 @@ impl ObjectKey {
     /// Returns the key of the object `namespace/name`.
     pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
+    }
+
+    /// Returns the object of kind `K` with this key and this spec.
+    pub(crate) fn document<K: Resource<DynamicType = ()>>(&self, spec: &Value) -> Value {
+        json!({
+            "apiVersion": K::api_version(&()),
+            "kind": K::kind(&()),
+            "metadata": {"name": &*self.name, "namespace": &*self.namespace},
+            "spec": spec,
+        })
     }
 }
 

@@ -100,7 +100,7 @@ fn kind_of(document: &Value) -> &'static Kind {
 #[must_use]
 pub fn document(document: &Value) -> Vec<Fault> {
     let kind = kind_of(document);
-    let stored = examine(document, kind).and_then(|stored| {
+    let stored = examine(document, kind, Rules::Checked).and_then(|stored| {
         if kind.name == STORE.name {
             typed::<RateLimitStore>(stored).map(drop)
         } else {
@@ -116,7 +116,7 @@ pub fn document(document: &Value) -> Vec<Fault> {
 ///
 /// All faults of the document, as [`document`] returns them.
 pub fn parse(document: &Value) -> Result<RateLimitPolicy, Vec<Fault>> {
-    typed(examine(document, &POLICY)?)
+    typed(examine(document, &POLICY, Rules::Checked)?)
 }
 
 /// Returns the `RateLimitStore` that a cluster would store for this document, with defaults.
@@ -125,7 +125,33 @@ pub fn parse(document: &Value) -> Result<RateLimitPolicy, Vec<Fault>> {
 ///
 /// All faults of the document, as [`document`] returns them.
 pub fn parse_store(document: &Value) -> Result<RateLimitStore, Vec<Fault>> {
-    typed(examine(document, &STORE)?)
+    typed(examine(document, &STORE, Rules::Checked)?)
+}
+
+/// Returns the policy in a document that a cluster has stored, perhaps under another definition. The CEL rules do not
+/// run: they take most of the time, and a source of policies gets each policy after every change of its status.
+///
+/// # Errors
+///
+/// All faults of the document except those of CEL rules.
+pub fn parse_stored(document: &Value) -> Result<RateLimitPolicy, Vec<Fault>> {
+    typed(examine(document, &POLICY, Rules::Skipped)?)
+}
+
+/// Returns the `RateLimitStore` in a document that a cluster has stored, as [`parse_stored`] does.
+///
+/// # Errors
+///
+/// All faults of the document except those of CEL rules.
+pub fn parse_stored_store(document: &Value) -> Result<RateLimitStore, Vec<Fault>> {
+    typed(examine(document, &STORE, Rules::Skipped)?)
+}
+
+/// Whether the CEL rules run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rules {
+    Checked,
+    Skipped,
 }
 
 fn typed<T: DeserializeOwned>(stored: Value) -> Result<T, Vec<Fault>> {
@@ -133,7 +159,7 @@ fn typed<T: DeserializeOwned>(stored: Value) -> Result<T, Vec<Fault>> {
 }
 
 /// Returns the document as a cluster would store it.
-fn examine(document: &Value, kind: &Kind) -> Result<Value, Vec<Fault>> {
+fn examine(document: &Value, kind: &Kind, rules: Rules) -> Result<Value, Vec<Fault>> {
     let schema = &kind.schema;
     metadata::check_kind(document, kind)?;
     let faults = unknown::check(document, schema);
@@ -152,6 +178,9 @@ fn examine(document: &Value, kind: &Kind) -> Result<Value, Vec<Fault>> {
     let blocked = findings.iter().any(|finding| matches!(finding, Finding::Blocking(_)));
     let mut faults: Vec<_> = findings.into_iter().map(Finding::into_fault).collect();
     faults.extend(unique::check(&object, schema));
+    if rules == Rules::Skipped {
+        return if faults.is_empty() { Ok(object) } else { Err(faults) };
+    }
     if blocked {
         faults.push(Fault::invalid(
             WHOLE,

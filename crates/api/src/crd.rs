@@ -1,4 +1,7 @@
 //! The definitions that are installed in a cluster, generated from the types.
+//!
+//! A new field of a spec must not have a default in the schema. The apiserver would add it to all stored objects, and
+//! older operators do not enforce a spec with a field that they do not know.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSON};
 use kube::CustomResourceExt;

@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-use weir_api::{LastKnownGood, RateLimitPolicySpec, check};
+use serde_json::Value;
+use weir_api::{LastKnownGood, RateLimitPolicy, RateLimitPolicySpec, check};
 
 use super::{CompiledPolicy, Sharing, Target, compile_with};
 use crate::world::{Fault, Policy};
@@ -59,12 +59,7 @@ pub(super) fn restore(
     let fault = |message: String| Fault { path: PATH.to_owned(), message };
     let is_not = |what: &dyn std::fmt::Display| fault(format!("is not valid either: {what}"));
     let spec: Value = serde_json::from_str(&kept.spec).map_err(|error| vec![is_not(&error)])?;
-    let document = json!({
-        "apiVersion": "weir.dev/v1alpha1",
-        "kind": "RateLimitPolicy",
-        "metadata": {"name": &*key.name, "namespace": &*key.namespace},
-        "spec": spec,
-    });
+    let document = key.document::<RateLimitPolicy>(&spec);
     let policy = check::parse(&document).map_err(|faults| faults.iter().map(|it| is_not(it)).collect::<Vec<_>>())?;
     let compiled = compile_with(uid, &policy.spec, sharing);
     let compiled = compiled.map_err(|faults| faults.iter().map(|it| is_not(it)).collect::<Vec<_>>())?;
@@ -78,6 +73,8 @@ pub(super) fn restore(
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+
+    use serde_json::json;
 
     use super::{
         super::{Compiled, Compiler, tests::key},

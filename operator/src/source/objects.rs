@@ -11,6 +11,8 @@ use k8s_openapi::{
 };
 use kube::{api::DynamicObject, core::Selector};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
+use weir_api::{RateLimitPolicy, RateLimitStore, check};
 
 use super::pod::Pod;
 use crate::{
@@ -25,13 +27,14 @@ const DEFAULT_CONTROL_PORT: u16 = 8481;
 /// Converts a policy. If this program cannot read its spec, it is still a policy, and its last good rules stay in
 /// force.
 pub(super) fn policy(key: ObjectKey, mut object: DynamicObject) -> Change {
-    let (spec, status) = (take_spec(&mut object), take_status(&mut object));
+    let spec = check::parse_stored(&key.document::<RateLimitPolicy>(&object.data["spec"]));
+    let status = take_status(&mut object);
     let policy = Policy {
         uid: object.metadata.uid.unwrap_or_default(),
         generation: object.metadata.generation.unwrap_or_default(),
         created: object.metadata.creation_timestamp.map(|time| time.0),
         changed: None,
-        spec,
+        spec: spec.map(|policy| Arc::new(policy.spec)).map_err(explain),
         file: None,
     };
     Change::Policy(key, Some((policy, StoredStatus { status, version: object.metadata.resource_version })))
@@ -39,25 +42,36 @@ pub(super) fn policy(key: ObjectKey, mut object: DynamicObject) -> Change {
 
 /// Converts a store. If this program cannot read its spec, it is still a store.
 pub(super) fn store(key: ObjectKey, mut object: DynamicObject) -> Change {
-    let (spec, status) = (take_spec(&mut object), take_status(&mut object));
+    let spec = check::parse_stored_store(&key.document::<RateLimitStore>(&object.data["spec"]));
+    let status = take_status(&mut object);
     let store = Store {
         uid: object.metadata.uid.unwrap_or_default(),
         generation: object.metadata.generation.unwrap_or_default(),
-        spec,
+        spec: spec.map(|store| Arc::new(store.spec)).map_err(explain),
     };
     Change::Store(key, Some((store, status)))
 }
 
-fn take_spec<T: DeserializeOwned>(object: &mut DynamicObject) -> Result<Arc<T>, Vec<Fault>> {
-    let spec = object.data.get_mut("spec").map(serde_json::Value::take).unwrap_or_default();
-    serde_path_to_error::deserialize(spec).map(Arc::new).map_err(|error| {
-        vec![Fault { path: format!("spec.{}", error.path()), message: error.into_inner().to_string() }]
-    })
+/// Explains faults of a spec that the apiserver has stored. The definition in the cluster may be newer than this
+/// program: then a rule without the fields that this program does not know could match or refuse every request. Or the
+/// spec was stored under an older definition, and agents would refuse it together with the other policies of their pods.
+fn explain(faults: Vec<check::Fault>) -> Vec<Fault> {
+    let explain = |check::Fault { path, message }| {
+        let message = if message.starts_with("unknown field") {
+            "unknown field: this operator is older than the cluster's definition (CRD): upgrade the operator, or remove \
+             the field"
+                .to_owned()
+        } else {
+            message
+        };
+        Fault { path, message }
+    };
+    faults.into_iter().map(explain).collect()
 }
 
 /// Returns the status of an object. A status of another version may be unreadable, and counts as absent.
 pub(crate) fn take_status<T: DeserializeOwned>(object: &mut DynamicObject) -> Option<Box<T>> {
-    let status = object.data.get_mut("status").map(serde_json::Value::take)?;
+    let status = object.data.get_mut("status").map(Value::take)?;
     serde_json::from_value(status).ok().map(Box::new)
 }
 
@@ -184,8 +198,83 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::{
+        compile::{Compiled, Compiler},
+        world::{DirtySet, World},
+    };
 
-    fn seen(value: serde_json::Value) -> Option<crate::world::Pod> {
+    /// Returns a policy with this spec and status, as the apiserver sends it.
+    fn policy_object(generation: i64, spec: &Value, status: &Value) -> DynamicObject {
+        serde_json::from_value(json!({
+            "apiVersion": "weir.dev/v1alpha1",
+            "kind": "RateLimitPolicy",
+            "metadata": {"name": "p", "namespace": "shop", "uid": "uid", "generation": generation, "managedFields": []},
+            "spec": spec,
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    /// Returns the result of compiling these objects in order.
+    fn compiled(objects: Vec<DynamicObject>) -> Compiled {
+        let (key, mut compiler) = (ObjectKey::new("shop", "p"), Compiler::default());
+        for object in objects {
+            let Change::Policy(_, Some((policy, stored))) = policy(key.clone(), object) else {
+                panic!("a policy gives a change of a policy");
+            };
+            let world = World::of_policies(BTreeMap::from([(key.clone(), policy)]));
+            let mut dirty = DirtySet { policies: [key.clone()].into(), ..DirtySet::default() };
+            compiler.update(&world, &mut dirty, |_| stored.status.as_ref()?.last_known_good.as_ref());
+        }
+        compiler.compiled()[&key].clone()
+    }
+
+    fn spec(rules: &Value) -> Value {
+        json!({"selector": {"matchLabels": {"app": "web"}}, "rules": rules})
+    }
+
+    fn good() -> Value {
+        spec(&json!([{"name": "all", "limits": [{"name": "a", "requests": 50, "per": "1s"}]}]))
+    }
+
+    /// The cluster's definition can be newer or weaker than the one of this program.
+    #[test]
+    fn a_spec_that_only_another_definition_accepts_is_not_enforced() {
+        let limit = json!({"name": "a", "requests": 5, "per": "1s"});
+        for (rules, path, message) in [
+            (
+                json!([{"name": "r", "action": "Deny", "match": [{"countries": ["XX"]}]}]),
+                "spec.rules[0].match[0].countries",
+                "unknown field: this operator is older than the cluster's definition (CRD)",
+            ),
+            (
+                json!([{"name": "r", "limits": [{"name": "a", "requests": 5_000_000_000_u64, "per": "1s"}]}]),
+                "spec.rules[0].limits[0].requests",
+                "Invalid value: 5000000000",
+            ),
+            (json!([{"name": "r", "limits": [limit, limit]}]), "spec.rules[0].limits[1]", "Duplicate value"),
+            (json!([{"limits": [limit]}]), "spec.rules[0].name", "Required value"),
+        ] {
+            let objects = vec![policy_object(1, &good(), &Value::Null), policy_object(2, &spec(&rules), &Value::Null)];
+            let compiled = compiled(objects);
+            let told = compiled.faults.iter().any(|it| it.path == path && it.message.starts_with(message));
+            assert!(told, "{path}: {message} is not in {:?}", compiled.faults);
+            assert_eq!((compiled.generation, compiled.good.map(|good| good.generation())), (2, Some(1)), "{path}");
+            assert_eq!(compiled.policy.unwrap().rules[0].limits[0].requests, 50, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_store_with_an_unknown_field_is_invalid() {
+        let object = json!({"metadata": {}, "spec": {"memcached": {"servers": ["m:11211"]}, "region": "eu"}});
+        let change = store(ObjectKey::new("shop", "s"), serde_json::from_value(object).unwrap());
+        let Change::Store(_, Some((store, _))) = change else { panic!("a store gives a change of a store") };
+        let faults = store.spec.unwrap_err();
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert!(faults[0].to_string().starts_with("spec.region: unknown field: this operator is older"), "{faults:?}");
+    }
+
+    fn seen(value: Value) -> Option<crate::world::Pod> {
         let Change::Pod(_, pod) =
             pod(ObjectKey::new("shop", "a"), serde_json::from_value(value).unwrap(), IdentityProof::Nobody)
         else {

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, io, path::Path, sync::Arc};
 
 use jiff::Timestamp;
 use kube::Resource;
-use serde_json::{Value, json};
+use serde_json::Value;
 use weir_api::{RateLimitPolicy, check};
 
 use super::{
@@ -56,13 +56,7 @@ pub(crate) fn kept(directory: &Path) -> io::Result<BTreeMap<Arc<str>, Vec<Kept>>
 fn spec(key: &ObjectKey, good: &Value, changed: Option<Timestamp>) -> Result<Kept, String> {
     let text = good["spec"].as_str().unwrap_or_default();
     let spec: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let document = json!({
-        "apiVersion": RateLimitPolicy::api_version(&()),
-        "kind": RateLimitPolicy::kind(&()),
-        "metadata": {"name": &*key.name, "namespace": &*key.namespace},
-        "spec": spec,
-    });
-    let policy = check::review(&document)
+    let policy = check::review(&key.document::<RateLimitPolicy>(&spec))
         .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
     let generation = good["generation"].as_i64().filter(|generation| *generation > 0).unwrap_or(1);
     Ok(Kept { key: key.clone(), generation, changed, spec: Arc::new(policy.spec) })
