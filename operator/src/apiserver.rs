@@ -42,9 +42,10 @@ const WAITING: usize = 256;
 /// The longest wait for a response. The apiserver ends each request after a minute, except for watches: their response
 /// can begin with the first event.
 const LONGEST_WAIT: Duration = Duration::from_secs(75);
-/// The longest time without a byte of a response. Watches end earlier: kube requests an end after 290 s, and ends them
-/// itself after 295 s without an event.
-const LONGEST_SILENCE: Duration = Duration::from_mins(5);
+/// The longest time without a byte of a response. Watches end earlier: they request an end after a minute. If an
+/// apiserver disappears without closing its connections, the Lease is renewed over new connections, but a watch on an
+/// old one is dead until this time is over.
+const LONGEST_SILENCE: Duration = Duration::from_secs(90);
 
 /// The reason why the client cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -135,8 +136,18 @@ impl<B> Policy<Request<Body>, Response<B>, BoxError> for RetryAfterPolicy {
 mod tests {
     use std::sync::{Arc, Mutex};
 
+    use futures::{StreamExt as _, TryStreamExt as _};
     use http::StatusCode;
-    use tokio::time::Instant;
+    use k8s_openapi::api::core::v1::Service as KubernetesService;
+    use kube::{
+        Api,
+        api::{WatchEvent, WatchParams},
+    };
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+        time::Instant,
+    };
     use tower::{Layer as _, ServiceExt as _, service_fn};
 
     use super::*;
@@ -188,6 +199,35 @@ mod tests {
                 assert_eq!(answer.unwrap_err().to_string(), "the apiserver has not answered within 75 s");
             }
         }
+    }
+
+    /// The apiserver disappears without closing the connection of a watch. No byte arrives any more.
+    #[tokio::test]
+    async fn a_silent_response_ends() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let services: Api<KubernetesService> = Api::all(client(Config::new(url.parse().unwrap())).unwrap());
+        let apiserver = async {
+            let (mut connection, _) = listener.accept().await.unwrap();
+            assert!(connection.read(&mut [0; 8192]).await.unwrap() > 0);
+            let bookmark = r#"{"type":"BOOKMARK","object":{"apiVersion":"v1","kind":"Service","metadata":{"resourceVersion":"2"}}}"#;
+            let chunk = format!("{:x}\r\n{bookmark}\n\r\n", bookmark.len() + 1);
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+            connection.write_all(format!("{head}{chunk}").as_bytes()).await.unwrap();
+            connection
+        };
+        let watch = async {
+            let mut events = services.watch(&WatchParams::default(), "1").await.unwrap().boxed();
+            assert!(matches!(events.try_next().await.unwrap(), Some(WatchEvent::Bookmark(_))));
+            events
+        };
+        let (_connection, mut events) = tokio::join!(apiserver, watch);
+        tokio::time::pause();
+        let start = Instant::now();
+        let event = events.next().await;
+        assert!(!matches!(event, Some(Ok(_))), "{event:?}");
+        let silence = start.elapsed().as_secs();
+        assert!((80..=91).contains(&silence), "the watch ended after {silence} s");
     }
 
     /// The client must not retry here, because each caller has its own backoff.

@@ -16,6 +16,11 @@ use serde::de::DeserializeOwned;
 
 use crate::wording::chain;
 
+/// The time after which the apiserver ends a watch, in seconds. The next watch continues it. If an apiserver disappears
+/// without closing its connections, its watches end 5 s later. Bookmarks do not show that a watch is alive: a new
+/// apiserver sends none for a kind without changes.
+const WATCH_SECONDS: u32 = 60;
+
 /// Returns the events of the objects, without [`Event::Init`]: it precedes each attempt to list, so it would end the
 /// delays even if each attempt fails. A failed listing is an error, and then the next one starts again.
 pub(crate) fn watch<K>(
@@ -25,7 +30,8 @@ pub(crate) fn watch<K>(
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    watcher(api, config).try_filter(|event| ready(!matches!(event, Event::Init))).backoff(ShortBackoff::default())
+    let events = watcher(api, config.timeout(WATCH_SECONDS));
+    events.try_filter(|event| ready(!matches!(event, Event::Init))).backoff(ShortBackoff::default())
 }
 
 /// Logs that a watch failed, with the cause at the end of the chain, such as "connection refused".
@@ -58,13 +64,19 @@ impl Backoff for ShortBackoff {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+    use std::{
+        convert::Infallible,
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering::Relaxed},
+        },
     };
 
-    use futures::StreamExt;
+    use bytes::Bytes;
+    use futures::{StreamExt, stream, stream::BoxStream};
     use http::{Request, Response, StatusCode};
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
     use k8s_openapi::api::core::v1::Service;
     use kube::{Client, client::Body};
 
@@ -94,5 +106,31 @@ mod tests {
         };
         let _: Result<(), _> = tokio::time::timeout(Duration::from_secs(60), minute).await;
         assert!((10..40).contains(&requests.load(Relaxed)), "{requests:?} requests");
+    }
+
+    /// The apiserver disappears without closing the connection of a watch. Its requests get the last known version.
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_watch_is_repeated() {
+        let watches = Arc::new(AtomicUsize::new(0));
+        let apiserver = tower::service_fn({
+            let watches = Arc::clone(&watches);
+            move |request: Request<Body>| {
+                let query = request.uri().query().unwrap_or_default();
+                let body: BoxStream<'_, Result<Frame<Bytes>, Infallible>> = if query.contains("watch=true") {
+                    assert!(query.contains("timeoutSeconds=60") && query.contains("resourceVersion=7"), "{query}");
+                    watches.fetch_add(1, Relaxed);
+                    stream::pending().boxed()
+                } else {
+                    let list = r#"{"metadata": {"resourceVersion": "7"}, "items": []}"#;
+                    stream::iter([Ok(Frame::data(Bytes::from_static(list.as_bytes())))]).boxed()
+                };
+                async { Response::builder().body(StreamBody::new(body)) }
+            }
+        });
+        let services: Api<Service> = Api::all(Client::new(apiserver, "default"));
+        let events = watch(services, watcher::Config::default());
+        let events = events.for_each(|event| ready(assert!(matches!(event, Ok(Event::InitDone)), "{event:?}")));
+        let ended = tokio::time::timeout(Duration::from_secs(140), events).await;
+        assert_eq!((ended.is_err(), watches.load(Relaxed)), (true, 3));
     }
 }
