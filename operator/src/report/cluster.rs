@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use weir_api::{RateLimitPolicy, RateLimitStore};
 
 use super::{Announcement, Pending, SinkError};
-use crate::{clock, source::objects::take_status, wording::shorten, world::StoredStatus};
+use crate::{clock, source::objects::take_policy_status, wording::shorten, world::StoredStatus};
 
 /// The field manager of statuses, and the reporter of Events.
 const FIELD_MANAGER: &str = "weir-operator";
@@ -85,7 +85,7 @@ impl ClusterSink {
         }
         match answer {
             Ok(mut object) => {
-                let status = take_status(&mut object);
+                let status = take_policy_status(&mut object);
                 Ok(StoredStatus { status, version: object.metadata.resource_version })
             }
             // Any other 404 comes from an apiserver that does not serve these objects at present.

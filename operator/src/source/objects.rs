@@ -10,9 +10,9 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
 use kube::{api::DynamicObject, core::Selector};
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
-use weir_api::{RateLimitPolicy, RateLimitStore, check};
+use weir_api::{RateLimitPolicy, RateLimitPolicyStatus, RateLimitStore, check};
 
 use super::pod::Pod;
 use crate::{
@@ -28,7 +28,7 @@ const DEFAULT_CONTROL_PORT: u16 = 8481;
 /// force.
 pub(super) fn policy(key: ObjectKey, mut object: DynamicObject) -> Change {
     let spec = check::parse_stored(&key.document::<RateLimitPolicy>(&object.data["spec"]));
-    let status = take_status(&mut object);
+    let status = take_policy_status(&mut object);
     let policy = Policy {
         uid: object.metadata.uid.unwrap_or_default(),
         generation: object.metadata.generation.unwrap_or_default(),
@@ -70,9 +70,21 @@ fn explain(faults: Vec<check::Fault>) -> Vec<Fault> {
 }
 
 /// Returns the status of an object. A status of another version may be unreadable, and counts as absent.
-pub(crate) fn take_status<T: DeserializeOwned>(object: &mut DynamicObject) -> Option<Box<T>> {
+fn take_status<T: DeserializeOwned>(object: &mut DynamicObject) -> Option<Box<T>> {
     let status = object.data.get_mut("status").map(Value::take)?;
     serde_json::from_value(status).ok().map(Box::new)
+}
+
+/// Returns the status of a policy. If it is unreadable, its last good generation is still returned, because limits can
+/// depend on it.
+pub(crate) fn take_policy_status(object: &mut DynamicObject) -> Option<Box<RateLimitPolicyStatus>> {
+    let mut status = object.data.get_mut("status").map(Value::take)?;
+    let status = RateLimitPolicyStatus::deserialize(&status).or_else(|_| {
+        let good = status.get_mut("lastKnownGood").map(Value::take).unwrap_or_default();
+        let last_known_good = Some(serde_json::from_value(good)?);
+        Ok::<_, serde_json::Error>(RateLimitPolicyStatus { last_known_good, ..RateLimitPolicyStatus::default() })
+    });
+    status.ok().map(Box::new)
 }
 
 /// The setting that decides whether agents prove their pod's identity. A pod can opt out.
@@ -272,6 +284,17 @@ mod tests {
         let faults = store.spec.unwrap_err();
         assert_eq!(faults.len(), 1, "{faults:?}");
         assert!(faults[0].to_string().starts_with("spec.region: unknown field: this operator is older"), "{faults:?}");
+    }
+
+    #[test]
+    fn the_last_good_generation_survives_a_status_of_another_version() {
+        let status = json!({
+            "observedGeneration": 2,
+            "lastKnownGood": {"generation": 1, "spec": good().to_string()},
+            "enforcement": {"podsTargeted": 1, "podsEnforcing": 0, "drifted": [{"pod": "a", "reason": "Newer"}]},
+        });
+        let compiled = compiled(vec![policy_object(2, &spec(&json!([{"name": "r", "strategy": "Newer"}])), &status)]);
+        assert_eq!(compiled.good.map(|good| good.generation()), Some(1), "{:?}", compiled.faults);
     }
 
     fn seen(value: Value) -> Option<crate::world::Pod> {
