@@ -222,7 +222,7 @@ pub(super) struct TrackedBody<B> {
 }
 
 /// The largest piece of a body that an HTTP/2 client gets in one step. A client that accepts such a piece is not
-/// stalled. The app's connection delivers pieces of up to 400 KiB, for which a slow client needs minutes.
+/// stalled. The app's connection delivers pieces of up to 64 KiB, for which a slow client needs longer.
 const PIECE: usize = 16 * 1024;
 
 impl<B> TrackedBody<B> {

@@ -24,8 +24,9 @@ use super::garbled::InvalidResponse;
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// The maximum size of the head of an app's HTTP/1.1 response, and of its trailers.
-pub(super) const MAX_ANSWER_BYTES: usize = 400 * 1024;
+/// The maximum size of the head of an app's HTTP/1.1 response, and of its trailers. hyper has the same bound for the
+/// bytes of a body that wait for the app, so an app that does not read takes this memory for each upload.
+pub(super) const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
 /// The maximum number of fields of such a head. Envoy and HAProxy accept about 100. For each response, hyper writes to
 /// all of the space for this many fields, so a large number costs more than the rest of the parsing.

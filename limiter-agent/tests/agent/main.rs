@@ -39,6 +39,7 @@ mod shared_bans;
 mod slow;
 mod smuggling;
 mod snapshots;
+mod stalled;
 mod support;
 mod tls;
 mod tunnels;

@@ -55,6 +55,10 @@ pub(super) fn read<'h, 'b>(
     let Status::Complete(length) = parsed else {
         return if bytes.len() < MAX_ANSWER_BYTES { Ok(ParsedHead::Part) } else { Err(InvalidResponse::TooLarge) };
     };
+    // The buffer has room for more.
+    if length > MAX_ANSWER_BYTES {
+        return Err(InvalidResponse::TooLarge);
+    }
     let (Some(status @ 100..), Some(minor)) = (head.code, head.version) else { return Err(InvalidResponse::Status) };
     let fields = &*head.headers;
     let kinds = &mut kinds[..fields.len()];
@@ -228,7 +232,9 @@ mod tests {
         assert_eq!(summary("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", true), "200 0 kept");
         let whole = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n";
         assert!((0..whole.len()).all(|end| summary(&whole[..end], false) == "part"));
-        let large = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(MAX_ANSWER_BYTES));
-        assert_eq!(summary(&large, false), "message head is too large");
+        for end in ["", "\r\n\r\n"] {
+            let large = format!("HTTP/1.1 200 OK\r\nx: {}{end}", "y".repeat(MAX_ANSWER_BYTES));
+            assert_eq!(summary(&large, false), "message head is too large", "{end:?}");
+        }
     }
 }
