@@ -6,13 +6,12 @@ use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, sync::Arc, time::Du
 
 use weir_client::{ControlConfig, InvalidOptions, InvalidTls};
 
+pub use self::flags::{CommonFlags, Flags, ServiceFlags};
 use crate::{
     logs::Logs,
     proxy::Settings,
     service::{ServiceTls, ServiceTlsFiles},
 };
-
-pub use self::flags::{CommonFlags, Flags, ServiceFlags};
 
 /// The validated configuration of an agent.
 #[derive(Clone, Debug)]

@@ -57,7 +57,6 @@ use self::{
     messages::{Code, RateLimitRequest, RateLimitResponse},
     quota::{Reports, StreamRateLimitQuotas},
 };
-
 pub(crate) use self::{
     quota::{ASSIGNMENTS, QuotaCounts, Quotas},
     tls::{ServiceTls, ServiceTlsFiles},

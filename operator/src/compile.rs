@@ -33,13 +33,12 @@ use self::{
     rule::UsedStores,
     shared::{Sharing, rounded, stamp},
 };
-use crate::world::{DirtySet, Fault, ObjectKey, Policy, Workload, WorkloadKind, World};
-
 pub use self::{
     last_known_good::GoodGeneration,
     shared::{StoreSecrets, Stores, compile_store},
 };
 pub(crate) use self::{matching::takes_all, shared::only_waits_for_stores};
+use crate::world::{DirtySet, Fault, ObjectKey, Policy, Workload, WorkloadKind, World};
 
 /// A compiled policy: its rules, with the stores that they use.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,13 +17,12 @@ use kube::Resource;
 use serde_json::Value;
 use weir_api::{RateLimitPolicy, RateLimitPolicySpec, RateLimitStore, RateLimitStoreSpec, check};
 
+pub use self::yaml::Position;
 use self::yaml::Tree;
 use crate::{
     compile::compile,
     world::{Fault, ObjectKey},
 };
-
-pub use self::yaml::Position;
 
 /// The namespace of a policy that does not name one.
 const DEFAULT_NAMESPACE: &str = "default";

@@ -21,12 +21,11 @@ use std::{
 use tokio::sync::watch;
 use weir_wire::{Answer, LevelsSent, Outcome, Question};
 
-use crate::{clock, leader::Term, metrics::Metrics, plan::Content};
-
 pub use self::{
     counter::Counter,
     unknown::{FewPods, UnknownUse, UsedUp},
 };
+use crate::{clock, leader::Term, metrics::Metrics, plan::Content};
 
 /// What the counter keeps, for statuses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

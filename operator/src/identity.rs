@@ -26,6 +26,8 @@ use rustls::ServerConfig;
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 
+pub use self::flags::IdentityFlags;
+pub(crate) use self::name::{Peer, PodIdentity};
 use self::{keeper::Keeper, service::Service};
 use crate::{
     authority::Authorities,
@@ -33,9 +35,6 @@ use crate::{
     metrics::Metrics,
     telemetry::Ready,
 };
-
-pub use self::flags::IdentityFlags;
-pub(crate) use self::name::{Peer, PodIdentity};
 
 /// The credentials that the operator presents and trusts.
 #[derive(Debug)]

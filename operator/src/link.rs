@@ -36,6 +36,10 @@ use tokio::{
 use weir_wire::{Rejection, Status};
 
 use self::dial::Dial;
+pub use self::{
+    observations::{ObservationReceiver, ObservationSender, observations},
+    status_interval::StatusInterval,
+};
 use crate::{
     dialing::{Held, TlsFiles},
     fleet::Fleet,
@@ -45,11 +49,6 @@ use crate::{
     plan::Content,
     wording::shorten,
     world::ObjectKey,
-};
-
-pub use self::{
-    observations::{ObservationReceiver, ObservationSender, observations},
-    status_interval::StatusInterval,
 };
 
 /// Intervals, timeouts and pauses of a link.

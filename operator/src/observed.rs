@@ -15,13 +15,12 @@ use tokio::time::Instant;
 use weir_api::DriftReason;
 use weir_wire::Status;
 
+pub use self::stores::ReachedStores;
 use crate::{
     link::{Failure, FailureKind, Observation, Seen},
     plan::Content,
     world::{Agent, ObjectKey, Pod},
 };
-
-pub use self::stores::ReachedStores;
 
 /// The time allowed to a pod that has never answered or will get a change. After that the pod counts as drifted.
 pub const PATIENCE: Duration = Duration::from_secs(4);

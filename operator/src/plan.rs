@@ -20,15 +20,14 @@ use self::{
     content::Contents,
     selecting::{in_order, selects},
 };
+pub use self::{
+    content::{Content, FleetRule},
+    selecting::content_for_new_pod,
+};
 use crate::{
     compile::{Compiled, Target},
     pod_ports::Bypass,
     world::{DirtySet, Membership, ObjectKey, Workload, WorkloadKind, World},
-};
-
-pub use self::{
-    content::{Content, FleetRule},
-    selecting::content_for_new_pod,
 };
 
 /// The plan: the content that every agent should enforce.

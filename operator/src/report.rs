@@ -16,12 +16,11 @@ use std::{fmt, sync::Arc};
 use jiff::Timestamp;
 use weir_api::{RateLimitPolicyStatus, RateLimitStoreStatus};
 
+pub use self::{cluster::ClusterSink, files::FileSink, writer::run};
 use crate::{
     leader::Term,
     world::{ObjectKey, StoredStatus},
 };
-
-pub use self::{cluster::ClusterSink, files::FileSink, writer::run};
 
 /// A status to write.
 #[derive(Clone, Debug)]

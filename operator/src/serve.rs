@@ -33,9 +33,8 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use self::connections::Connections;
-
 pub(crate) use self::connections::Connection;
+use self::connections::Connections;
 
 /// The maximum number of open connections of one server.
 const MAX_CONNECTIONS: usize = 256;

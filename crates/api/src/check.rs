@@ -25,9 +25,8 @@ use kube::core::cel::{CompiledSchema, compile_schema};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{Definition, RateLimitPolicy, RateLimitStore};
-
 pub use self::review::{review, review_store};
+use crate::{Definition, RateLimitPolicy, RateLimitStore};
 
 /// A fault in a document.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

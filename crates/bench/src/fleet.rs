@@ -24,6 +24,12 @@ use rand::Rng as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
+pub(crate) use self::{
+    agents::{Agents, Wanted},
+    asking::Asking,
+    cluster::{COUNTED, Cluster},
+    serve::{listen, serve},
+};
 use self::{
     cluster::{ALL, PER_DEPLOYMENT, SMALL, policies_of},
     identities::Identities,
@@ -31,13 +37,6 @@ use self::{
 use crate::{
     clock,
     proxy::{Cores, Process},
-};
-
-pub(crate) use self::{
-    agents::{Agents, Wanted},
-    asking::Asking,
-    cluster::{COUNTED, Cluster},
-    serve::{listen, serve},
 };
 
 /// The size of a fleet, and the amount of measurements.

@@ -12,15 +12,14 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 
 use self::limiters::{LIMITERS, RATE};
+pub(crate) use self::{
+    limiters::{DASHMAP, MUTEX, Rate},
+    server::GatewayArgs,
+};
 use crate::{
     proxy::{Load, Wrk, start_app},
     report::{Bars, Cell, Report, Row, Table},
     stats::{Spread, float},
-};
-
-pub(crate) use self::{
-    limiters::{DASHMAP, MUTEX, Rate},
-    server::GatewayArgs,
 };
 
 /// The number of different client addresses in the requests.

@@ -34,9 +34,8 @@ use std::{
 
 use clap::{Parser, ValueEnum};
 
-use self::{report::Report, seeds::Seed, shared::SharedPart};
-
 pub use self::limits::count_bytes;
+use self::{report::Report, seeds::Seed, shared::SharedPart};
 
 /// Compare limiters and layers with their peers.
 #[derive(Parser)]

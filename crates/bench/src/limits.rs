@@ -10,9 +10,8 @@ mod keys;
 mod ours;
 mod stores;
 
-use crate::report::Report;
-
 pub use self::keyed::count_bytes;
+use crate::report::Report;
 
 const ABOUT: &str = "\
 One decision on one limit, with 1 to 8 threads on the same limit. Admissions and denials are measured separately. The \

@@ -27,8 +27,6 @@ use rustix::{
 };
 
 use self::scenarios::SCENARIOS;
-use crate::report::Report;
-
 pub(crate) use self::{
     exchange::Connection,
     lean::{LARGEST_ANSWER, PolledConnection},
@@ -39,6 +37,7 @@ pub(crate) use self::{
         Addresses, agent_program, bucket, command as agent_command, next_to_this, put as put_snapshot, snapshot_of,
     },
 };
+use crate::report::Report;
 
 const ABOUT: &str = "\
 Each proxy has one worker, pinned to its own core. The clients and the app run on another core. The clients are `wrk` \

@@ -12,13 +12,12 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use self::machine::{Machine, versions};
-use crate::stats::{Spread, figure};
-
 pub(crate) use self::{
     machine::{go_version, program_version},
     part::{Measured, Part},
     plot::{Bars, Chart, LimitLine, Lines, Series},
 };
+use crate::stats::{Spread, figure};
 
 /// The description of the method of most suites.
 const TAKING_TURNS: &str = "Contenders take turns, repetition by repetition. A figure is the median of the \

@@ -15,8 +15,6 @@ use std::path::Path;
 
 use clap::ValueEnum;
 
-use crate::report::{Measured, Report};
-
 #[cfg(feature = "fleet")]
 pub(crate) use self::clients::OpenLoopClient;
 pub(crate) use self::{
@@ -24,6 +22,7 @@ pub(crate) use self::{
     crowd::StackArgs,
     python::{ABOUT_STORES as ABOUT_PYTHON, measure_stores as measure_python},
 };
+use crate::report::{Measured, Report};
 
 const ABOUT: &str = "\
 The tests of the documents that Weir started from, each with its own peers in the same run. Weir is the agent, built \

@@ -10,12 +10,11 @@ use std::path::Path;
 
 use clap::ValueEnum;
 
+pub(crate) use self::agents::SharersArgs;
 use crate::{
     report::{Measured, Report},
     rls, seeds,
 };
-
-pub(crate) use self::agents::SharersArgs;
 
 const ABOUT: &str = "\
 One limit of several processes, in one Redis or Memcached. All contenders of a table are measured in the same run. \

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::runtime::Builder;
 
+pub(crate) use self::slots::Slots;
 use self::{
     arrivals::{Step, run_step},
     guards::NAMES,
@@ -16,8 +17,6 @@ use crate::{
     report::{Cell, Lines, Report, Row, Series, Table},
     stats::{any_quantile_ms as quantile, figure, quantile_ms},
 };
-
-pub(crate) use self::slots::Slots;
 
 const ABOUT: &str = "\
 A service that processes 10 requests at once, each in 25 ms, and drops a request after 500 ms. Requests arrive evenly \

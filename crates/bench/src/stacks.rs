@@ -10,9 +10,8 @@ use tower::{BoxError, Layer as _, Service, ServiceBuilder};
 use weir_core::{Limiter, Quota, Strategy};
 use weir_tower::{LatencyLayer, LimiterAdmit, MonotonicClock, RateLimitLayer, ThroughputLayer};
 
-use self::governed::Governed;
-
 pub(crate) use self::failure::{Failure, HasFailure};
+use self::governed::Governed;
 
 /// The limit of all stacks, with a burst of the same size, and related settings.
 #[derive(Clone, Copy, Debug)]

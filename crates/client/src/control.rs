@@ -38,13 +38,12 @@ use weir_enforce::{AmbiguousPaths, LiveRules};
 use weir_tower::MonotonicClock;
 use weir_wire::{ApplyReply, ExplainRequest, MAX_SNAPSHOT_BYTES, Rejection, RejectionKind};
 
-use crate::{apply::Snapshots, leaving::Leaving};
-
 pub use self::tls::{InvalidTls, certificates};
 pub(crate) use self::{
     bodies::Bodies,
     tls::{Accepted, Credentials, HANDSHAKES, InvalidCredentials, RELOADS, Tls, TlsFiles},
 };
+use crate::{apply::Snapshots, leaving::Leaving};
 
 /// The largest request to explain: the largest request that the proxy accepts, as JSON.
 const MAX_EXPLAIN_BYTES: usize = 4 * 1024 * 1024;

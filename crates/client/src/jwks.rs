@@ -19,12 +19,11 @@ use rand::Rng;
 use tokio::time::sleep;
 use weir_enforce::Jwks;
 
+pub(crate) use self::fetch::Source;
 use crate::{
     apply::Snapshots,
     watch::{Contents, Watched},
 };
-
-pub(crate) use self::fetch::Source;
 
 /// The delay after the first failed fetch. Each further failure doubles it, up to the longest.
 const FIRST_RETRY: Duration = Duration::from_secs(1);

@@ -57,9 +57,8 @@ use prometheus::{TEXT_FORMAT, TextEncoder, proto::MetricFamily};
 use weir_core::Time;
 use weir_enforce::RulesInForce;
 
-use crate::{apply::Snapshots, control::Tls, jwks::Loads};
-
 pub use self::family::{counter, counters, gauge, gauges, histogram};
+use crate::{apply::Snapshots, control::Tls, jwks::Loads};
 
 /// The content type of [`text`].
 pub(crate) const CONTENT_TYPE: &str = TEXT_FORMAT;

@@ -23,12 +23,11 @@ use weir_channel::{ALPN, FIRST_BYTE};
 use weir_enforce::Sample;
 use weir_tower::MonotonicClock;
 
+pub use self::requests::{Answering, Requests};
 use crate::{
     control::{self, Accepted, Control, Tls, channel},
     slots::{ConnectionSlots, Rank},
 };
-
-pub use self::requests::{Answering, Requests};
 
 /// The maximum number of connections, in total and from one address.
 const MOST: usize = 256;

@@ -5,9 +5,8 @@ mod by_key;
 
 use std::{error::Error, fmt, num::NonZeroU64, sync::Arc};
 
-use crate::sync::{AtomicU64, Ordering};
-
 pub use self::by_key::{InFlightByKey, KeyPermit};
+use crate::sync::{AtomicU64, Ordering};
 
 /// A limit on the total cost of the requests in flight. All clones share one count.
 ///

@@ -33,6 +33,8 @@ use std::{
     sync::Arc,
 };
 
+pub(crate) use self::book::Request;
+pub use self::survey::KeySurvey;
 use self::{
     admission::Region,
     book::{Book, Granted, Halt, Set},
@@ -51,9 +53,6 @@ use crate::{
     sync::{AtomicU64, AtomicUsize, Mutex, Ordering},
     word::Sealed,
 };
-
-pub(crate) use self::book::Request;
-pub use self::survey::KeySurvey;
 
 /// A function that reads the time.
 pub(crate) type Clock<'a> = &'a dyn Fn() -> Time;

@@ -10,6 +10,7 @@ mod tests;
 
 use std::{cmp::Ordering, sync::Arc};
 
+pub use self::answer::{Admitted, Charge, Refused, Reserved};
 use self::cell::Cell;
 use crate::{
     Quota, Standing, Ticket, Time,
@@ -19,8 +20,6 @@ use crate::{
     sync::lock,
     word::Sealed,
 };
-
-pub use self::answer::{Admitted, Charge, Refused, Reserved};
 
 /// A limit that threads share. All clones share one state.
 ///

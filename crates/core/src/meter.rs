@@ -16,13 +16,6 @@ mod log;
 mod outcome;
 
 use self::epoch::Epoch;
-use crate::{
-    Quota, Standing, Strategy, Time,
-    supply::{Supply, Tokens},
-    sync::{AtomicU64, Ordering},
-    word::{SEALED, Sealed, UNSET, load, set},
-};
-
 pub(crate) use self::{
     counter::Counter,
     guarded::Guarded,
@@ -30,6 +23,12 @@ pub(crate) use self::{
     journal::{Journal, SharedJournal, recorded_until},
     log::Log,
     outcome::{Receipt, Stop, Taken, When},
+};
+use crate::{
+    Quota, Standing, Strategy, Time,
+    supply::{Supply, Tokens},
+    sync::{AtomicU64, Ordering},
+    word::{SEALED, Sealed, UNSET, load, set},
 };
 
 /// The arithmetic of one quota.

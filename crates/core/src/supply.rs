@@ -34,9 +34,8 @@ mod stand;
 
 use std::time::Duration;
 
-use crate::{Quota, Strategy, Time};
-
 pub(crate) use self::{retune::Tokens, stand::Stand};
+use crate::{Quota, Strategy, Time};
 
 /// The time for which a supply grows after its base: 146 years. After this time it does not change.
 const HORIZON: u64 = 1 << 62;

@@ -5,17 +5,6 @@
 mod explored;
 
 use std::sync::OnceLock;
-
-#[cfg(loom)]
-pub(crate) use self::explored::AtomicU64;
-#[cfg(loom)]
-pub(crate) use loom::{
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-    thread::yield_now,
-};
 #[cfg(not(loom))]
 pub(crate) use std::{
     sync::{
@@ -24,6 +13,18 @@ pub(crate) use std::{
     },
     thread::yield_now,
 };
+
+#[cfg(loom)]
+pub(crate) use loom::{
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread::yield_now,
+};
+
+#[cfg(loom)]
+pub(crate) use self::explored::AtomicU64;
 
 /// Returns the number of slots of a contended limit: one for each core, and at least two.
 pub(crate) fn slots() -> usize {

@@ -17,6 +17,7 @@ use http::HeaderMap;
 use weir_tower::MonotonicClock;
 
 use self::matched::Matched;
+pub use self::standing::DescriptorStanding;
 use super::{
     charge::{Demand, charge_rules},
     decide::RequestContext,
@@ -37,8 +38,6 @@ use super::{
     wait::Wait,
 };
 use crate::matching::RequestView;
-
-pub use self::standing::DescriptorStanding;
 
 /// The entries of a descriptor, each a key and a value, and the units that it charges.
 #[derive(Clone, Debug)]

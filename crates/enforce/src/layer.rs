@@ -18,8 +18,6 @@ use std::time::Duration;
 use tower_layer::Layer;
 use weir_tower::{Answers, DeadlineLayer, DeadlineService, OfRequests, ThroughputLayer, ThroughputService};
 
-use crate::gate::Gate;
-
 pub use self::{
     body::LimitedBody,
     body_costs::BodyCosts,
@@ -27,6 +25,7 @@ pub use self::{
     respond::{Responses, Tunnel, refused, too_late},
     turns::{Turns, WaitTicket},
 };
+use crate::gate::Gate;
 
 /// A layer that applies the limits to a service.
 #[derive(Clone, Debug)]

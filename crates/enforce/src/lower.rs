@@ -22,11 +22,6 @@ use weir_wire::{
 };
 
 use self::faults::{Faults, Path};
-use super::{
-    cost::Cost, fields::QuotaHeaders, key::KeySpec, policy_deadline::PolicyDeadline, refusal_text::RefusalForm,
-};
-use crate::matching::Matcher;
-
 pub(super) use self::{
     ban::LoweredBan,
     concurrency::{ConcurrentLimits, LoweredConcurrency},
@@ -34,6 +29,10 @@ pub(super) use self::{
     shared::LoweredShared,
 };
 pub use self::{domain::MAX_DOMAIN_BYTES, limit_override::DescriptorLimit};
+use super::{
+    cost::Cost, fields::QuotaHeaders, key::KeySpec, policy_deadline::PolicyDeadline, refusal_text::RefusalForm,
+};
+use crate::matching::Matcher;
 
 /// The parsed rules of a snapshot.
 #[derive(Debug)]

@@ -21,6 +21,7 @@ use weir_store::{Grant, Refused};
 use weir_tower::{AtHead, MonotonicClock, Waiting};
 
 use self::questions::StoreQuestions;
+pub(super) use self::questions::settle;
 use super::{
     charge::{Demand, charge_rules, opens_after},
     fields::Fields,
@@ -31,8 +32,6 @@ use super::{
     rule::Rule,
     shared::SharedDemand,
 };
-
-pub(super) use self::questions::settle;
 
 /// The result for a request that no rule refuses immediately.
 pub(super) enum Entry {

@@ -23,7 +23,6 @@ use std::{
 };
 
 use self::smaller::smaller;
-
 pub use self::{choices::Choices, mutate::mutated, random::Random};
 
 /// The environment variable for the length of a run, in seconds.

@@ -5,15 +5,14 @@ mod change;
 mod log;
 
 use weir_core::Strategy;
+pub use weir_wire::Mark;
 
+pub use self::change::changed;
 use self::log::Log;
 use crate::{
     bucket::{Point, capacity},
     terms::{DAY, Limit},
 };
-
-pub use self::change::changed;
-pub use weir_wire::Mark;
 
 /// The state of one limit. Its form depends on the strategy.
 #[derive(Clone, Debug, PartialEq, Eq)]

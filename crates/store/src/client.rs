@@ -26,11 +26,10 @@ use weir_core::{Quota, Strategy};
 use weir_seats::{BanQuestion, Key, Level, Reply, StoreClock, StoreError, StoreTerms, StoreTime, Take};
 use weir_wire::{LevelsSent, Question};
 
-use self::{condition::Condition, refusal::of_lost_store};
-use crate::{backend::Backend, lock::lock, operator::OperatorStore};
-
 pub(crate) use self::stats::Stats;
 pub use self::stats::StoreStats;
+use self::{condition::Condition, refusal::of_lost_store};
+use crate::{backend::Backend, lock::lock, operator::OperatorStore};
 
 /// The deadline of a question until enough answers were measured. 50 ms would be too short for a distant store.
 const FIRST: Duration = Duration::from_millis(500);

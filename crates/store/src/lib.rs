@@ -38,6 +38,11 @@ mod shared;
 #[cfg(test)]
 mod tests;
 
+pub use weir_seats::{
+    BanChange, BanQuestion, InvalidKey, InvalidStoreTerms, Key, Left, Level, Memory, Next, Reply, Seats, StoreClock,
+    StoreError, StoreTerms, StoreTime, Take,
+};
+
 pub use self::{
     backend::Backend,
     breaker::Breaker,
@@ -49,8 +54,4 @@ pub use self::{
     shared::{
         Claim, Grant, InvalidRule, KeyView, OnLoss, PendingGrant, Refused, SharedKeys, SharedLimiter, SharedRule,
     },
-};
-pub use weir_seats::{
-    BanChange, BanQuestion, InvalidKey, InvalidStoreTerms, Key, Left, Level, Memory, Next, Reply, Seats, StoreClock,
-    StoreError, StoreTerms, StoreTime, Take,
 };

@@ -18,9 +18,8 @@ use redis::{
 use weir_seats::{EncodedTake, Key, Reply, StoreError, Take};
 
 use self::config::Connect;
-use crate::link::Link;
-
 pub use self::config::{Credentials, InvalidRedis, RedisConfig, RedisTls, Topology};
+use crate::link::Link;
 
 /// A store in Redis 6.2 or later, or in Valkey 7.2 or later. The first question opens the connection, on the tokio
 /// runtime of the caller.

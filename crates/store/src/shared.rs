@@ -36,12 +36,11 @@ use self::{
     rule::{Set, reach},
     table::{Entry, Forgotten, LastRefusal, Share, Table, Waiter},
 };
-use crate::client::StoreClient;
-
 pub use self::{
     decision::{Claim, Grant, PendingGrant, Refused},
     rule::{InvalidRule, OnLoss, SharedRule},
 };
+use crate::client::StoreClient;
 
 /// The maximum number of requests of a rule that wait for the store.
 const MOST_WAITING: usize = 65_536;

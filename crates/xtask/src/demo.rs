@@ -24,9 +24,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::rates::{Line, Rates};
-use crate::{clock, workspace::Workspace};
-
 pub(crate) use self::{agents::Agent, cast::Cast, screen::Screen};
+use crate::{clock, workspace::Workspace};
 
 /// The time between two reports of the load. The measured windows consist of whole reports.
 const REPORT_EVERY: Duration = Duration::from_millis(200);

@@ -21,7 +21,6 @@ use std::{
 use weir_enforce::{Descriptor, DescriptorStanding, DescriptorVerdict, LimitState, LiveRules};
 
 use self::allocator::{Allocator, Assignment, Bucket, Limit, Standing};
-
 #[cfg(test)]
 pub(super) use self::messages::{BucketUsage, usages};
 pub(super) use self::{messages::QuotaResponse, reports::Reports, stream::StreamRateLimitQuotas};

@@ -25,17 +25,16 @@ use super::{
     listing::Reader,
     status_file,
 };
+pub use super::{
+    folder::{FileNotice, Kept},
+    listing::{STATUS_SUFFIX, names},
+};
 use crate::{
     clock,
     dialing::{DialingFiles, Held, InvalidTls, TlsFiles},
     log_once::LogOnce,
     metrics::{FileCounts, Metrics},
     world::{ObjectKey, Update},
-};
-
-pub use super::{
-    folder::{FileNotice, Kept},
-    listing::{STATUS_SUFFIX, names},
 };
 
 /// The time without a change after which files are read.

@@ -8,17 +8,16 @@ mod tables;
 mod traffic;
 mod weir;
 
-use self::{
-    judge::rates,
-    traffic::{FAULTS, SCENARIOS},
-};
-use crate::report::Part;
-
 pub(super) use self::{
     decisions::{Decision, Run},
     judge::{Verdict, judge},
     traffic::{AT, Fault, MILLI, OF_PODS, OF_PROCESSES, PROCESSES, Request, SECOND, Scenario, Traffic, on_pods},
 };
+use self::{
+    judge::rates,
+    traffic::{FAULTS, SCENARIOS},
+};
+use crate::report::Part;
 
 pub(super) const ABOUT: &str = "\
 Pods get requests as a Poisson process, in virtual time: the figures do not depend on the machine, and a run with the \

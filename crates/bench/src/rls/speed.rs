@@ -12,6 +12,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+pub(crate) use self::replicas::{ABOUT as ABOUT_REPLICAS, measure as measure_replicas};
 use self::{
     awake::Awake,
     load::{Answers, Load, Pace, Protocol, message},
@@ -26,8 +27,6 @@ use crate::{
     report::{Part, Report, go_version, program_version},
     stats::{float, quantile_us},
 };
-
-pub(crate) use self::replicas::{ABOUT as ABOUT_REPLICAS, measure as measure_replicas};
 
 const DOMAIN: &str = "bench";
 const CONNECTIONS: usize = 8;

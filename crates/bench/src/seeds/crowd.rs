@@ -11,6 +11,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::Path, process::Command, 
 use anyhow::{Context as _, ensure};
 use serde_json::json;
 
+pub(crate) use self::server::StackArgs;
 use self::{
     app::App,
     h2load::{Answer, H2load},
@@ -21,8 +22,6 @@ use crate::{
     report::Part,
     stacks,
 };
-
-pub(crate) use self::server::StackArgs;
 
 pub(super) const ABOUT: &str = "\
 50,000 requests at once over real connections: `h2load` opens 1,000 HTTP/2 connections with 50 requests on each. The \

@@ -18,12 +18,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+pub(crate) use self::stores::{ABOUT as ABOUT_STORES, measure as measure_stores};
 use crate::{
     proxy::{make_room, on_a_thread},
     report::Part,
 };
-
-pub(crate) use self::stores::{ABOUT as ABOUT_STORES, measure as measure_stores};
 
 pub(super) const ABOUT: &str = "\
 Limiters in Python, in memory. The app is one of FastAPI, served by one process of uvicorn with uvloop and httptools. It \

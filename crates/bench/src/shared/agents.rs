@@ -7,14 +7,13 @@ mod trips;
 
 use anyhow::Context as _;
 
+pub(crate) use self::sharers::SharersArgs;
 use self::{
     run::{Sample, run},
     sharers::Decides,
 };
 use super::oracle::SharedLimit;
 use crate::{proxy::more_files, report::Part};
-
-pub(crate) use self::sharers::SharersArgs;
 
 pub(super) const ABOUT: &str = "\
 10, 100 and 1,000 agents share one limit in one Redis. 1,000 processes do not fit on this machine, so the agents of \

@@ -20,16 +20,15 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::{
+    control::{CONTROL, SLOWEST},
+    held::Held,
+};
 use super::{
     app::Changes,
     tally::{Kind, Tally},
 };
 use crate::clock;
-
-pub(super) use self::{
-    control::{CONTROL, SLOWEST},
-    held::Held,
-};
 
 /// The rules on which clients rely. Every snapshot contains them, unchanged.
 pub(super) const FIXED: [fn() -> Value; 6] =

@@ -8,14 +8,13 @@
 
 mod moments;
 
+pub(crate) use self::moments::Moments;
 use super::{Counter, Epoch, History, Kind, Meter, Receipt, Stop, Taken};
 use crate::{
     Quota, Standing, Strategy, Time,
     sync::{AtomicU64, Ordering},
     word::Sealed,
 };
-
-pub(crate) use self::moments::Moments;
 
 /// The arithmetic of one quota for words that are guarded by a lock.
 #[derive(Clone, Debug)]

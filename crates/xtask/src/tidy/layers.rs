@@ -11,14 +11,13 @@ use std::{
     path::Path,
 };
 
+pub(super) use self::read::is_for_tests;
 use self::{
     read::{Import, Module, Source},
     table::Crate,
 };
 use super::Violation;
 use crate::workspace::Workspace;
-
-pub(super) use self::read::is_for_tests;
 
 const TABLE: &str = "crates/xtask/src/tidy/layers/table.rs";
 
