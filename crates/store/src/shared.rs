@@ -9,6 +9,7 @@ mod decision;
 mod demand;
 mod drive;
 mod hand;
+mod question;
 mod queue;
 mod rule;
 mod share;

@@ -86,7 +86,7 @@ struct Steady {
     /// A leader was paused before it counted, so the agent was missing.
     was_missing: bool,
     /// A leader told that the limit counts as used up.
-    was_told: bool,
+    was_reported: bool,
 }
 
 const STEADY: &str = "bank-pod";
@@ -419,10 +419,13 @@ impl World {
             let free = OF_STEADY - steady.admitted;
             assert!(granted.granted <= free, "more than the limit");
             let used_up = counter.usage(at).used_up;
-            let is_told = used_up.is_some_and(|used_up| used_up.rules.contains_key("bank/api.all"));
-            assert!(steady.was_missing || !is_told, "a limit is told to be used up whose counts are known");
-            steady.was_told |= is_told;
-            assert!(granted.granted == free.min(1) || steady.was_told, "{free} units were lost, and nothing tells it");
+            let is_reported = used_up.is_some_and(|used_up| used_up.rules.contains_key("bank/api.all"));
+            assert!(steady.was_missing || !is_reported, "a limit with known counts is reported as used up");
+            steady.was_reported |= is_reported;
+            assert!(
+                granted.granted == free.min(1) || steady.was_reported,
+                "{free} units were lost, and nothing reports it"
+            );
             steady.admitted += granted.granted;
             (steady.level, steady.is_level_earlier) = (Some(granted.level), false);
         }
@@ -536,9 +539,9 @@ impl World {
                 leader.counter.expect(&agent.name, &rules, duration(now));
             }
             // All others are cut off, or can be.
-            let is_told = agent.asks && now >= agent.late_until && agent.quiet_since.is_none();
+            let is_reported = agent.asks && now >= agent.late_until && agent.quiet_since.is_none();
             let link = agent.link.as_ref().filter(|link| !link.is_broken && now >= link.down_lost_until);
-            if link.is_some() && is_deleted && is_told {
+            if link.is_some() && is_deleted && is_reported {
                 agent.has_policy = false;
                 // It comes after the report of the agent's share.
                 self.send_up(index, Up::Deleted);

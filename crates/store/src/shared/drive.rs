@@ -8,7 +8,7 @@ use std::{
 
 use tokio::{sync::Notify, time::timeout};
 use weir_seats::{
-    BanChange, BanQuestion, Key, Level, Next, Reply, Seats, StoreError, Take,
+    BanChange, Key, Level, Next, Reply, Seats, StoreError, Take,
     terms::{MOST_UNITS, StoreTerms},
 };
 
@@ -17,6 +17,7 @@ use super::{
     ban::{ByBan, started},
     hand::Found,
     micros,
+    question::{Owned, Question},
     queue::{Decisions, TimedDecision, send},
     rule::reach,
     table::{BETWEEN_ATTEMPTS, LastRefusal},
@@ -39,61 +40,6 @@ enum Step {
     /// The task sleeps until the store can admit a waiting request, or until another request arrives.
     Sleeps(Duration, Arc<Notify>),
     Asks(Box<Question>),
-}
-
-/// A question, and the requests that wait for its answer.
-struct Question {
-    batch: Vec<Waiter>,
-    owned: Owned,
-}
-
-/// The content of a question, with owned values.
-#[derive(Clone)]
-struct Owned {
-    key: Key,
-    terms: Arc<StoreTerms>,
-    requests: u32,
-    cost: u32,
-    patience: Duration,
-    prefetch: u32,
-    reach: Duration,
-    owed: u32,
-    credit: u32,
-    /// The part of `owed` that this program's share admitted while the store was lost, and all units that it admitted,
-    /// without those that did not fit into the question.
-    share: (u32, u64),
-    seen: Option<Level>,
-    ban: Option<BanQuestion>,
-    asked_at: Duration,
-}
-
-impl Owned {
-    /// The owed units, without those that the program's share still counts (`Share`).
-    fn explicit(&self) -> u32 {
-        self.owed.saturating_sub(self.share.0)
-    }
-
-    /// The time at which the ban began that the question starts.
-    fn ban_started(&self) -> Option<Duration> {
-        let BanChange::Start { ago } = self.ban?.change else { return None };
-        Some(self.asked_at.saturating_sub(ago))
-    }
-
-    fn take(&self) -> Take<'_> {
-        Take {
-            requests: self.requests,
-            cost: self.cost,
-            patience: self.patience,
-            prefetch: self.prefetch,
-            guard: self.reach,
-            lookahead: self.reach,
-            owed: self.owed,
-            credit: self.credit,
-            seen: self.seen.as_ref(),
-            ban: self.ban,
-            ..Take::new(&self.terms)
-        }
-    }
 }
 
 impl SharedLimiter {
