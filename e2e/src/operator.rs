@@ -60,13 +60,9 @@ impl Release {
         let redirect = format!("injection.redirect.image={}", image.context("kube-proxy has no image")?);
         // helm splits values at commas, so the comma in the last value is escaped.
         let settings = [
-            "images.registry=weir.test",
-            "images.tag=e2e",
+            "images.registry=weir.test", "images.tag=e2e",
             // A short lifetime, so that scenarios last several lifetimes.
-            "identity.lifetime=1m",
-            "identity.authorityLifetime=24h",
-            &redirect,
-            r"logLevel=info\,weir_operator=debug",
+            "identity.lifetime=1m", "identity.authorityLifetime=24h", &redirect, r"logLevel=info\,weir_operator=debug",
         ];
         let chart = self.chart(NAME)?;
         let mut args = vec!["install", NAME, &chart, "--wait", "--timeout=120s"];

@@ -461,12 +461,7 @@ async fn an_installation_comes_changes_and_goes() -> Result<()> {
 
     // An upgrade adds objects, and a rollback removes them.
     stage.done(&[
-        "upgrade",
-        "weir",
-        &weir,
-        "--reset-then-reuse-values",
-        "--set",
-        "networkPolicy.enabled=true,replicas=3",
+        "upgrade", "weir", &weir, "--reset-then-reuse-values", "--set", "networkPolicy.enabled=true,replicas=3",
         "--wait=false",
     ])?;
     let upgraded = stage.objects_of("weir")?;

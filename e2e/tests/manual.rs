@@ -26,13 +26,7 @@ async fn an_apiserver_takes_every_object_of_the_manual() -> Result<()> {
         fs::write(&file, object.to_string())?;
         let mut kubectl: Command = control_plane.kubectl();
         kubectl.args([
-            "apply",
-            "--namespace=default",
-            "--server-side",
-            "--dry-run=server",
-            "--validate=strict",
-            "-f",
-            "-",
+            "apply", "--namespace=default", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-",
         ]);
         let output = kubectl.stdin(Stdio::from(fs::File::open(&file)?)).output().context("run kubectl")?;
         Ok((!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned()))

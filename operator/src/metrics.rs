@@ -129,10 +129,7 @@ impl Default for Metrics {
         };
         Self {
             pushes: counters(
-                "weir_operator_pushes_total",
-                "Snapshots sent to agents, by result.",
-                "result",
-                &PUSH_RESULTS,
+                "weir_operator_pushes_total", "Snapshots sent to agents, by result.", "result", &PUSH_RESULTS,
             ),
             push_duration: seconds(
                 "weir_operator_push_duration_seconds",
@@ -159,10 +156,7 @@ impl Default for Metrics {
                 "Agents to which another operator also pushes: each overwrites the other's snapshots.",
             ),
             status_writes: counters(
-                "weir_operator_status_writes_total",
-                "Status writes, by result.",
-                "result",
-                &WRITE_RESULTS,
+                "weir_operator_status_writes_total", "Status writes, by result.", "result", &WRITE_RESULTS,
             ),
             reviews: counters(
                 "weir_operator_pod_reviews_total",

@@ -258,21 +258,8 @@ mod tests {
     #[test]
     fn refuses_the_rest() {
         for written in [
-            "",
-            "1",
-            "s",
-            "1.5s",
-            "-1s",
-            "+1s",
-            "1 s",
-            "1S",
-            "1us",
-            "1d",
-            "100000h",
-            "1000000000s",
-            "1s1s1s1s1s",
-            "1sé",
-            "é",
+            "", "1", "s", "1.5s", "-1s", "+1s", "1 s", "1S", "1us", "1d", "100000h", "1000000000s", "1s1s1s1s1s",
+            "1sé", "é",
         ] {
             let syntax = InvalidDuration::Syntax { field: "per" };
             assert_eq!(written.parse::<Period>(), Err(syntax), "{written:?}");

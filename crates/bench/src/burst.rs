@@ -199,15 +199,8 @@ fn write(found: &Found, report: &mut Report) {
     );
 
     let columns = [
-        "served",
-        "served a second",
-        "took, s",
-        "to readiness P50, µs",
-        "to readiness P99, µs",
-        "to refusal P50, µs",
-        "to refusal P99, µs",
-        "not served",
-        "most admitted",
+        "served", "served a second", "took, s", "to readiness P50, µs", "to readiness P99, µs", "to refusal P50, µs",
+        "to refusal P99, µs", "not served", "most admitted",
     ];
     let rows = found.order.iter().map(|stack| {
         let cells = [

@@ -24,19 +24,8 @@ const FIELDS: [&str; 6] = ["method", "host", "path", "query", "headers", "client
 
 /// The functions of predicates, without operators and macros.
 const FUNCTIONS: [&str; 13] = [
-    "contains",
-    "startsWith",
-    "endsWith",
-    "matches",
-    "inIpRange",
-    "size",
-    "max",
-    "min",
-    "string",
-    "int",
-    "uint",
-    "double",
-    "bytes",
+    "contains", "startsWith", "endsWith", "matches", "inIpRange", "size", "max", "min", "string", "int", "uint",
+    "double", "bytes",
 ];
 
 /// The maximum length of an expression in bytes. The author is not trusted, so the cost of parsing must be bounded.

@@ -9,28 +9,8 @@ use weir_wire::{
 };
 
 const WORDS: &[&str] = &[
-    "",
-    "a",
-    "sequence",
-    "revision",
-    "wireVersion",
-    "policies",
-    "rules",
-    "keys",
-    "shareHeld",
-    "TokenBucket",
-    "Enforce",
-    "malformed",
-    "invalid",
-    "stale",
-    "-1",
-    "1.5",
-    "\u{e4}",
-    "\0",
-    "null",
-    "::1",
-    "uid",
-    "instance",
+    "", "a", "sequence", "revision", "wireVersion", "policies", "rules", "keys", "shareHeld", "TokenBucket", "Enforce",
+    "malformed", "invalid", "stale", "-1", "1.5", "\u{e4}", "\0", "null", "::1", "uid", "instance",
 ];
 
 /// A field that a newer agent could add to its messages.

@@ -25,13 +25,7 @@ use crate::workspace::{DEBUG_BUILD, Workspace, files_below};
 
 /// The folders with pages, and single pages.
 const PAGES: [&str; 8] = [
-    "docs",
-    "charts",
-    "README.md",
-    "ARCHITECTURE.md",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "SECURITY.md",
+    "docs", "charts", "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
     "e2e/airgap/README.md",
 ];
 

@@ -560,10 +560,8 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
         ),
         (
             &[
-                "rateLimitService.enabled=true",
-                "rateLimitService.stores[0].name=a",
-                "rateLimitService.stores[0].caSecret=b",
-                "rateLimitService.stores[1].name=a",
+                "rateLimitService.enabled=true", "rateLimitService.stores[0].name=a",
+                "rateLimitService.stores[0].caSecret=b", "rateLimitService.stores[1].name=a",
                 "rateLimitService.stores[1].caSecret=c",
             ],
             "rateLimitService.stores contains a twice: remove one of the entries",
@@ -604,8 +602,7 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
         ),
         (
             &[
-                "injection.agent.jwks.url=https://a/k",
-                "injection.agent.jwks.caConfigMap=a",
+                "injection.agent.jwks.url=https://a/k", "injection.agent.jwks.caConfigMap=a",
                 "injection.agent.jwks.configMap=b",
             ],
             "both set the source of the keys",
@@ -739,17 +736,9 @@ fn arguments_keep_every_character() -> Result<()> {
 
 /// Fields of Kubernetes objects, and the labels of dashboards: null removes a default.
 const REMOVABLE: [&str; 12] = [
-    "resources.",
-    "securityContext.",
-    "podSecurityContext.",
-    "livenessProbe.",
-    "readinessProbe.",
-    "strategy.rollingUpdate",
-    "dashboards.labels.",
-    "rateLimitService.replicas",
-    "rateLimitService.resources.",
-    "rateLimitService.securityContext.",
-    "rateLimitService.podSecurityContext.",
+    "resources.", "securityContext.", "podSecurityContext.", "livenessProbe.", "readinessProbe.",
+    "strategy.rollingUpdate", "dashboards.labels.", "rateLimitService.replicas", "rateLimitService.resources.",
+    "rateLimitService.securityContext.", "rateLimitService.podSecurityContext.",
     // The operator uses the agent's default for a setting that is absent.
     "injection.agent.",
 ];

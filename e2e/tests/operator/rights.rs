@@ -130,15 +130,9 @@ async fn rendered() -> Result<Vec<Value>> {
     let mut helm = Command::new(Path::new(&folder).join("helm"));
     // The permissions of injection are tested with injection.
     helm.args(["template", "weir"]).arg(chart).args([
-        "--namespace",
-        HOME,
-        "--set",
-        "injection.enabled=false",
-        "--set",
-        "identity.enabled=true",
+        "--namespace", HOME, "--set", "injection.enabled=false", "--set", "identity.enabled=true",
         // These are permissions of users, not of the operator.
-        "--set",
-        "rbac.aggregateClusterRoles=false",
+        "--set", "rbac.aggregateClusterRoles=false",
     ]);
     let output = helm.output().await.context("run helm")?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -76,43 +76,12 @@ fn authority(choices: &mut Choices<'_>) -> Result<(), String> {
 }
 
 const FIELDS: &[&str] = &[
-    "x-forwarded-for",
-    "forwarded",
-    "x-forwarded-proto",
-    "x-forwarded-host",
-    "connection",
-    "cookie",
-    "te",
-    "x-a",
-    "host",
-    "content-length",
-    "transfer-encoding",
-    "upgrade",
-    "keep-alive",
-    "proxy-authorization",
+    "x-forwarded-for", "forwarded", "x-forwarded-proto", "x-forwarded-host", "connection", "cookie", "te", "x-a",
+    "host", "content-length", "transfer-encoding", "upgrade", "keep-alive", "proxy-authorization",
 ];
 const VALUES: &[&str] = &[
-    "192.0.2.1",
-    "for=192.0.2.1",
-    ", ",
-    ",",
-    ";",
-    "\"",
-    "x-a",
-    "X-Forwarded-For",
-    "forwarded",
-    "host",
-    "cookie",
-    "a=1",
-    "trailers",
-    "close",
-    "https",
-    "[2001:db8::1]",
-    "unknown",
-    " ",
-    "\u{e4}",
-    "=",
-    "\t",
+    "192.0.2.1", "for=192.0.2.1", ", ", ",", ";", "\"", "x-a", "X-Forwarded-For", "forwarded", "host", "cookie", "a=1",
+    "trailers", "close", "https", "[2001:db8::1]", "unknown", " ", "\u{e4}", "=", "\t",
 ];
 
 #[test]

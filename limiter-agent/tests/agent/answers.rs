@@ -121,11 +121,7 @@ async fn raw_app_with(answer: fn(&str) -> Vec<String>, permits: Option<Arc<Semap
 async fn an_invalid_first_chunk_is_a_502_and_a_later_one_truncates_the_response() {
     const HEAD: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
     const CHUNKS: [&str; 6] = [
-        "zz\r\nok\r\n0\r\n\r\n",
-        "\r\nok\r\n",
-        "2\nok\r\n",
-        "-2\r\nok\r\n",
-        "fffffffffffffffff\r\nok",
+        "zz\r\nok\r\n0\r\n\r\n", "\r\nok\r\n", "2\nok\r\n", "-2\r\nok\r\n", "fffffffffffffffff\r\nok",
         "0\r\nno colon\r\n\r\n",
     ];
     let answer = |path: &str| {

@@ -160,14 +160,8 @@ mod tests {
             assert_eq!((flags.url(), flags.host()), (url.trim_end_matches('/'), host));
         }
         for bad in [
-            "",
-            "weir",
-            "http://weir",
-            "https://weir/path",
-            "https://weir/?query",
-            "https://",
-            "https://ann:secret@weir",
-            "https://weir:99999",
+            "", "weir", "http://weir", "https://weir/path", "https://weir/?query", "https://",
+            "https://ann:secret@weir", "https://weir:99999",
         ] {
             assert!(flags(&["--identity-url", bad]).is_err(), "{bad}");
         }

@@ -31,27 +31,8 @@ const UNITS: [&str; 7] = ["second", "minute", "hour", "day", "week", "month", "y
 
 /// The fields of policies in the order in which they are written. Other fields come first.
 const ORDER: [&str; 22] = [
-    "metadata",
-    "spec",
-    "domain",
-    "targetRefs",
-    "selector",
-    "name",
-    "action",
-    "mode",
-    "replaces",
-    "match",
-    "key",
-    "value",
-    "prefix",
-    "exceptValues",
-    "exceptPrefixes",
-    "scope",
-    "shared",
-    "requests",
-    "per",
-    "strategy",
-    "limits",
+    "metadata", "spec", "domain", "targetRefs", "selector", "name", "action", "mode", "replaces", "match", "key",
+    "value", "prefix", "exceptValues", "exceptPrefixes", "scope", "shared", "requests", "per", "strategy", "limits",
     "rules",
 ];
 

@@ -22,15 +22,7 @@ const MEMORY_REQUEST: &str = "weir.dev/agent-memory-request";
 const MEMORY_LIMIT: &str = "weir.dev/agent-memory-limit";
 /// The annotations for users, except those of the agent's settings.
 const KNOWN: [&str; 10] = [
-    INJECT,
-    PORT,
-    REDIRECT,
-    IMAGE,
-    CPU_REQUEST,
-    CPU_LIMIT,
-    MEMORY_REQUEST,
-    MEMORY_LIMIT,
-    CONTROL_ANNOTATION,
+    INJECT, PORT, REDIRECT, IMAGE, CPU_REQUEST, CPU_LIMIT, MEMORY_REQUEST, MEMORY_LIMIT, CONTROL_ANNOTATION,
     CONTROL_PORT_ANNOTATION,
 ];
 

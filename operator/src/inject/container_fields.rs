@@ -7,22 +7,11 @@ use super::values::shown;
 
 /// The fields of a pod that a variable can contain, except single labels and annotations.
 const FIELDS: [&str; 9] = [
-    "metadata.name",
-    "metadata.namespace",
-    "metadata.uid",
-    "spec.nodeName",
-    "spec.serviceAccountName",
-    "status.hostIP",
-    "status.hostIPs",
-    "status.podIP",
-    "status.podIPs",
+    "metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName", "status.hostIP",
+    "status.hostIPs", "status.podIP", "status.podIPs",
 ];
 const RESOURCES: [&str; 6] = [
-    "limits.cpu",
-    "limits.ephemeral-storage",
-    "limits.memory",
-    "requests.cpu",
-    "requests.ephemeral-storage",
+    "limits.cpu", "limits.ephemeral-storage", "limits.memory", "requests.cpu", "requests.ephemeral-storage",
     "requests.memory",
 ];
 /// The largest number of a user or a group.

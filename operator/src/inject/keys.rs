@@ -12,9 +12,7 @@ use super::{
 use crate::host;
 
 pub(super) const ANNOTATIONS: [&str; 4] = [
-    "weir.dev/agent-jwks-configmap",
-    "weir.dev/agent-jwks-url",
-    "weir.dev/agent-jwks-refresh",
+    "weir.dev/agent-jwks-configmap", "weir.dev/agent-jwks-url", "weir.dev/agent-jwks-refresh",
     "weir.dev/agent-jwks-ca-configmap",
 ];
 

@@ -19,23 +19,10 @@ use super::{
 
 /// Variables that Weir sets, or that its flags override.
 const RESERVED: [&str; 17] = [
-    "WEIR_ADDRESSES_FILE",
-    "WEIR_BOOTSTRAP",
-    "WEIR_CONTROL",
-    "WEIR_CONTROL_CERT",
-    "WEIR_CONTROL_CLIENT_CA",
-    "WEIR_CONTROL_CLIENT_NAME",
-    "WEIR_CONTROL_KEY",
-    "WEIR_CONTROL_PLAINTEXT",
-    "WEIR_IDENTITY_CA",
-    "WEIR_IDENTITY_TOKEN_FILE",
-    "WEIR_IDENTITY_URL",
-    "WEIR_LISTEN",
-    "WEIR_SNAPSHOT_CACHE",
-    "WEIR_STORE_SECRETS",
-    "WEIR_TELEMETRY",
-    "WEIR_UPSTREAM",
-    "WEIR_WAIT_FOR_CONFIG",
+    "WEIR_ADDRESSES_FILE", "WEIR_BOOTSTRAP", "WEIR_CONTROL", "WEIR_CONTROL_CERT", "WEIR_CONTROL_CLIENT_CA",
+    "WEIR_CONTROL_CLIENT_NAME", "WEIR_CONTROL_KEY", "WEIR_CONTROL_PLAINTEXT", "WEIR_IDENTITY_CA",
+    "WEIR_IDENTITY_TOKEN_FILE", "WEIR_IDENTITY_URL", "WEIR_LISTEN", "WEIR_SNAPSHOT_CACHE", "WEIR_STORE_SECRETS",
+    "WEIR_TELEMETRY", "WEIR_UPSTREAM", "WEIR_WAIT_FOR_CONFIG",
 ];
 /// Variables that have a separate setting, with its annotation.
 const SETTINGS: [(&str, &str); 8] = [
@@ -50,18 +37,9 @@ const SETTINGS: [(&str, &str); 8] = [
 ];
 /// The other variables that an agent reads.
 const OPTIONAL: [&str; 12] = [
-    "WEIR_AMBIGUOUS_PATHS",
-    "WEIR_HEADER_TIMEOUT",
-    "WEIR_IDLE_TIMEOUT",
-    "WEIR_IN_PLACE",
-    "WEIR_LOG_KEYS",
-    "WEIR_MAX_HEADERS",
-    "WEIR_MAX_HEADER_BYTES",
-    "WEIR_MAX_STREAMS",
-    "WEIR_RESPONSE_TIMEOUT",
-    "WEIR_STALL_TIMEOUT",
-    "WEIR_UPSTREAM_HTTP2",
-    "WEIR_WORKERS",
+    "WEIR_AMBIGUOUS_PATHS", "WEIR_HEADER_TIMEOUT", "WEIR_IDLE_TIMEOUT", "WEIR_IN_PLACE", "WEIR_LOG_KEYS",
+    "WEIR_MAX_HEADERS", "WEIR_MAX_HEADER_BYTES", "WEIR_MAX_STREAMS", "WEIR_RESPONSE_TIMEOUT", "WEIR_STALL_TIMEOUT",
+    "WEIR_UPSTREAM_HTTP2", "WEIR_WORKERS",
 ];
 
 /// Returns the security context that the restricted Pod Security Standard requires.
@@ -227,13 +205,8 @@ impl Settings {
 
 /// The annotations for users, in the order in which they are read.
 pub(super) const ANNOTATIONS: [&str; 7] = [
-    "weir.dev/agent-log-format",
-    "weir.dev/agent-log-level",
-    "weir.dev/agent-max-connections",
-    "weir.dev/agent-drain",
-    "weir.dev/agent-cache",
-    "weir.dev/agent-env",
-    "weir.dev/agent-security-context",
+    "weir.dev/agent-log-format", "weir.dev/agent-log-level", "weir.dev/agent-max-connections", "weir.dev/agent-drain",
+    "weir.dev/agent-cache", "weir.dev/agent-env", "weir.dev/agent-security-context",
 ];
 
 const LOG_FORMAT: &str = "text or json";

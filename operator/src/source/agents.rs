@@ -238,19 +238,8 @@ mod tests {
         let labels: Vec<_> = agent.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(labels, [("app", "web"), ("tier", "")]);
         for bad in [
-            "",
-            "127.0.0.1:8481",
-            "ftp://a:1",
-            "http://a/path",
-            "http://a:1?b",
-            "http://u@a:1",
-            "http://a:1#b",
-            "http://a:1//",
-            "http://a:1[::1]:80",
-            "http://a:1,app=x,app=y",
-            "http://a:1,app",
-            "http://a",
-            "https://a",
+            "", "127.0.0.1:8481", "ftp://a:1", "http://a/path", "http://a:1?b", "http://u@a:1", "http://a:1#b",
+            "http://a:1//", "http://a:1[::1]:80", "http://a:1,app=x,app=y", "http://a:1,app", "http://a", "https://a",
         ] {
             assert!(bad.parse::<StandaloneAgent>().is_err(), "{bad}");
         }

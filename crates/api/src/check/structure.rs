@@ -91,28 +91,9 @@ fn walk(value: &Value, schema: &Value, path: &str, findings: &mut Findings) {
 }
 
 const KEYWORDS: [&str; 23] = [
-    "additionalProperties",
-    "default",
-    "description",
-    "enum",
-    "format",
-    "items",
-    "maxItems",
-    "maxLength",
-    "maxProperties",
-    "maximum",
-    "minItems",
-    "minLength",
-    "minProperties",
-    "minimum",
-    "nullable",
-    "properties",
-    "required",
-    "title",
-    "type",
-    "x-kubernetes-list-map-keys",
-    "x-kubernetes-list-type",
-    "x-kubernetes-map-type",
+    "additionalProperties", "default", "description", "enum", "format", "items", "maxItems", "maxLength",
+    "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "nullable", "properties",
+    "required", "title", "type", "x-kubernetes-list-map-keys", "x-kubernetes-list-type", "x-kubernetes-map-type",
     "x-kubernetes-validations",
 ];
 

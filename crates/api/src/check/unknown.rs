@@ -7,21 +7,9 @@ use super::{Fault, child};
 
 /// The fields of `ObjectMeta`. The schema of a definition does not contain them, because the apiserver checks them.
 pub(super) const METADATA: [&str; 15] = [
-    "annotations",
-    "creationTimestamp",
-    "deletionGracePeriodSeconds",
-    "deletionTimestamp",
-    "finalizers",
-    "generateName",
-    "generation",
-    "labels",
-    "managedFields",
-    "name",
-    "namespace",
-    "ownerReferences",
-    "resourceVersion",
-    "selfLink",
-    "uid",
+    "annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers",
+    "generateName", "generation", "labels", "managedFields", "name", "namespace", "ownerReferences", "resourceVersion",
+    "selfLink", "uid",
 ];
 
 pub(super) fn check(document: &Value, schema: &Value) -> Vec<Fault> {

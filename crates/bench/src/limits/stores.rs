@@ -33,14 +33,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const BURST: u32 = 1_000_000_000;
 
 pub(super) const NAMES: [&str; 8] = [
-    "weir RuleLimiter::keyed",
-    "weir, quanta's clock",
-    "DashMap",
-    "Mutex<HashMap>",
-    "governor, DashMap store",
-    "governor, HashMap store",
-    "scc HashMap",
-    "papaya HashMap",
+    "weir RuleLimiter::keyed", "weir, quanta's clock", "DashMap", "Mutex<HashMap>", "governor, DashMap store",
+    "governor, HashMap store", "scc HashMap", "papaya HashMap",
 ];
 
 /// The number of stores of Weir, which are the first ones of [`NAMES`].

@@ -37,16 +37,8 @@ impl SoakedAgent {
     pub(super) fn start(app: SocketAddr, more: &[String], folder: &Path) -> anyhow::Result<Self> {
         let at = Addresses::free()?;
         let mut command = agent_command(app, &at)?;
-        command.args([
-            "--workers",
-            WORKERS,
-            "--header-timeout",
-            "5s",
-            "--stall-timeout",
-            "5s",
-            "--idle-timeout",
-            "10s",
-        ]);
+        command
+            .args(["--workers", WORKERS, "--header-timeout", "5s", "--stall-timeout", "5s", "--idle-timeout", "10s"]);
         command.args(more);
         let log = folder.join("agent.log");
         let process = Process::start("weir-agent", &command, Cores::All, &log, at.listen)?;

@@ -271,20 +271,10 @@ fn all_faults_are_told_at_once() {
     wrong["revision"] = "".into();
     let paths: Vec<String> = faults(&json!([wrong, wrong])).into_iter().map(|fault| fault.path).collect();
     let of_one = [
-        "namespace",
-        "revision",
-        "deadlineMillis",
-        "onDeadline.status",
-        "onDeadline.contentType",
-        "rules[0].limits[0].name",
-        "rules[0].limits[0].requests",
-        "rules[0].limits[0].periodMillis",
-        "rules[0].limits[0].burst",
-        "rules[1].name",
-        "rules[1].match[0].methods[0]",
-        "rules[1].match[0].paths[0]",
-        "rules[1].match[0].paths[1]",
-        "rules[1].maxKeys",
+        "namespace", "revision", "deadlineMillis", "onDeadline.status", "onDeadline.contentType",
+        "rules[0].limits[0].name", "rules[0].limits[0].requests", "rules[0].limits[0].periodMillis",
+        "rules[0].limits[0].burst", "rules[1].name", "rules[1].match[0].methods[0]", "rules[1].match[0].paths[0]",
+        "rules[1].match[0].paths[1]", "rules[1].maxKeys",
     ];
     let expected = of_one
         .iter()

@@ -192,17 +192,8 @@ mod tests {
             assert_eq!(normalise(path, AmbiguousPaths::Decode), decoded, "{path}");
         }
         for path in [
-            "/",
-            "/api/x",
-            "/a;b=c/d",
-            "/...;a",
-            "/.env",
-            "/..a//%61..",
-            "/%252f",
-            "/%255c",
-            "/%252e%252e",
-            "/caf%c3%a9",
-            "*",
+            "/", "/api/x", "/a;b=c/d", "/...;a", "/.env", "/..a//%61..", "/%252f", "/%255c", "/%252e%252e",
+            "/caf%c3%a9", "*",
         ] {
             assert!(!is_ambiguous(path), "{path}");
             let [kept, decoded] =

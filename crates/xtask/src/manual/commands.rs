@@ -22,49 +22,17 @@ const OTHERS: [&str; 6] = ["curl", "kind", "mdbook", "vi", "cat", "cd"];
 const HELM: [&str; 10] =
     ["install", "upgrade", "uninstall", "rollback", "test", "show", "history", "get", "lint", "template"];
 const HELM_FLAGS: [&str; 9] = [
-    "--namespace",
-    "--create-namespace",
-    "--wait",
-    "--set",
-    "--reset-then-reuse-values",
-    "--install",
-    "--take-ownership",
-    "--values",
-    "--show-only",
+    "--namespace", "--create-namespace", "--wait", "--set", "--reset-then-reuse-values", "--install",
+    "--take-ownership", "--values", "--show-only",
 ];
 
 const KUBECTL: [&str; 12] = [
-    "apply",
-    "create",
-    "get",
-    "patch",
-    "delete",
-    "describe",
-    "logs",
-    "rollout",
-    "run",
-    "label",
-    "port-forward",
+    "apply", "create", "get", "patch", "delete", "describe", "logs", "rollout", "run", "label", "port-forward",
     "explain",
 ];
 const KUBECTL_FLAGS: [&str; 17] = [
-    "-f",
-    "-o",
-    "-n",
-    "-p",
-    "--type",
-    "--namespace",
-    "--all-namespaces",
-    "--selector",
-    "--field-selector",
-    "--from-file",
-    "--follow",
-    "--image",
-    "--restart",
-    "--rm",
-    "--attach",
-    "--recursive",
-    "--watch",
+    "-f", "-o", "-n", "-p", "--type", "--namespace", "--all-namespaces", "--selector", "--field-selector",
+    "--from-file", "--follow", "--image", "--restart", "--rm", "--attach", "--recursive", "--watch",
 ];
 /// The names of policies in kubectl.
 const POLICY: [&str; 4] = ["rlp", "ratelimitpolicy", "ratelimitpolicies", "ratelimitpolicies.weir.dev"];

@@ -16,10 +16,7 @@ use crate::{airgap, workspace::DEBUG_BUILD};
 const WORKERS: &str = "1";
 /// The images that e2e/images/build.sh builds for the scenarios.
 const IMAGES: [&str; 5] = [
-    "weir.test/operator:e2e",
-    "weir.test/agent:e2e",
-    "weir.test/testapp:e2e",
-    "weir.test/redis:e2e",
+    "weir.test/operator:e2e", "weir.test/agent:e2e", "weir.test/testapp:e2e", "weir.test/redis:e2e",
     "weir.test/shop:e2e",
 ];
 

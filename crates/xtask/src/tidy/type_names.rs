@@ -93,10 +93,7 @@ mod tests {
     #[test]
     fn two_public_types_of_one_name_are_refused() {
         for other in [
-            "pub struct Place;",
-            "pub(crate) enum Place {}",
-            "pub trait Place {}",
-            "pub type Place = u8;",
+            "pub struct Place;", "pub(crate) enum Place {}", "pub trait Place {}", "pub type Place = u8;",
             "mod inner { pub(crate) struct Place; }",
         ] {
             assert_eq!(

@@ -150,25 +150,9 @@ mod tests {
         let extensions = format!("1;{}\r\n", "x".repeat(MAX_EXTENSIONS));
         let trailers = format!("0\r\nx: {}\r\n\r\n", "y".repeat(MAX_ANSWER_BYTES));
         for chunks in [
-            "\r\n",
-            "x\r\n",
-            "-1\r\n",
-            "+1\r\n",
-            " 1\r\n",
-            "0x1\r\n",
-            "1\n",
-            "1 2\r\n",
-            "1\rx",
-            "1;a\nb\r\n",
-            "10000000000000000\r\n",
-            "1\r\nab",
-            "1\r\na\n",
-            "1\r\na\rx",
-            "0\r\n\rx",
-            "0\r\nx: y\rz",
-            "0\r\nno colon\r\n\r\n",
-            &extensions,
-            &trailers,
+            "\r\n", "x\r\n", "-1\r\n", "+1\r\n", " 1\r\n", "0x1\r\n", "1\n", "1 2\r\n", "1\rx", "1;a\nb\r\n",
+            "10000000000000000\r\n", "1\r\nab", "1\r\na\n", "1\r\na\rx", "0\r\n\rx", "0\r\nx: y\rz",
+            "0\r\nno colon\r\n\r\n", &extensions, &trailers,
         ] {
             assert_eq!(read(chunks.as_bytes()), Err(InvalidChunk), "{chunks:?}");
         }

@@ -9,27 +9,8 @@ pub(super) const ODD_METHODS: &[&str] = &["PURGE", "get", "TRACE", "CONNECT", "M
 pub(super) const TARGETS: &[&str] =
     &["/", "/a", "/b/c", "/b/c?x=1", "/a/b?x=1&x=2&y", "/%41%2f?%78=1", "/b/../a", "//a", "/a;b=c", "/b/"];
 pub(super) const ODD_TARGETS: &[&str] = &[
-    "*",
-    "http://a/x",
-    "http://shop.example.com/b?x=1",
-    "https://a/",
-    "http://u@a/",
-    "a",
-    "/a#b",
-    "/a b",
-    "/\u{e4}",
-    "/a\"b",
-    "?x",
-    "",
-    "/a\\b",
-    "/a|b",
-    "http://a",
-    "/{a}",
-    "/a%",
-    "/%zz",
-    "/a\tb",
-    "/\u{7f}",
-    "HTTP://A/",
+    "*", "http://a/x", "http://shop.example.com/b?x=1", "https://a/", "http://u@a/", "a", "/a#b", "/a b", "/\u{e4}",
+    "/a\"b", "?x", "", "/a\\b", "/a|b", "http://a", "/{a}", "/a%", "/%zz", "/a\tb", "/\u{7f}", "HTTP://A/",
 ];
 pub(super) const HOSTS: &[&str] = &["a", "a", "a", "shop.example.com", "A:80", "[::1]:8080", "127.0.0.1"];
 pub(super) const ODD_HOSTS: &[&str] = &["", "a, b", "a/b", "u@a", "a b", "a\u{e4}", "a:x", "-", "a..b"];
@@ -123,37 +104,12 @@ pub(super) const ODD_FIELDS: &[(&str, &str)] = &[
     ("Cookie", ""),
 ];
 pub(super) const STATUSES: &[&str] = &[
-    "200 OK",
-    "200 OK",
-    "200 OK",
-    "200 OK",
-    "201 Created",
-    "404 Not Found",
-    "500 Internal Server Error",
-    "206 Partial Content",
-    "302 Found",
-    "429 Too Many Requests",
-    "204 No Content",
-    "304 Not Modified",
+    "200 OK", "200 OK", "200 OK", "200 OK", "201 Created", "404 Not Found", "500 Internal Server Error",
+    "206 Partial Content", "302 Found", "429 Too Many Requests", "204 No Content", "304 Not Modified",
 ];
 pub(super) const ODD_STATUSES: &[&str] = &[
-    "200",
-    "200 ",
-    "200 Fine",
-    "200 \u{e4}",
-    "299 x",
-    "418 a\tb",
-    "600 x",
-    "999 x",
-    "099 x",
-    "199 x",
-    "101 Switching Protocols",
-    "100 Continue",
-    "1000 x",
-    "20 x",
-    "2x0 x",
-    " 200 OK",
-    "205 Reset Content",
+    "200", "200 ", "200 Fine", "200 \u{e4}", "299 x", "418 a\tb", "600 x", "999 x", "099 x", "199 x",
+    "101 Switching Protocols", "100 Continue", "1000 x", "20 x", "2x0 x", " 200 OK", "205 Reset Content",
 ];
 pub(super) const ANSWER_FIELDS: &[(&str, &str)] = &[
     ("Server", "x"),

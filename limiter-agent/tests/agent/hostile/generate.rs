@@ -12,15 +12,7 @@ const PIECES: &[&str] = &[
 
 /// The names in the rules, chosen more often than others.
 const NAMES: &[&str] = &[
-    "x-key",
-    "x-key",
-    "x-b",
-    "cookie",
-    "cookie",
-    "x-forwarded-for",
-    "x-forwarded-for",
-    "authorization",
-    "forwarded",
+    "x-key", "x-key", "x-b", "cookie", "cookie", "x-forwarded-for", "x-forwarded-for", "authorization", "forwarded",
     "te",
 ];
 

@@ -43,13 +43,7 @@ pub(crate) struct Seen {
 
 /// Hop-by-hop fields (RFC 9110 section 7.6.1).
 const HOP_BY_HOP: &[&str] = &[
-    "connection",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "transfer-encoding",
-    "upgrade",
-    "proxy-authenticate",
+    "connection", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade", "proxy-authenticate",
     "proxy-authorization",
 ];
 

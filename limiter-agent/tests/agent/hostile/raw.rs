@@ -292,16 +292,8 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
         ["\r", "\n", "\r\n", "\r\nx: y", "\r\n\r\nGET /hidden HTTP/1.1\r\nhost: a\r\n\r\n"].into_iter().enumerate()
     {
         for name in [
-            ":method",
-            ":scheme",
-            ":path",
-            ":authority",
-            "x-key",
-            "cookie",
-            "host",
-            "x-forwarded-for",
-            "content-length",
-            "te",
+            ":method", ":scheme", ":path", ":authority", "x-key", "cookie", "host", "x-forwarded-for",
+            "content-length", "te",
         ] {
             let fields = [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
             let own = fields

@@ -165,15 +165,7 @@ pub(super) fn versions() -> Vec<(String, String)> {
     const ASK: &str = "import sys; from importlib.metadata import version; print('python', sys.version.split()[0]); \
         [print(name, version(name)) for name in sys.argv[1:]]";
     const PACKAGES: [&str; 10] = [
-        "traffik",
-        "slowapi",
-        "limits",
-        "fastapi",
-        "starlette",
-        "uvicorn",
-        "websockets",
-        "redis",
-        "aiomcache",
+        "traffik", "slowapi", "limits", "fastapi", "starlette", "uvicorn", "websockets", "redis", "aiomcache",
         "pymemcache",
     ];
     let python = std::env::var(PYTHON).unwrap_or_default();
