@@ -208,10 +208,7 @@ impl SharedLimiter {
         let time = self.client.time(now);
         let mut shard = self.table.shard_of(hash);
         let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys) else {
-            return match self.without_entry(&rule, hash) {
-                Ok(grant) => Claim::Granted(grant),
-                Err(refused) => Claim::Refused(refused),
-            };
+            return self.without_entry(&rule, hash).into();
         };
         entry.used = now;
         let claim = self.claim_in(entry, (&rule, set), (hash, cost, patience), (now, time, lost));
@@ -261,10 +258,7 @@ impl SharedLimiter {
             }
         }
         if let Some(loss) = lost.or_else(|| self.cut_off(entry, now)) {
-            return match self.without_store(entry, rule, (hash, cost), (now, loss)) {
-                Ok(grant) => Claim::Granted(grant),
-                Err(refused) => Claim::Refused(refused),
-            };
+            return self.without_store(entry, rule, (hash, cost), (now, loss)).into();
         }
         match (entry.refused, time) {
             (Some(refused), Some(time)) if refused.applies_to(cost, patience, time) && !has_slot() => {

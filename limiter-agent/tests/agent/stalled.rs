@@ -55,7 +55,7 @@ async fn over_http1(agent: &Agent, request: &str, body: &'static [u8]) -> JoinSe
             while !body.is_empty() {
                 stream.write_all(body).await.expect("the agent keeps the connection");
             }
-            pending().await
+            pending::<()>().await;
         });
     }
     clients
@@ -72,7 +72,7 @@ async fn over_http2(agent: &Agent, request: fn() -> Request<Body>) -> JoinSet<()
         let mut sender = sender.clone();
         clients.spawn(async move {
             let _unread = sender.send_request(request()).await.expect("a response");
-            pending().await
+            pending::<()>().await;
         });
     }
     clients

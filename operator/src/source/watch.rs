@@ -129,7 +129,10 @@ mod tests {
         });
         let services: Api<Service> = Api::all(Client::new(apiserver, "default"));
         let events = watch(services, watcher::Config::default());
-        let events = events.for_each(|event| ready(assert!(matches!(event, Ok(Event::InitDone)), "{event:?}")));
+        let events = events.for_each(|event| {
+            assert!(matches!(event, Ok(Event::InitDone)), "{event:?}");
+            ready(())
+        });
         let ended = tokio::time::timeout(Duration::from_secs(140), events).await;
         assert_eq!((ended.is_err(), watches.load(Relaxed)), (true, 3));
     }

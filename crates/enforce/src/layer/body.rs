@@ -234,7 +234,7 @@ impl<B> Counted<B> {
                         self.refund(charges);
                         match none {
                             NotReserved::TooMany(most) => {
-                                piece = usize::try_from(most).unwrap_or(usize::MAX).min(piece)
+                                piece = usize::try_from(most).unwrap_or(usize::MAX).min(piece);
                             }
                             NotReserved::After(wait) => return Err(wait),
                         }

@@ -84,6 +84,12 @@ pub enum Claim {
     AskStore,
 }
 
+impl From<Decision> for Claim {
+    fn from(decision: Decision) -> Self {
+        decision.map_or_else(Self::Refused, Self::Granted)
+    }
+}
+
 pub(super) type Decision = Result<Grant, Refused>;
 
 /// The queue of a request: its key, its cost, and the stamp of its limits. The requests of one queue are
