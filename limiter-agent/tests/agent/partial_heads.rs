@@ -222,15 +222,17 @@ async fn the_head_of_an_http2_request_has_the_header_timeout() {
         stream.write_all(&beginning).await.expect("sent");
         is_closed(&mut stream).await;
     }
-    // A head that arrives in time ends its timeout, and the next one has its own.
+    // A head that arrives in time ends its timeout, and the next one has its own. The second head begins in the bytes
+    // that end the first one.
     let mut stream = agent.connect().await;
     stream.write_all(&http2_beginnings()[0][..42]).await.expect("sent");
-    for id in [1, 3] {
-        // `:method: GET`, `:scheme: http`, `:path: /`, `:authority: a`
-        let head = frame(1, 5, id, b"\x82\x86\x84\x41\x01a");
-        stream.write_all(&head[..12]).await.expect("sent");
+    // `:method: GET`, `:scheme: http`, `:path: /`, `:authority: a`
+    let [first, second, third] = [1, 3, 5].map(|id| frame(1, 5, id, b"\x82\x86\x84\x41\x01a"));
+    let overlap = [&first[12..], &second[..12]].concat();
+    for [begin, end] in [[&first[..12], &overlap], [&[], &second[12..]], [&third[..12], &third[12..]]] {
+        stream.write_all(begin).await.expect("sent");
         sleep(Duration::from_millis(700)).await;
-        stream.write_all(&head[12..]).await.expect("sent");
+        stream.write_all(end).await.expect("sent");
         let mut received = Vec::new();
         while !received.ends_with(b"ok") {
             received.push(timeout(AT_ONCE, stream.read_u8()).await.expect("before the timeout").expect("a response"));

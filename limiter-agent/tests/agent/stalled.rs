@@ -31,7 +31,7 @@ fn endless() -> Body {
     BodyExt::boxed(StreamBody::new(stream::repeat(part).map(|part| Ok(Frame::data(part)))))
 }
 
-/// Waits until the memory of the agent no longer grows. Returns the growth for each body.
+/// Waits until the buffers are full and the memory of the agent no longer grows. Returns the growth for each body.
 async fn grown_kib(agent: &Agent, before: u64) -> u64 {
     let (mut last, mut calm) = (0, 0);
     while calm < 5 {
@@ -43,7 +43,7 @@ async fn grown_kib(agent: &Agent, before: u64) -> u64 {
     last / BODIES
 }
 
-/// Sends `request` over as many connections, and then `body` again and again. The clients read nothing.
+/// Opens [`BODIES`] connections. Each sends `request`, and then `body` again and again. The clients read nothing.
 async fn over_http1(agent: &Agent, request: &str, body: &'static [u8]) -> JoinSet<()> {
     let mut clients = JoinSet::new();
     for _ in 0..BODIES {
@@ -61,7 +61,7 @@ async fn over_http1(agent: &Agent, request: &str, body: &'static [u8]) -> JoinSe
     clients
 }
 
-/// Sends as many requests over one connection, whose responses nobody reads.
+/// Sends [`BODIES`] requests over one connection. The client reads no response.
 async fn over_http2(agent: &Agent, request: fn() -> Request<Body>) -> JoinSet<()> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.initial_stream_window_size(1024).initial_connection_window_size(64 * 1024);
