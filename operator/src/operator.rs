@@ -184,7 +184,7 @@ impl Operator {
             let directions = self.identity.as_ref().map(Identity::directions);
             tokio::spawn(injection.run(client, request_tx, directions, metrics, ready, serving.clone()));
         }
-        let proof = if self.identity.is_some() { IdentityProof::Everybody } else { IdentityProof::Nobody };
+        let proof = if self.identity.is_some() { IdentityProof::Required } else { IdentityProof::NotRequired };
         if let (Some(identity), Source::Cluster { client, .. }) = (self.identity, &self.source) {
             let (client, metrics, ready) = (client.clone(), self.metrics.clone(), self.ready.clone());
             tokio::spawn(identity.run(client, metrics, ready, serving.clone()));

@@ -91,9 +91,9 @@ pub(crate) fn take_policy_status(object: &mut DynamicObject) -> Option<Box<RateL
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdentityProof {
     /// No agent proves its identity: the operator has no authority.
-    Nobody,
+    NotRequired,
     /// Every agent proves its identity, with the certificate that the operator issued for its pod.
-    Everybody,
+    Required,
 }
 
 /// Converts a pod, unless it has ended or is being deleted.
@@ -109,7 +109,8 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: IdentityProof) -> Change {
         Agent::None(why_absent(&labels, &annotations))
     } else {
         let port = control_port(&key, &annotations);
-        let scheme = if proof == IdentityProof::Nobody || is_plaintext(&key, &annotations) { "http" } else { "https" };
+        let scheme =
+            if proof == IdentityProof::NotRequired || is_plaintext(&key, &annotations) { "http" } else { "https" };
         match status.pod_ip.as_deref() {
             None | Some("") => Agent::Pending,
             Some(ip) if ip.contains(':') => Agent::At(format!("{scheme}://[{ip}]:{port}").into()),
@@ -299,7 +300,7 @@ mod tests {
 
     fn seen(value: Value) -> Option<crate::world::Pod> {
         let Change::Pod(_, pod) =
-            pod(ObjectKey::new("shop", "a"), serde_json::from_value(value).unwrap(), IdentityProof::Nobody)
+            pod(ObjectKey::new("shop", "a"), serde_json::from_value(value).unwrap(), IdentityProof::NotRequired)
         else {
             panic!("a pod gives a change of a pod");
         };
@@ -335,12 +336,12 @@ mod tests {
     #[test]
     fn an_agent_proves_who_it_is_unless_its_pod_says_otherwise() {
         for (control, proof, scheme) in [
-            (None, IdentityProof::Nobody, "http"),
-            (None, IdentityProof::Everybody, "https"),
-            (Some("plaintext"), IdentityProof::Everybody, "http"),
-            (Some("Plaintext"), IdentityProof::Everybody, "https"),
-            (Some(""), IdentityProof::Everybody, "https"),
-            (Some("tls"), IdentityProof::Nobody, "http"),
+            (None, IdentityProof::NotRequired, "http"),
+            (None, IdentityProof::Required, "https"),
+            (Some("plaintext"), IdentityProof::Required, "http"),
+            (Some("Plaintext"), IdentityProof::Required, "https"),
+            (Some(""), IdentityProof::Required, "https"),
+            (Some("tls"), IdentityProof::NotRequired, "http"),
         ] {
             let annotations = control.map(|value| json!({"weir.dev/control": value}));
             let object = json!({
