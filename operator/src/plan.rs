@@ -243,7 +243,7 @@ impl Plan {
     }
 
     fn cohort_of(&mut self, namespace: &str, membership: Arc<Membership>, fresh: &mut BTreeSet<CohortId>) -> CohortId {
-        let namespace = if matches!(*membership, Membership::Pod(..)) { namespace } else { OUTSIDE };
+        let namespace = if matches!(*membership, Membership::Pod { .. }) { namespace } else { OUTSIDE };
         let key = (namespace.to_owned(), membership);
         if let Some(id) = self.by_membership.get(&key) {
             return *id;

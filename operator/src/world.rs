@@ -111,11 +111,25 @@ pub struct Pod {
 pub enum Membership {
     /// A pod of a cluster. Policies of its namespace can select its labels. Its ports do not affect the selection. They
     /// are part of the membership because they are the same for all pods of a template.
-    Pod(BTreeMap<String, String>, PodPorts),
+    Pod {
+        /// The labels of the pod.
+        labels: BTreeMap<String, String>,
+        /// The ports of the pod.
+        ports: PodPorts,
+        /// The workload that created the pod. It selects the pod even after its deletion, until the pod is deleted, too.
+        controller: Option<Workload>,
+    },
     /// A standalone agent with labels. Policies of any namespace can select them.
     Labelled(BTreeMap<String, String>),
     /// A standalone agent without labels. Every policy targets it.
     Everything,
+}
+
+impl Membership {
+    /// Returns the membership of a pod of which only the labels are known.
+    pub(crate) fn of_labels(labels: BTreeMap<String, String>) -> Self {
+        Self::Pod { labels, ports: PodPorts::default(), controller: None }
+    }
 }
 
 /// The state of a pod's agent.
@@ -320,8 +334,7 @@ mod tests {
     fn pods_of_one_template_share_their_labels() {
         let (mut world, mut dirty) = (World::default(), DirtySet::default());
         let mut add = |name: &str, app: &str| {
-            let membership =
-                Membership::Pod(BTreeMap::from([("app".to_owned(), app.to_owned())]), PodPorts::default()).into();
+            let membership = Membership::of_labels(BTreeMap::from([("app".to_owned(), app.to_owned())])).into();
             let pod = Pod { uid: name.to_owned(), membership, agent: Agent::Pending, store_secrets: None };
             world.apply(Change::Pod(ObjectKey::new("shop", name), Some(pod)), &mut dirty);
             world.pods[&ObjectKey::new("shop", name)].membership.clone()

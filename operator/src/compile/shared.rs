@@ -51,7 +51,7 @@ impl StoreSecrets {
 
     /// Returns true if a pod was created without these Secrets. An agent outside of any cluster has no such Secrets.
     pub fn are_missing_in(&self, pod: &Pod) -> bool {
-        matches!(*pod.membership, Membership::Pod(..)) && !self.are_in(pod.store_secrets.as_deref())
+        matches!(*pod.membership, Membership::Pod { .. }) && !self.are_in(pod.store_secrets.as_deref())
     }
 
     /// Returns true if a pod with this annotation can read these Secrets.

@@ -10,10 +10,7 @@ use super::{
     tests::key,
     *,
 };
-use crate::{
-    pod_ports::PodPorts,
-    world::{Agent, Membership, Pod, Store},
-};
+use crate::world::{Agent, Membership, Pod, Store};
 
 const STORE: &str = "spec.rules[0].shared.storeRef.name";
 
@@ -456,7 +453,7 @@ fn only_a_pod_can_lack_secrets() {
         let pod = Pod { uid: String::new(), membership: membership.into(), agent: Agent::Pending, store_secrets };
         secrets.are_missing_in(&pod)
     };
-    let pod = Membership::Pod(BTreeMap::new(), PodPorts::default());
+    let pod = Membership::of_labels(BTreeMap::new());
     assert!(lacks(pod.clone(), None) && !lacks(pod, Some(&secrets.mounted_as())));
     assert!(!lacks(Membership::Everything, None) && !lacks(Membership::Labelled(BTreeMap::new()), None));
 }

@@ -12,7 +12,7 @@ use weir_wire::{OPERATOR_STORE, PolicyStatus, RuleStatus, SnapshotInForce, Statu
 use super::*;
 use crate::{
     pod_ports::PodPorts,
-    world::{self, Fault, Membership},
+    world::{self, Fault, Membership, Workload, WorkloadKind},
 };
 
 /// The actual state of the cluster.
@@ -149,9 +149,15 @@ impl Spec {
     }
 }
 
+pub(super) fn deployment(name: &str) -> Workload {
+    Workload { kind: WorkloadKind::Deployment, key: ObjectKey::new("shop", name) }
+}
+
 pub(super) struct Pod {
     pub(super) uid: String,
     pub(super) app: String,
+    /// The deployment that created the pod.
+    pub(super) created_by: Option<&'static str>,
     pub(super) address: Address,
 }
 
@@ -164,6 +170,7 @@ pub(super) enum Address {
 impl Pod {
     pub(super) fn shown(&self) -> world::Pod {
         let labels = BTreeMap::from([("app".to_owned(), self.app.clone())]);
+        let controller = self.created_by.map(deployment);
         let agent = match &self.address {
             Address::NoAgent => world::Agent::None("the pod has no agent".into()),
             Address::Pending => world::Agent::Pending,
@@ -171,7 +178,7 @@ impl Pod {
         };
         world::Pod {
             uid: self.uid.clone(),
-            membership: Membership::Pod(labels, PodPorts::default()).into(),
+            membership: Membership::Pod { labels, ports: PodPorts::default(), controller }.into(),
             agent,
             store_secrets: None,
         }

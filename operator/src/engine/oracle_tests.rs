@@ -237,7 +237,10 @@ fn good(policy: &Policy) -> Option<&Spec> {
 fn selects(cluster: &Cluster, policy: &Policy, pod: &Pod) -> bool {
     match good(policy) {
         Some(Spec::Valid { target: Target::App(app), .. }) => *app == pod.app,
-        Some(Spec::Valid { target: Target::Deployment(name), .. }) => cluster.deployments.get(name) == Some(&pod.app),
+        Some(Spec::Valid { target: Target::Deployment(name), .. }) => match cluster.deployments.get(name) {
+            Some(app) => *app == pod.app,
+            None => pod.created_by == Some(name),
+        },
         Some(Spec::Invalid) | None => false,
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use weir_api::{LastKnownGood, RateLimitPolicyStatus, RateLimitStoreStatus};
 
 use super::{
-    cluster::{Address, Agent, Cluster, Pod, Policy, Spec, Target, kept, micros, read},
+    cluster::{Address, Agent, Cluster, Pod, Policy, Spec, Target, deployment, kept, micros, read},
     oracle::{expected, told},
     *,
 };
@@ -24,7 +24,6 @@ use crate::{
     clock,
     link::{Failure, FailureKind},
     report::{Report, StoreReport},
-    world::{Workload, WorkloadKind},
 };
 
 /// The duration of the trouble, in seconds.
@@ -426,7 +425,8 @@ impl Simulation {
             Some(pod) if self.rng.random_bool(0.3) => pod.app = app,
             Some(pod) => pod.address = address,
             None => {
-                let pod = Pod { uid: format!("pod-{number}"), app, address };
+                let created_by = self.rng.random_bool(0.8).then(|| self.one(&DEPLOYMENTS));
+                let pod = Pod { uid: format!("pod-{number}"), app, created_by, address };
                 self.cluster.pods.insert(key.clone(), pod);
             }
         }
@@ -880,10 +880,6 @@ impl Simulation {
         assert_eq!(self.machine.due(), None, "seed {seed}");
         writes
     }
-}
-
-fn deployment(name: &str) -> Workload {
-    Workload { kind: WorkloadKind::Deployment, key: ObjectKey::new("shop", name) }
 }
 
 fn selector(app: &str) -> kube::core::Selector {

@@ -25,16 +25,16 @@ pub(super) fn bypasses<'a>(
         let workload = Workload { kind: WorkloadKind::Service, key: key.clone() };
         let Some(Some(selector)) = world.workloads.get(&workload) else { continue };
         for cohort in cohorts.clone() {
-            if let Membership::Pod(labels, pod_ports) = &*cohort.membership
+            if let Membership::Pod { labels, ports, .. } = &*cohort.membership
                 && selector.matches(labels)
             {
-                ways.extend(service.bypasses(&key.name, pod_ports));
+                ways.extend(service.bypasses(&key.name, ports));
             }
         }
     }
     for cohort in cohorts {
-        if let Membership::Pod(_, pod_ports) = &*cohort.membership {
-            ways.extend(pod_ports.bypass());
+        if let Membership::Pod { ports, .. } = &*cohort.membership {
+            ways.extend(ports.bypass());
         }
         let others = cohort.content.policies.iter();
         // Agents outside of a cluster have policies of several namespaces.

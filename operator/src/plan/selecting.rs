@@ -8,7 +8,6 @@ use super::Content;
 use crate::{
     compile::{Compiled, CompiledPolicy, Target},
     labels::SERVICE_LABEL,
-    pod_ports::PodPorts,
     world::{Membership, ObjectKey, Workload},
 };
 
@@ -31,7 +30,7 @@ pub(super) fn selects(
 fn is_service(membership: &Membership) -> bool {
     let labels = match membership {
         Membership::Everything => return false,
-        Membership::Labelled(labels) | Membership::Pod(labels, _) => labels,
+        Membership::Labelled(labels) | Membership::Pod { labels, .. } => labels,
     };
     labels.get(SERVICE_LABEL).is_some_and(|value| value == "enabled")
 }
@@ -41,12 +40,15 @@ fn targets(workloads: &Workloads, of_policy: &str, target: &Target, of_pod: &str
         (Membership::Everything, _) => true,
         (Membership::Labelled(labels), Target::Labels(selector)) => selector.matches(labels),
         (Membership::Labelled(_), Target::Workloads(_)) => false,
-        (Membership::Pod(..), _) if of_pod != of_policy => false,
-        (Membership::Pod(labels, _), Target::Labels(selector)) => selector.matches(labels),
-        (Membership::Pod(labels, _), Target::Workloads(wanted)) => wanted
-            .iter()
-            .filter_map(|workload| workloads.get(workload)?.as_ref())
-            .any(|selector| selector.matches(labels)),
+        (Membership::Pod { .. }, _) if of_pod != of_policy => false,
+        (Membership::Pod { labels, .. }, Target::Labels(selector)) => selector.matches(labels),
+        (Membership::Pod { labels, controller, .. }, Target::Workloads(wanted)) => {
+            wanted.iter().any(|workload| match workloads.get(workload) {
+                Some(selector) => selector.as_ref().is_some_and(|selector| selector.matches(labels)),
+                // A workload is deleted before its pods. They still serve, so they keep its policies.
+                None => controller.as_ref() == Some(workload),
+            })
+        }
     }
 }
 
@@ -57,7 +59,7 @@ pub fn content_for_new_pod(
     namespace: &str,
     labels: BTreeMap<String, String>,
 ) -> Content {
-    let membership = Membership::Pod(labels, PodPorts::default());
+    let membership = Membership::of_labels(labels);
     // The map is sorted by namespace, so policies of other namespaces are skipped.
     let of_namespace =
         compiled.range(ObjectKey::new(namespace, "")..).take_while(|(policy, _)| &*policy.namespace == namespace);

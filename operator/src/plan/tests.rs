@@ -16,12 +16,13 @@ fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 fn member(labels: BTreeMap<String, String>) -> Membership {
-    Membership::Pod(labels, PodPorts::default())
+    Membership::of_labels(labels)
 }
 
 /// Returns the ports of a template with an agent at 8480 in front of an app at 8080.
 fn guarded(labels: BTreeMap<String, String>) -> Membership {
-    Membership::Pod(labels, PodPorts { guarded: Some(8080), agent: 8480, names: BTreeMap::new(), host_port: None })
+    let ports = PodPorts { guarded: Some(8080), agent: 8480, names: BTreeMap::new(), host_port: None };
+    Membership::Pod { labels, ports, controller: None }
 }
 
 fn service(labels: BTreeMap<String, String>, target_port: u16) -> (Option<Selector>, Service) {
@@ -149,6 +150,31 @@ fn who_is_targeted() {
     }
 }
 
+/// The garbage collector deletes pods some time after their workload, and a changed workload selects other pods.
+#[test]
+fn pods_keep_the_policies_of_a_deleted_workload() {
+    let (key, web) = (ObjectKey::new("shop", "p"), labels(&[("app", "web")]));
+    let workload = |name: &str| Workload { kind: WorkloadKind::Deployment, key: ObjectKey::new("shop", name) };
+    let mut world = World::default();
+    for (pod, creator) in [("old", Some("web")), ("other", Some("web2")), ("bare", None)] {
+        let controller = creator.map(workload);
+        let membership = Membership::Pod { labels: web.clone(), ports: PodPorts::default(), controller };
+        add_pod(&mut world, "shop", pod, membership, at("http://1:1"));
+    }
+    add_policy(&mut world, &key, 1, &json!({"targetRefs": [{"kind": "Deployment", "name": "web"}]}));
+    let mut check = |selector: Option<BTreeMap<String, String>>, pods: &[&str]| {
+        let selector = selector.map(|labels| Some(labels.into_iter().collect()));
+        let is_missing = selector.is_none();
+        apply(&mut world, Change::Workload(workload("web"), selector));
+        let plan = planned(&world);
+        assert_eq!(pods_of(&plan, &key), pods);
+        assert_eq!(plan.targets(&key).unwrap().missing, if is_missing { vec![workload("web")] } else { vec![] });
+    };
+    check(Some(web.clone()), &["shop/bare", "shop/old", "shop/other"]);
+    check(None, &["shop/old"]);
+    check(Some(labels(&[("app", "db")])), &[]);
+}
+
 #[test]
 fn a_service_without_a_selector_has_no_pods() {
     let mut world = World::default();
@@ -273,7 +299,7 @@ proptest! {
                         (3, 2) => Membership::Everything,
                         (2, 2) => Membership::Labelled(app_labels),
                         (1, _) => guarded(app_labels),
-                        _ => member(app_labels),
+                        _ => Membership::Pod { labels: app_labels, ports: PodPorts::default(), controller: Some(workload) },
                     };
                     let pod = Pod { uid: version.to_string(), membership: membership.into(), agent: at("http://1:1"), store_secrets: None };
                     Change::Pod(key, Some(pod))
@@ -398,7 +424,7 @@ fn bypasses_follow_services_pods_and_policies() {
     let open = PodPorts { guarded: Some(8080), agent: 8480, names: BTreeMap::new(), host_port: Some(80) };
     let on_node = Pod {
         uid: "b".to_owned(),
-        membership: Membership::Pod(web.clone(), open).into(),
+        membership: Membership::Pod { labels: web.clone(), ports: open, controller: None }.into(),
         agent: at("http://2:1"),
         store_secrets: None,
     };

@@ -7,7 +7,7 @@ use k8s_openapi::{
         apps::v1::{DaemonSet, Deployment, StatefulSet},
         core::v1::Service,
     },
-    apimachinery::pkg::apis::meta::v1::LabelSelector,
+    apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference},
 };
 use kube::{api::DynamicObject, core::Selector};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -117,20 +117,37 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: IdentityProof) -> Change {
             Some(ip) => Agent::At(format!("{scheme}://{ip}:{port}").into()),
         }
     };
-    let pod_ports = match &agent {
+    let ports = match &agent {
         Agent::None(_) => PodPorts::default(),
         Agent::Pending | Agent::At(_) => {
             pod.spec.map(|spec| PodPorts::of(&spec.containers, &spec.init_containers)).unwrap_or_default()
         }
     };
+    let controller = controller(&key, &labels, pod.metadata.owner_references.as_deref().unwrap_or_default());
     let store_secrets = annotations.get(STORE_SECRETS).map(|list| Arc::from(list.as_str()));
     let pod = crate::world::Pod {
         uid: pod.metadata.uid.unwrap_or_default(),
-        membership: Membership::Pod(labels, pod_ports).into(),
+        membership: Membership::Pod { labels, ports, controller }.into(),
         agent,
         store_secrets,
     };
     Change::Pod(key, Some(pod))
+}
+
+/// Returns the workload that created a pod.
+fn controller(pod: &ObjectKey, labels: &BTreeMap<String, String>, owners: &[OwnerReference]) -> Option<Workload> {
+    let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
+    let (kind, name) = match &*owner.kind {
+        "StatefulSet" => (WorkloadKind::StatefulSet, &*owner.name),
+        "DaemonSet" => (WorkloadKind::DaemonSet, &*owner.name),
+        // A Deployment names its ReplicaSets after itself and the hash of the pod template.
+        "ReplicaSet" => {
+            let hash = labels.get("pod-template-hash")?;
+            (WorkloadKind::Deployment, owner.name.strip_suffix(&**hash)?.strip_suffix('-')?)
+        }
+        _ => return None,
+    };
+    Some(Workload { kind, key: ObjectKey::new(pod.namespace.clone(), name) })
 }
 
 /// Returns the reason why a pod has no agent, as far as its metadata shows it. The namespace's label is not available
@@ -274,6 +291,37 @@ mod tests {
             assert!(told, "{path}: {message} is not in {:?}", compiled.faults);
             assert_eq!((compiled.generation, compiled.good.map(|good| good.generation())), (2, Some(1)), "{path}");
             assert_eq!(compiled.policy.unwrap().rules[0].limits[0].requests, 50, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_pod_knows_the_workload_that_created_it() {
+        let created_by = |kind: &str, owner: &str, hash: Value| {
+            let object = json!({
+                "metadata": {
+                    "labels": {"app": "web", "pod-template-hash": hash},
+                    "ownerReferences": [
+                        {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "1"},
+                        {"apiVersion": "apps/v1", "kind": kind, "name": owner, "uid": "2", "controller": true},
+                    ],
+                },
+            });
+            let object = serde_json::from_value(object).unwrap();
+            let Change::Pod(_, Some(pod)) = pod(ObjectKey::new("shop", "p"), object, IdentityProof::Required) else {
+                panic!("the pod runs");
+            };
+            let Membership::Pod { controller, .. } = &*pod.membership else { panic!("a pod of a cluster") };
+            controller.as_ref().map(|workload| format!("{workload} in {}", workload.key.namespace))
+        };
+        for (kind, owner, hash, expected) in [
+            ("ReplicaSet", "web-v2-7d4b9", json!("7d4b9"), Some("Deployment web-v2 in shop")),
+            ("ReplicaSet", "web-7d4b9", json!("8e5ca"), None),
+            ("ReplicaSet", "by-hand", json!(""), None),
+            ("StatefulSet", "db", json!("7d4b9"), Some("StatefulSet db in shop")),
+            ("DaemonSet", "log", json!(""), Some("DaemonSet log in shop")),
+            ("Job", "once", json!(""), None),
+        ] {
+            assert_eq!(created_by(kind, owner, hash).as_deref(), expected, "{kind} {owner}");
         }
     }
 
