@@ -26,7 +26,7 @@ const NO_POLICY: &str = "no-policy";
 
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CheckResult {
     /// Every policy is valid.
     Good,
     /// Some policy has faults.
@@ -37,7 +37,7 @@ pub enum Verdict {
 
 /// The output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum OutputFormat {
     /// One line for each fault and each valid file
     #[default]
     Text,
@@ -62,7 +62,7 @@ pub struct CheckOptions {
 
 /// The result of a check.
 #[derive(Debug, Default)]
-pub struct Answer {
+pub struct CheckReport {
     files: Vec<Checked>,
     /// Each path that could not be read, with the reason.
     unreadable: Vec<(String, String)>,
@@ -85,41 +85,41 @@ struct Problem {
 
 impl CheckOptions {
     /// Checks all paths.
-    pub fn answer(&self) -> Answer {
-        let mut answer = Answer::default();
+    pub fn report(&self) -> CheckReport {
+        let mut report = CheckReport::default();
         for path in &self.paths {
-            if path.is_dir() { self.directory(path, &mut answer) } else { self.file(path, &mut answer) }
+            if path.is_dir() { self.directory(path, &mut report) } else { self.file(path, &mut report) }
         }
-        answer
+        report
     }
 
-    fn file(&self, path: &Path, answer: &mut Answer) {
+    fn file(&self, path: &Path, report: &mut CheckReport) {
         let name = path.display().to_string();
         match read(path) {
-            Err(error) => answer.unreadable.push((name, error.to_string())),
+            Err(error) => report.unreadable.push((name, error.to_string())),
             Ok(text) => {
                 let (mut checked, _) = check(name, &text);
                 if self.require_policies && checked.policies == 0 && checked.problems.is_empty() {
                     let message = "contains no policy: a document with kind RateLimitPolicy must be here";
                     checked.problems.push(Problem::at_start(NO_POLICY, message));
                 }
-                answer.files.push(checked);
+                report.files.push(checked);
             }
         }
     }
 
     /// Checks a directory as standalone mode would read it.
-    fn directory(&self, path: &Path, answer: &mut Answer) {
+    fn directory(&self, path: &Path, report: &mut CheckReport) {
         let display = path.display().to_string();
         let names = match names(path, self.recursive) {
-            Err(error) => return answer.unreadable.push((display, error.to_string())),
+            Err(error) => return report.unreadable.push((display, error.to_string())),
             Ok(names) if names.is_empty() => {
                 let problem = "no .yaml, .yml or .json file is in this directory";
                 if self.require_policies {
                     let problems = vec![Problem::at_start(NO_POLICY, problem)];
-                    return answer.files.push(Checked { name: display, policies: 0, problems });
+                    return report.files.push(Checked { name: display, policies: 0, problems });
                 }
-                return answer.unreadable.push((display, problem.to_owned()));
+                return report.unreadable.push((display, problem.to_owned()));
             }
             Ok(names) => names,
         };
@@ -129,7 +129,7 @@ impl CheckOptions {
             let path = path.join(&*name);
             let name = path.display().to_string();
             match read(&path) {
-                Err(error) => answer.unreadable.push((name, error.to_string())),
+                Err(error) => report.unreadable.push((name, error.to_string())),
                 Ok(text) => {
                     let (mut checked, policies) = check(name.clone(), &text);
                     found |= checked.policies > 0 || !checked.problems.is_empty();
@@ -143,27 +143,27 @@ impl CheckOptions {
                             known.insert(key, name.clone());
                         }
                     }
-                    answer.files.push(checked);
+                    report.files.push(checked);
                 }
             }
         }
         if self.require_policies && !found {
             let problems = vec![Problem::at_start(NO_POLICY, "no file in this directory contains a policy")];
-            answer.files.push(Checked { name: display, policies: 0, problems });
+            report.files.push(Checked { name: display, policies: 0, problems });
         }
     }
 }
 
-impl Answer {
+impl CheckReport {
     /// Returns the overall result.
-    pub fn verdict(&self) -> Verdict {
+    pub fn result(&self) -> CheckResult {
         let mut problems = self.files.iter().flat_map(|file| &file.problems);
         if !self.unreadable.is_empty() {
-            Verdict::Unreadable
+            CheckResult::Unreadable
         } else if problems.any(|problem| !problem.is_warning) {
-            Verdict::Faulty
+            CheckResult::Faulty
         } else {
-            Verdict::Good
+            CheckResult::Good
         }
     }
 }

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     apiserver,
     bypasses::Bypasses,
-    check::{self, CheckOptions, Verdict},
+    check::{self, CheckOptions, CheckResult},
     dialing::TlsFiles,
     identity::{Identity, IdentityFlags},
     import::{Import, Imported},
@@ -169,7 +169,7 @@ struct Check {
     files: Vec<PathBuf>,
     /// Output format
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
-    output: check::Format,
+    output: check::OutputFormat,
     /// Treat a file or directory without any policy as a fault
     #[arg(long)]
     require_policies: bool,
@@ -196,15 +196,15 @@ impl Cli {
 
 fn run_check(arguments: Check) -> ExitCode {
     let Check { files: paths, output, require_policies, recursive } = arguments;
-    let answer = CheckOptions { paths, recursive, require_policies }.answer();
-    if let Err(error) = print(&answer.render(output)) {
+    let report = CheckOptions { paths, recursive, require_policies }.report();
+    if let Err(error) = print(&report.render(output)) {
         eprintln!("weir-operator: cannot write the result: {error}");
         return ExitCode::from(WRONG);
     }
-    match answer.verdict() {
-        Verdict::Good => ExitCode::SUCCESS,
-        Verdict::Faulty => ExitCode::from(FAILED),
-        Verdict::Unreadable => ExitCode::from(WRONG),
+    match report.result() {
+        CheckResult::Good => ExitCode::SUCCESS,
+        CheckResult::Faulty => ExitCode::from(FAILED),
+        CheckResult::Unreadable => ExitCode::from(WRONG),
     }
 }
 

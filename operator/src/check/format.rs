@@ -4,16 +4,16 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::{Answer, Checked, Format, INVALID, NO_POLICY, Problem, Verdict, lint};
+use super::{CheckReport, CheckResult, Checked, INVALID, NO_POLICY, OutputFormat, Problem, lint};
 
-impl Answer {
+impl CheckReport {
     /// Returns the result in a format. The text ends with a line break.
-    pub fn render(&self, format: Format) -> String {
+    pub fn render(&self, format: OutputFormat) -> String {
         match format {
-            Format::Text => self.text(),
-            Format::Json => lines(&self.json()),
-            Format::Github => self.github(),
-            Format::Sarif => lines(&self.sarif()),
+            OutputFormat::Text => self.text(),
+            OutputFormat::Json => lines(&self.json()),
+            OutputFormat::Github => self.github(),
+            OutputFormat::Sarif => lines(&self.sarif()),
         }
     }
 
@@ -55,10 +55,10 @@ impl Answer {
             json!({"file": file.name, "policies": file.policies, "problems": problems})
         });
         let unreadable = self.unreadable.iter().map(|(file, message)| json!({"file": file, "message": message}));
-        let verdict = match self.verdict() {
-            Verdict::Good => "good",
-            Verdict::Faulty => "faulty",
-            Verdict::Unreadable => "unreadable",
+        let verdict = match self.result() {
+            CheckResult::Good => "good",
+            CheckResult::Faulty => "faulty",
+            CheckResult::Unreadable => "unreadable",
         };
         json!({
             "verdict": verdict,

@@ -16,30 +16,30 @@ fn rule(requests: &str) -> String {
 }
 
 /// Returns the result for these files, by their names in a directory.
-fn answer(files: &[(&str, &str)], options: &CheckOptions, format: Format) -> (Verdict, String) {
+fn report(files: &[(&str, &str)], options: &CheckOptions, format: OutputFormat) -> (CheckResult, String) {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in files {
         let path = directory.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
-    let answer = CheckOptions { paths: vec![directory.path().to_owned()], ..options.clone() }.answer();
+    let report = CheckOptions { paths: vec![directory.path().to_owned()], ..options.clone() }.report();
     let prefix = format!("{}/", directory.path().display());
-    (answer.verdict(), answer.render(format).replace(&prefix, "").replace(prefix.trim_end_matches('/'), "."))
+    (report.result(), report.render(format).replace(&prefix, "").replace(prefix.trim_end_matches('/'), "."))
 }
 
-fn text(files: &[(&str, &str)]) -> (Verdict, String) {
-    answer(files, &CheckOptions::default(), Format::Text)
+fn text(files: &[(&str, &str)]) -> (CheckResult, String) {
+    report(files, &CheckOptions::default(), OutputFormat::Text)
 }
 
 #[test]
 fn every_fault_is_reported_at_its_place() {
     let good = policy("p", &rule("5"));
-    assert_eq!(text(&[("a.yaml", &good)]), (Verdict::Good, "a.yaml: ok (1 policy)\n".to_owned()));
+    assert_eq!(text(&[("a.yaml", &good)]), (CheckResult::Good, "a.yaml: ok (1 policy)\n".to_owned()));
     let broken = format!("\u{feff}{}---\r\nb: [\r\n---\r\n{}", policy("p", &rule("five")), policy("q", &rule("0")));
-    let (verdict, said) = text(&[("a.yaml", &broken), ("b.yaml", &policy("r", &rule("7")))]);
+    let (result, said) = text(&[("a.yaml", &broken), ("b.yaml", &policy("r", &rule("7")))]);
     let lines: Vec<&str> = said.lines().collect();
-    assert_eq!(verdict, Verdict::Faulty);
+    assert_eq!(result, CheckResult::Faulty);
     assert_eq!(
         lines[0],
         "a.yaml:8:24: spec.rules[0].limits[0].requests: must be a whole number, not the text \"five\""
@@ -55,26 +55,26 @@ fn what_kubectl_refuses_or_reads_as_another_policy_is_a_fault() {
     let labels = "metadata: {name: p, labels: {on: a b}}";
     let policy = policy("p", &rule("5")).replace("metadata: {name: p}", labels).replace("app: web", "app: 1_000");
     let other = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: on}\n";
-    let (verdict, said) = text(&[("a.yaml", &format!("{policy}{other}"))]);
+    let (result, said) = text(&[("a.yaml", &format!("{policy}{other}"))]);
     let expected = [
         "a.yaml:3:30: metadata.labels.on: kubectl reads the name on as true: write it in quotes",
         "a.yaml:3:30: metadata.labels.on: must be a valid value of a label: at most 63 letters, digits, '-', '_' and '.', \
          beginning and ending with a letter or digit",
         "a.yaml:5:33: spec.selector.matchLabels.app: kubectl reads 1_000 as 1000: write it in quotes",
     ];
-    assert_eq!((verdict, said.lines().collect::<Vec<_>>()), (Verdict::Faulty, expected.to_vec()));
+    assert_eq!((result, said.lines().collect::<Vec<_>>()), (CheckResult::Faulty, expected.to_vec()));
     let quoted = policy.replace("on: a b", "'on': a-b").replace("1_000", "'1_000'");
-    assert_eq!(text(&[("a.yaml", &quoted)]).0, Verdict::Good);
+    assert_eq!(text(&[("a.yaml", &quoted)]).0, CheckResult::Good);
 }
 
 #[test]
 fn names_must_differ_within_a_directory() {
     let p = policy("p", &rule("5"));
-    let (verdict, said) = text(&[("a.yaml", &p), ("b.yml", &p)]);
+    let (result, said) = text(&[("a.yaml", &p), ("b.yml", &p)]);
     assert_eq!(
-        (verdict, said.lines().nth(1)),
+        (result, said.lines().nth(1)),
         (
-            Verdict::Faulty,
+            CheckResult::Faulty,
             Some("b.yml:3:12: metadata.name: policy default/p is already in a.yaml: give one of them another name")
         )
     );
@@ -85,52 +85,54 @@ fn invalid_utf8_is_a_fault_and_a_missing_file_is_unreadable() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("latin.yaml");
     fs::write(&path, b"a: 1\nb: \xe9\n").unwrap();
-    let answer = CheckOptions { paths: vec![path], ..CheckOptions::default() }.answer();
-    assert_eq!(answer.verdict(), Verdict::Faulty);
-    assert!(answer.render(Format::Text).ends_with("latin.yaml:2:4: is not UTF-8 from here on: save it as UTF-8\n"));
-    let answer =
-        CheckOptions { paths: vec![directory.path().join("nothing.yaml")], ..CheckOptions::default() }.answer();
-    assert_eq!(answer.verdict(), Verdict::Unreadable);
+    let report = CheckOptions { paths: vec![path], ..CheckOptions::default() }.report();
+    assert_eq!(report.result(), CheckResult::Faulty);
+    assert!(
+        report.render(OutputFormat::Text).ends_with("latin.yaml:2:4: is not UTF-8 from here on: save it as UTF-8\n")
+    );
+    let report =
+        CheckOptions { paths: vec![directory.path().join("nothing.yaml")], ..CheckOptions::default() }.report();
+    assert_eq!(report.result(), CheckResult::Unreadable);
 }
 
 #[test]
 fn policies_may_be_required() {
     let other = "kind: ConfigMap\napiVersion: v1\n";
     let required = CheckOptions { require_policies: true, ..CheckOptions::default() };
-    assert_eq!(answer(&[("a.yaml", other)], &CheckOptions::default(), Format::Text).0, Verdict::Good);
-    let (verdict, said) = answer(&[("a.yaml", other)], &required, Format::Text);
+    assert_eq!(report(&[("a.yaml", other)], &CheckOptions::default(), OutputFormat::Text).0, CheckResult::Good);
+    let (result, said) = report(&[("a.yaml", other)], &required, OutputFormat::Text);
     assert_eq!(
-        (verdict, said.lines().last()),
-        (Verdict::Faulty, Some(".:1:1: no file in this directory contains a policy"))
+        (result, said.lines().last()),
+        (CheckResult::Faulty, Some(".:1:1: no file in this directory contains a policy"))
     );
     assert_eq!(
-        answer(&[("a.yaml", other), ("b.yaml", &policy("p", &rule("5")))], &required, Format::Text).0,
-        Verdict::Good
+        report(&[("a.yaml", other), ("b.yaml", &policy("p", &rule("5")))], &required, OutputFormat::Text).0,
+        CheckResult::Good
     );
     // A directory without files, as of a wrong path.
-    assert_eq!(answer(&[], &CheckOptions::default(), Format::Text).0, Verdict::Unreadable);
-    let (verdict, said) = answer(&[("a.txt", other)], &required, Format::Text);
+    assert_eq!(report(&[], &CheckOptions::default(), OutputFormat::Text).0, CheckResult::Unreadable);
+    let (result, said) = report(&[("a.txt", other)], &required, OutputFormat::Text);
     assert_eq!(
-        (verdict, said.lines().last()),
-        (Verdict::Faulty, Some(".:1:1: no .yaml, .yml or .json file is in this directory"))
+        (result, said.lines().last()),
+        (CheckResult::Faulty, Some(".:1:1: no .yaml, .yml or .json file is in this directory"))
     );
     let below = [("a.yaml", other), ("team/b.yaml", &*policy("p", &rule("5")))];
-    assert_eq!(answer(&below, &required, Format::Text).0, Verdict::Faulty);
-    assert_eq!(answer(&below, &CheckOptions { recursive: true, ..required }, Format::Text).0, Verdict::Good);
+    assert_eq!(report(&below, &required, OutputFormat::Text).0, CheckResult::Faulty);
+    assert_eq!(report(&below, &CheckOptions { recursive: true, ..required }, OutputFormat::Text).0, CheckResult::Good);
 }
 
 #[test]
 fn machine_formats_report_the_same_faults() {
     let files = [("a,b.yaml", &*policy("p", &rule("\"5%\"")))];
     let message = "spec.rules[0].limits[0].requests: must be a whole number, not the text \"5%\"";
-    let (_, json) = answer(&files, &CheckOptions::default(), Format::Json);
+    let (_, json) = report(&files, &CheckOptions::default(), OutputFormat::Json);
     let json: Value = serde_json::from_str(&json).unwrap();
     let problem = &json["files"][0]["problems"][0];
     assert_eq!((&json["verdict"], &problem["line"], &problem["column"]), (&"faulty".into(), &8.into(), &24.into()));
     assert_eq!((&problem["severity"], &problem["path"]), (&"error".into(), &"spec.rules[0].limits[0].requests".into()));
-    let (_, github) = answer(&files, &CheckOptions::default(), Format::Github);
+    let (_, github) = report(&files, &CheckOptions::default(), OutputFormat::Github);
     assert_eq!(github, format!("::error file=a%2Cb.yaml,line=8,col=24::{}\n", message.replace('%', "%25")));
-    let (_, sarif) = answer(&files, &CheckOptions::default(), Format::Sarif);
+    let (_, sarif) = report(&files, &CheckOptions::default(), OutputFormat::Sarif);
     let sarif: Value = serde_json::from_str(&sarif).unwrap();
     let result = &sarif["runs"][0]["results"][0];
     assert_eq!(
@@ -197,8 +199,8 @@ fn odd_policies_are_valid_with_a_warning() {
             "8:5: warning: spec.rules[1]: has the key and the limits of rule \"x\", and counts separately",
         ),
     ] {
-        let (verdict, said) = text(&[("a.yaml", &policy("p", &rules))]);
-        assert_eq!(verdict, Verdict::Good, "{what}: {said}");
+        let (result, said) = text(&[("a.yaml", &policy("p", &rules))]);
+        assert_eq!(result, CheckResult::Good, "{what}: {said}");
         assert!(said.starts_with(&format!("a.yaml:{told}")), "{what}: {said}");
         assert_eq!(said.lines().collect::<Vec<_>>()[1..], ["a.yaml: ok (1 policy)"], "{what}: {said}");
     }
@@ -249,6 +251,6 @@ fn policies_that_may_be_intended_get_no_warning() {
     assert_eq!(of_domain("b"), "a.yaml: ok (1 policy)\n");
     assert!(of_domain("a").contains("can never refuse: rule \"o\" bypasses everything that it matches"));
     let examples = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples"));
-    let said = CheckOptions { paths: vec![examples.to_owned()], recursive: true, ..CheckOptions::default() }.answer();
-    assert!(!said.render(Format::Text).contains("warning"), "{}", said.render(Format::Text));
+    let said = CheckOptions { paths: vec![examples.to_owned()], recursive: true, ..CheckOptions::default() }.report();
+    assert!(!said.render(OutputFormat::Text).contains("warning"), "{}", said.render(OutputFormat::Text));
 }
