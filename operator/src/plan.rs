@@ -21,7 +21,7 @@ use self::{
     selecting::{in_order, selects},
 };
 pub use self::{
-    content::{Content, FleetRule},
+    content::{Content, CountedRule},
     selecting::content_for_new_pod,
 };
 use crate::{

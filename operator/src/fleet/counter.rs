@@ -30,7 +30,7 @@ use super::{
     pods::Pods,
     unknown::{UnknownUse, UsedUp},
 };
-use crate::{leader::Term, plan::FleetRule};
+use crate::{leader::Term, plan::CountedRule};
 
 /// The maximum number of keys. A key takes 560 bytes, and 90 bytes more for each further limit of its rule. A table of
 /// this size has 2^20 buckets. With the keys, it takes about 500 MB, or 580 MB with two limits. The operator has 1 GiB.
@@ -194,10 +194,10 @@ impl Counter {
 
     /// Sets the rules of scope Fleet that a pod has. A pod without rules is not expected. It keeps the shares of policies
     /// that it lost, for some time, until its agent acknowledges that.
-    pub fn expect(&mut self, pod: &str, rules: &[FleetRule], now: Duration) {
+    pub fn expect(&mut self, pod: &str, rules: &[CountedRule], now: Duration) {
         let at = self.advance(now);
         if !(self.is_counting() && self.is_planned) {
-            for FleetRule { counters, policy, .. } in rules {
+            for CountedRule { counters, policy, .. } in rules {
                 if !self.earlier.contains_key(counters) {
                     Arc::make_mut(&mut self.earlier).insert(counters.clone(), policy.clone());
                 }
@@ -254,7 +254,7 @@ impl Counter {
     }
 
     /// Records that an agent has acknowledged a content with these rules.
-    pub fn acknowledged(&mut self, pod: &str, channel: u64, rules: &[FleetRule], now: Duration) {
+    pub fn acknowledged(&mut self, pod: &str, channel: u64, rules: &[CountedRule], now: Duration) {
         let at = self.advance(now);
         self.pods.acknowledged(pod, channel, rules, at);
     }
@@ -307,7 +307,7 @@ impl Counter {
     }
 
     /// Answers questions of a pod with these rules. Questions with the number 0 get no answer.
-    pub fn answer(&mut self, questions: &[Question], rules: [&[FleetRule]; 2], now: Duration) -> Vec<Answer> {
+    pub fn answer(&mut self, questions: &[Question], rules: [&[CountedRule]; 2], now: Duration) -> Vec<Answer> {
         let at = self.advance(now);
         let mut answers = Vec::new();
         if !self.term.is_current(now) {
@@ -323,7 +323,7 @@ impl Counter {
         answers
     }
 
-    fn count(&mut self, question: &Question, rules: [&[FleetRule]; 2], now: u64) -> Result<Outcome, Refusal> {
+    fn count(&mut self, question: &Question, rules: [&[CountedRule]; 2], now: u64) -> Result<Outcome, Refusal> {
         let rule = rule(rules, question).ok_or("the pod has no such rule")?;
         let (key, mut encoded) = EncodedTake::read(question).map_err(|field| format!("invalid {field}"))?;
         // A level can come from an earlier leader, whose clock differed. A counter that answers questions already knows
@@ -386,7 +386,7 @@ impl Counter {
 
     /// Makes room for a key of a rule, which the caller then adds, or for more times in its logs. Forgets keys at full
     /// credit.
-    fn make_room(&mut self, key: &Key, encoded: &EncodedTake, rule: &FleetRule, now: u64) -> Result<(), Refusal> {
+    fn make_room(&mut self, key: &Key, encoded: &EncodedTake, rule: &CountedRule, now: u64) -> Result<(), Refusal> {
         let mut lack = self.lacks(key, encoded, rule);
         let is_full = lack.is_some() && now >= self.search_at;
         if is_full || (self.keys.len() > self.enough.max(FEW_KEYS) && !self.keys.contains_key(key)) {
@@ -405,7 +405,7 @@ impl Counter {
     }
 
     /// Returns the bound that leaves no room for a question. A report of a known key always has room.
-    fn lacks(&self, key: &Key, encoded: &EncodedTake, rule: &FleetRule) -> Option<Refusal> {
+    fn lacks(&self, key: &Key, encoded: &EncodedTake, rule: &CountedRule) -> Option<Refusal> {
         let (is_new, needs_times) = match self.keys.get(key) {
             Some(entry) => (false, encoded.requests > 0 && entry.value.can_grow()),
             None => (true, Value::new(encoded.stamp, &encoded.limits, 0).can_grow()),
@@ -475,7 +475,7 @@ fn rule_of(counters: &str) -> (&str, bool) {
 }
 
 /// Returns the rule of a question. Limits that are newer than all of the pod's limits are refused.
-fn rule<'a>(rules: [&'a [FleetRule]; 2], question: &Question) -> Option<&'a FleetRule> {
+fn rule<'a>(rules: [&'a [CountedRule]; 2], question: &Question) -> Option<&'a CountedRule> {
     let (counters, is_brought) = rule_of(&question.counters);
     let mut known = rules.into_iter().filter_map(|rules| {
         let index = rules.binary_search_by(|rule| rule.counters.as_str().cmp(counters)).ok()?;

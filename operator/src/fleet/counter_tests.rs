@@ -5,7 +5,7 @@ use weir_seats::{Key, StoreTerms, Take};
 use weir_wire::{BanChange, BanPart, Granted};
 
 use super::*;
-use crate::plan::FleetRule;
+use crate::plan::CountedRule;
 
 const UNIX: u64 = 1_790_000_000_000_000;
 const SILENCE: Duration = Duration::from_secs(5);
@@ -15,12 +15,12 @@ struct Bench {
     /// The number of empty answers that each channel got.
     releases: HashMap<u64, u64>,
     now: Duration,
-    rules: Vec<FleetRule>,
+    rules: Vec<CountedRule>,
     terms: StoreTerms,
 }
 
-fn rule(counters: &str, stamp: u64) -> FleetRule {
-    FleetRule { counters: counters.to_owned(), policy: "shop/api".into(), stamp, sharers: 4, accepts_limits: false }
+fn rule(counters: &str, stamp: u64) -> CountedRule {
+    CountedRule { counters: counters.to_owned(), policy: "shop/api".into(), stamp, sharers: 4, accepts_limits: false }
 }
 
 /// The counters of the rules that count as used up, and the pods because of which they do.
@@ -347,7 +347,7 @@ fn only_limits_that_an_agent_can_have_used_count_as_used_up() {
     for (is_missing, of_namespace) in [(true, 0), (false, 40)] {
         let mut bench = Bench::new();
         bench.counter = Counter::new(Term::unbounded(), bench.now, UNIX);
-        let of = |policy: &str| FleetRule { policy: policy.into(), ..rule(&format!("{policy}.all"), 7) };
+        let of = |policy: &str| CountedRule { policy: policy.into(), ..rule(&format!("{policy}.all"), 7) };
         let all = [("c", of("bank/api")), ("a", of("shop/api")), ("b", of("shop/other"))];
         for (pod, rule) in &all {
             bench.counter.expect(pod, std::slice::from_ref(rule), bench.now);
@@ -626,7 +626,7 @@ fn a_policy_is_forgotten_when_no_pod_and_no_key_is_left_of_it() {
     bench.counter.ended("b", b, bench.now);
     let kept = bench.rules.clone();
     for number in 0..100 {
-        let preview = FleetRule { policy: format!("shop/preview-{number}").into(), ..rule("shop/preview.all", 7) };
+        let preview = CountedRule { policy: format!("shop/preview-{number}").into(), ..rule("shop/preview.all", 7) };
         bench.rules = vec![kept[0].clone(), preview];
         bench.counter.expect("a", &bench.rules, bench.now);
         bench.counter.acknowledged("a", a, &bench.rules, bench.now);

@@ -20,7 +20,7 @@ use weir_seats::part;
 use weir_wire::NEW_POD;
 
 use super::unknown::UnknownUse;
-use crate::plan::FleetRule;
+use crate::plan::CountedRule;
 
 /// The time for which a new pod does not count as absent.
 const NEW: u64 = NEW_POD.as_secs() * 1_000_000;
@@ -204,9 +204,9 @@ impl Incomplete {
 impl Pods {
     /// Sets the rules of a pod. A pod without rules is not expected. If `is_new`, the pod's agent may still be
     /// starting.
-    pub(super) fn expect(&mut self, pod: &str, rules: &[FleetRule], is_new: bool, now: u64) {
+    pub(super) fn expect(&mut self, pod: &str, rules: &[CountedRule], is_new: bool, now: u64) {
         let mut policies: Vec<Sharing> = Vec::new();
-        for FleetRule { policy, sharers, .. } in rules {
+        for CountedRule { policy, sharers, .. } in rules {
             self.policies.entry(policy.clone()).or_default();
             match policies.iter_mut().find(|known| known.policy == *policy) {
                 Some(known) => known.sharers = known.sharers.min(*sharers),
@@ -240,7 +240,7 @@ impl Pods {
     }
 
     /// Records that an agent has acknowledged a content with these rules. It uses no share of other policies.
-    pub(super) fn acknowledged(&mut self, pod: &str, number: u64, rules: &[FleetRule], now: u64) {
+    pub(super) fn acknowledged(&mut self, pod: &str, number: u64, rules: &[CountedRule], now: u64) {
         let Some(known) = self.pods.get(pod).filter(|pod| !pod.lost.is_empty()) else { return };
         if known.channel.as_ref().is_some_and(|channel| channel.number == number) {
             let is_had = |lost: &Lost| rules.iter().any(|rule| rule.policy == lost.sharing.policy);

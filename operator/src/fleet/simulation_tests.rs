@@ -15,7 +15,7 @@ use weir_seats::{
 use weir_wire::{Answer, LevelsSent, Mark, Outcome, Question};
 
 use super::counter::Counter;
-use crate::{leader::Term, plan::FleetRule};
+use crate::{leader::Term, plan::CountedRule};
 
 const MILLI: u64 = 1_000;
 const SECOND: u64 = 1_000_000;
@@ -92,9 +92,9 @@ struct Steady {
 const STEADY: &str = "bank-pod";
 const OF_STEADY: u64 = 300;
 
-fn steady_rules() -> [FleetRule; 1] {
+fn steady_rules() -> [CountedRule; 1] {
     let (counters, policy) = ("bank/api.all".to_owned(), Arc::from("bank/api"));
-    [FleetRule { counters, policy, stamp: 1, sharers: 1, accepts_limits: false }]
+    [CountedRule { counters, policy, stamp: 1, sharers: 1, accepts_limits: false }]
 }
 
 struct Leader {
@@ -266,11 +266,11 @@ impl World {
     }
 
     /// The rules of a pod: those of the content, or none while the policy is deleted.
-    fn rules(&self, content: usize) -> Vec<FleetRule> {
+    fn rules(&self, content: usize) -> Vec<CountedRule> {
         if self.recreated_at.is_some() {
             return Vec::new();
         }
-        vec![FleetRule {
+        vec![CountedRule {
             counters: NAME.to_owned(),
             policy: Arc::from("shop/api"),
             stamp: content as u64 + 1,
@@ -742,7 +742,7 @@ impl World {
                 }
                 Up::Questions(questions) => {
                     let (wanted, acked) = (self.content, self.agents[index].content);
-                    let rule = |stamp: usize| FleetRule {
+                    let rule = |stamp: usize| CountedRule {
                         counters: NAME.to_owned(),
                         policy: Arc::from("shop/api"),
                         stamp: stamp as u64 + 1,

@@ -22,14 +22,14 @@ pub struct Content {
     /// The policies, the oldest first, then by name.
     pub policies: Vec<Arc<CompiledPolicy>>,
     /// The rules of scope Fleet, by the name of their counters.
-    pub fleet: Vec<FleetRule>,
+    pub fleet: Vec<CountedRule>,
     /// The end of the snapshot's JSON: the policies, their stores, and the brace after them.
     json: Bytes,
 }
 
 /// A rule that the operator counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FleetRule {
+pub struct CountedRule {
     /// The name of the rule's counters.
     pub counters: String,
     /// The namespace and the name of the policy.
@@ -102,7 +102,7 @@ impl Content {
     pub(crate) fn counted(revision: &str) -> Arc<Self> {
         let policy = Arc::from("shop/api");
         let rule =
-            FleetRule { counters: "shop/api.all".to_owned(), policy, stamp: 1, sharers: 2, accepts_limits: false };
+            CountedRule { counters: "shop/api.all".to_owned(), policy, stamp: 1, sharers: 2, accepts_limits: false };
         Arc::new(Self { fleet: vec![rule], ..Self::named(revision.to_owned(), Vec::new()) })
     }
 }
@@ -191,12 +191,12 @@ fn stores(policies: &[Arc<CompiledPolicy>]) -> Vec<&Store> {
 }
 
 /// Returns the rules that the operator counts, in order.
-fn fleet(policies: &[Arc<CompiledPolicy>]) -> Vec<FleetRule> {
+fn fleet(policies: &[Arc<CompiledPolicy>]) -> Vec<CountedRule> {
     let mut rules = Vec::new();
     for policy in policies {
         let shared = policy.rules.iter().filter_map(|rule| Some((rule, rule.shared.as_ref()?)));
         let counted = shared.filter(|(_, shared)| shared.store == OPERATOR_STORE);
-        rules.extend(counted.map(|(rule, shared)| FleetRule {
+        rules.extend(counted.map(|(rule, shared)| CountedRule {
             counters: shared.counters.clone(),
             policy: format!("{}/{}", policy.namespace, policy.name).into(),
             stamp: shared.stamp,

@@ -15,7 +15,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 use tokio::runtime::Handle;
 use weir_core::{Quota, Strategy};
-use weir_operator::{fleet::Counter, leader::Term, plan::FleetRule};
+use weir_operator::{fleet::Counter, leader::Term, plan::CountedRule};
 use weir_store::{Backend, Claim, OnLoss, OperatorStore, SharedLimiter, SharedRule, StoreClient, StoreParts};
 use weir_wire::{LevelsSent, Question};
 
@@ -428,8 +428,8 @@ fn name(pod: usize) -> String {
     format!("shop/api-{pod}")
 }
 
-fn rules(sharers: u32) -> [FleetRule; 1] {
-    [FleetRule { counters: COUNTERS.to_owned(), policy: POLICY.into(), stamp: 1, sharers, accepts_limits: false }]
+fn rules(sharers: u32) -> [CountedRule; 1] {
+    [CountedRule { counters: COUNTERS.to_owned(), policy: POLICY.into(), stamp: 1, sharers, accepts_limits: false }]
 }
 
 fn rule(sharers: u32, limit: u64) -> anyhow::Result<SharedRule> {
