@@ -35,7 +35,7 @@ use self::{
 };
 pub use self::{
     last_known_good::GoodGeneration,
-    shared::{StoreSecrets, Stores, compile_store},
+    shared::{KnownStores, StoreSecrets, compile_store},
 };
 pub(crate) use self::{matching::takes_all, shared::only_waits_for_stores};
 use crate::world::{DirtySet, Fault, ObjectKey, Policy, Workload, WorkloadKind, World};
@@ -299,7 +299,7 @@ fn compile_policy(
         policy: key,
         stamp: stamp(policy.created.or(policy.changed), generation.min(policy.generation)),
         pods: context.pods,
-        stores: Stores::Known(&context.world.stores),
+        stores: KnownStores::Known(&context.world.stores),
     };
     let newest = policy.spec.as_ref().map_err(Clone::clone);
     let newest = newest.and_then(|spec| {
@@ -380,7 +380,7 @@ pub fn revision_of(value: &impl Serialize) -> String {
 /// Every fault: numbers out of range, expressions that do not parse, costs that a limit can never admit, logs and
 /// expressions that take too much memory, overrides of limits or keys that do not exist.
 pub fn compile(key: &ObjectKey, uid: &str, spec: &RateLimitPolicySpec) -> Result<(CompiledPolicy, Target), Vec<Fault>> {
-    compile_with(uid, spec, Sharing { policy: key, stamp: 0, pods: 1, stores: Stores::Unknown })
+    compile_with(uid, spec, Sharing { policy: key, stamp: 0, pods: 1, stores: KnownStores::Unknown })
 }
 
 fn compile_with(

@@ -12,7 +12,7 @@ use crate::world::{Membership, ObjectKey, Pod, Store};
 
 /// The stores that a policy can name.
 #[derive(Clone, Copy, Debug)]
-pub enum Stores<'a> {
+pub enum KnownStores<'a> {
     /// The stores are unknown, as in a check of a file. Each name stands for a store that supports every strategy.
     Unknown,
     /// Exactly these stores exist.
@@ -27,7 +27,7 @@ pub(super) struct Sharing<'a> {
     pub(super) stamp: u64,
     /// The number of pods of this cluster that share the counters, possibly rounded up.
     pub(super) pods: u32,
-    pub(super) stores: Stores<'a>,
+    pub(super) stores: KnownStores<'a>,
 }
 
 /// The Secrets that an agent needs for one store.
@@ -158,7 +158,7 @@ pub(super) fn shared(
         sharers: sharing.pods.saturating_mul(clusters),
         ..compiled
     };
-    let Stores::Known(stores) = sharing.stores else { return Some((compiled, None)) };
+    let KnownStores::Known(stores) = sharing.stores else { return Some((compiled, None)) };
     let (name, namespace) = (&key.name, &key.namespace);
     let Some(store) = stores.get(&key) else {
         faults.add(
