@@ -14,7 +14,7 @@ use std::{
 use clap::ValueEnum;
 
 use crate::{
-    documents::{self, Finding, Position},
+    documents::{self, Finding, TextPosition},
     source::{directory::names, listing::LARGEST},
     world::{Fault, ObjectKey},
 };
@@ -171,7 +171,7 @@ impl CheckReport {
 impl Problem {
     fn at_start(rule: &'static str, message: &str) -> Self {
         let fault = Fault { path: String::new(), message: message.to_owned() };
-        Self { is_warning: false, rule, finding: Finding { place: Position { line: 1, column: 1 }, fault } }
+        Self { is_warning: false, rule, finding: Finding { place: TextPosition { line: 1, column: 1 }, fault } }
     }
 }
 
@@ -200,7 +200,7 @@ fn check(name: String, bytes: &[u8]) -> (Checked, Vec<(ObjectKey, Finding)>) {
             let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]).into_owned();
             let mut problem = Problem::at_start(INVALID, "is not UTF-8 from here on: save it as UTF-8");
             let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-            problem.finding.place = Position { line: before.matches('\n').count() + 1, column };
+            problem.finding.place = TextPosition { line: before.matches('\n').count() + 1, column };
             checked.problems.push(problem);
             return (checked, Vec::new());
         }

@@ -17,7 +17,7 @@ use kube::Resource;
 use serde_json::Value;
 use weir_api::{RateLimitPolicy, RateLimitPolicySpec, RateLimitStore, RateLimitStoreSpec, check};
 
-pub use self::yaml::Position;
+pub use self::yaml::TextPosition;
 use self::yaml::Tree;
 use crate::{
     compile::compile,
@@ -37,7 +37,7 @@ pub type StoreSpecs = BTreeMap<ObjectKey, Arc<RateLimitStoreSpec>>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The place of the field, or of its parent if the field is absent.
-    pub place: Position,
+    pub place: TextPosition,
     /// The fault, with its path and message.
     pub fault: Fault,
 }
@@ -120,7 +120,7 @@ pub fn one_value(text: &str) -> Result<Value, Vec<String>> {
     let (Some(tree), true) = (trees.pop(), trees.is_empty()) else {
         return Err(vec!["must have one YAML document: split the file".to_owned()]);
     };
-    let told = |(place, path, message): (Position, String, String)| {
+    let told = |(place, path, message): (TextPosition, String, String)| {
         let colon = if path.is_empty() { "" } else { ": " };
         format!("line {}: {path}{colon}{message}", place.line)
     };

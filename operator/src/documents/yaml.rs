@@ -21,20 +21,20 @@ const VALUES: usize = 1 << 20;
 
 /// A place in a text, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
+pub struct TextPosition {
     /// The line.
     pub line: usize,
     /// The column, in characters.
     pub column: usize,
 }
 
-impl fmt::Display for Position {
+impl fmt::Display for TextPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.line, self.column)
     }
 }
 
-impl From<Marker> for Position {
+impl From<Marker> for TextPosition {
     fn from(marker: Marker) -> Self {
         Self { line: marker.line().max(1), column: marker.col() + 1 }
     }
@@ -45,17 +45,17 @@ pub(super) struct Tree {
     /// The value; `None` if it cannot be read.
     pub(super) value: Option<Value>,
     /// Faults in the form of the document, each as place, path and message.
-    pub(super) faults: Vec<(Position, String, String)>,
+    pub(super) faults: Vec<(TextPosition, String, String)>,
     /// Unquoted words that kubectl does not read as text, in the same form.
-    pub(super) misread: Vec<(Position, String, String)>,
-    start: Position,
+    pub(super) misread: Vec<(TextPosition, String, String)>,
+    start: TextPosition,
     /// The place of each field, by its path, such as `spec.rules[0].name`.
-    places: BTreeMap<String, Position>,
+    places: BTreeMap<String, TextPosition>,
 }
 
 impl Tree {
     /// Returns the place of a field, or of its parent if the field is absent.
-    pub(super) fn place(&self, path: &str) -> Position {
+    pub(super) fn place(&self, path: &str) -> TextPosition {
         let mut path = path;
         loop {
             if let Some(place) = self.places.get(path) {
@@ -98,7 +98,7 @@ pub(super) fn read(text: &str) -> Vec<Tree> {
 
 /// The error that stops parsing a document.
 struct Stop {
-    place: Position,
+    place: TextPosition,
     message: String,
 }
 
@@ -121,12 +121,12 @@ struct Node {
 
 impl<'a, 'text> Builder<'a, 'text> {
     fn new(parser: &'a mut Parser<'text, StrInput<'text>>, text: &'text str) -> Self {
-        let start = Position { line: 1, column: 1 };
+        let start = TextPosition { line: 1, column: 1 };
         let tree = Tree { value: None, faults: Vec::new(), misread: Vec::new(), start, places: BTreeMap::new() };
         Self { text, parser, tree, anchors: HashMap::new(), values: 0, brackets: 0 }
     }
 
-    fn next(&mut self) -> Result<Option<(Event<'text>, Position)>, Stop> {
+    fn next(&mut self) -> Result<Option<(Event<'text>, TextPosition)>, Stop> {
         match self.parser.next_event() {
             None => Ok(None),
             Some(Ok((event, span))) => {
@@ -170,11 +170,11 @@ impl<'a, 'text> Builder<'a, 'text> {
         Ok(None)
     }
 
-    fn fault(&mut self, place: Position, path: &str, message: impl Into<String>) {
+    fn fault(&mut self, place: TextPosition, path: &str, message: impl Into<String>) {
         self.tree.faults.push((place, path.to_owned(), message.into()));
     }
 
-    fn node(&mut self, event: Event<'text>, place: Position, path: &str, depth: usize) -> Result<Node, Stop> {
+    fn node(&mut self, event: Event<'text>, place: TextPosition, path: &str, depth: usize) -> Result<Node, Stop> {
         self.count(1, place)?;
         let (anchor, node) = match event {
             Event::Scalar(text, style, anchor, tag) => {
@@ -225,7 +225,7 @@ impl<'a, 'text> Builder<'a, 'text> {
         Ok(node)
     }
 
-    fn count(&mut self, values: usize, place: Position) -> Result<(), Stop> {
+    fn count(&mut self, values: usize, place: TextPosition) -> Result<(), Stop> {
         self.values += values;
         if self.values > VALUES {
             let message = format!("must not have more than {VALUES} values, including those that aliases repeat");

@@ -23,7 +23,7 @@ use weir_api::{LastKnownGood, RateLimitPolicySpec, RateLimitPolicyStatus, RateLi
 use super::listing::Listing;
 use crate::{
     compile::revision_of,
-    documents::{self, Broken as Faulty, Finding, Position, Specs, StoreSpecs},
+    documents::{self, Broken as Faulty, Finding, Specs, StoreSpecs, TextPosition},
     metrics::FileCounts,
     world::{Change, Fault, ObjectKey, Policy, Store, StoredStatus},
 };
@@ -40,7 +40,7 @@ pub struct FileNotice {
     /// The file.
     pub file: Arc<str>,
     /// The place in the file, if there is one.
-    pub place: Option<Position>,
+    pub place: Option<TextPosition>,
     /// The message.
     pub message: String,
 }
@@ -415,13 +415,13 @@ impl StoresOfFolder {
 fn read(seen: &Result<Arc<str>, String>, known: Option<&File>) -> Result<(Specs, StoreSpecs), Faulty> {
     let text = match seen {
         Ok(text) => text,
-        Err(error) => return Err(faulty(Position { line: 1, column: 1 }, format!("cannot be read: {error}"))),
+        Err(error) => return Err(faulty(TextPosition { line: 1, column: 1 }, format!("cannot be read: {error}"))),
     };
     let held_something = known.is_some_and(|file| !file.is_empty());
     let mut read = documents::read(text);
     if read.is_empty() && held_something {
         let message = "is empty, and its last good content stays in force: delete the file to remove its policies";
-        return Err(faulty(Position { line: 1, column: 1 }, message.to_owned()));
+        return Err(faulty(TextPosition { line: 1, column: 1 }, message.to_owned()));
     }
     let stores = std::mem::take(&mut read.stores);
     let specs = read.policies()?;
@@ -429,14 +429,14 @@ fn read(seen: &Result<Arc<str>, String>, known: Option<&File>) -> Result<(Specs,
     let is_block = !text.trim_start().starts_with(['{', '[']);
     if held_something && is_block && known.is_some_and(|file| file.has_last_line) && !text.ends_with('\n') {
         let last = text.lines().last().unwrap_or_default();
-        let place = Position { line: text.lines().count(), column: last.chars().count() + 1 };
+        let place = TextPosition { line: text.lines().count(), column: last.chars().count() + 1 };
         let message = "ends within a line, as if it were cut off: end the last line with a line break";
         return Err(faulty(place, message.to_owned()));
     }
     Ok((specs, stores))
 }
 
-fn faulty(place: Position, message: String) -> Faulty {
+fn faulty(place: TextPosition, message: String) -> Faulty {
     let fault = Fault { path: String::new(), message };
     Faulty { findings: vec![Finding { place, fault }], named: BTreeSet::new() }
 }
