@@ -21,9 +21,9 @@ pub(crate) const DAY: u64 = 24 * HOUR;
 /// The time by which certificates are backdated, for peers whose clocks are behind.
 const BACKDATED: u64 = HOUR;
 
-/// The purpose of authorities, and the duration of each phase of their lives, in seconds.
+/// The purpose of authorities, and the durations of the phases of their lives, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub(crate) struct Lifecycle {
     /// The common name of the certificates that the authorities sign. An authority's own name adds `authority`.
     pub(crate) subject: &'static str,
     /// The validity of an authority.
@@ -42,7 +42,7 @@ pub(crate) struct InvalidAuthorities(String);
 /// The authorities, newest last.
 #[derive(Clone, Debug)]
 pub(crate) struct Authorities {
-    terms: Terms,
+    lifecycle: Lifecycle,
     all: Vec<Authority>,
 }
 
@@ -100,13 +100,13 @@ pub(crate) struct Leaf {
 }
 
 impl Authorities {
-    pub(crate) fn none(terms: Terms) -> Self {
-        Self { terms, all: Vec::new() }
+    pub(crate) fn none(lifecycle: Lifecycle) -> Self {
+        Self { lifecycle, all: Vec::new() }
     }
 
     /// Parses certificates and their keys, in the same order. Returns the valid authorities, because peers trust them,
     /// and the fault if the text has anything else.
-    pub(crate) fn read(terms: Terms, certificates: &str, keys: &str) -> (Self, Result<(), InvalidAuthorities>) {
+    pub(crate) fn read(lifecycle: Lifecycle, certificates: &str, keys: &str) -> (Self, Result<(), InvalidAuthorities>) {
         let (certificates, keys) = (blocks(certificates), blocks(keys));
         let (mut all, mut outcome) = (Vec::new(), Ok(()));
         if certificates.len() != keys.len() {
@@ -121,18 +121,18 @@ impl Authorities {
                 Err(fault) => outcome = outcome.and(Err(fault)),
             }
         }
-        (Self { terms, all }, outcome)
+        (Self { lifecycle, all }, outcome)
     }
 
     /// Returns the authorities that should replace these; `None` if no change is needed. An authority that is not yet
     /// valid, from a clock that was ahead, replaces no other one.
     pub(crate) fn renewed(&self, now: u64) -> Result<Option<Self>, rcgen::Error> {
         let newest = self.all.iter().filter(|it| it.not_before <= now).map(|it| it.not_after).max().unwrap_or(0);
-        if newest >= now + self.terms.overlap {
+        if newest >= now + self.lifecycle.overlap {
             return Ok(None);
         }
         let mut renewed = self.without_ended(now);
-        renewed.all.push(Authority::fresh(self.terms, now)?);
+        renewed.all.push(Authority::fresh(self.lifecycle, now)?);
         Ok(Some(renewed))
     }
 
@@ -150,7 +150,7 @@ impl Authorities {
     fn without_ended(&self, now: u64) -> Self {
         let is_followed = self.all.iter().any(|it| self.can_sign_from(it) <= now && now < it.not_after);
         let all = self.all.iter().filter(|authority| !is_followed || now < authority.not_after).cloned().collect();
-        Self { terms: self.terms, all }
+        Self { lifecycle: self.lifecycle, all }
     }
 
     /// Returns these authorities, followed by those of `others` that are new.
@@ -206,7 +206,7 @@ impl Authorities {
         for name in order.names {
             params.subject_alt_names.push(subject_alternative(name)?);
         }
-        params.distinguished_name = named(self.terms.subject.to_owned());
+        params.distinguished_name = named(self.lifecycle.subject.to_owned());
         params.extended_key_usages = vec![order.usage.clone()];
         params.use_authority_key_identifier_extension = true;
         let not_after = signer.not_after.min(now + order.lives);
@@ -227,13 +227,13 @@ impl Authorities {
             // to every peer.
             Signer::Newest => valid.filter(|it| self.can_sign_from(it) <= now).max_by_key(|it| it.not_before),
             // The authority must outlive the certificate by enough time to use it.
-            Signer::Oldest => valid.find(|authority| now + self.terms.published_for < authority.not_after),
+            Signer::Oldest => valid.find(|authority| now + self.lifecycle.published_for < authority.not_after),
         }
         .or(any)
     }
 
     fn can_sign_from(&self, authority: &Authority) -> u64 {
-        authority.not_before + BACKDATED + self.terms.published_for
+        authority.not_before + BACKDATED + self.lifecycle.published_for
     }
 }
 
@@ -244,7 +244,12 @@ impl Authorities {
     /// # Errors
     ///
     /// The authority is invalid. The message explains why, and how to create a valid one.
-    pub(crate) fn made_elsewhere(terms: Terms, chain: &str, key: &str, now: u64) -> Result<Self, InvalidAuthorities> {
+    pub(crate) fn made_elsewhere(
+        lifecycle: Lifecycle,
+        chain: &str,
+        key: &str,
+        now: u64,
+    ) -> Result<Self, InvalidAuthorities> {
         let certificate = blocks(chain).into_iter().next();
         let certificate = certificate.ok_or_else(|| InvalidAuthorities("tls.crt has no certificate".to_owned()))?;
         let authority = Authority::read(certificate, blocks(key).concat(), ["tls.crt", "tls.key"])?;
@@ -254,15 +259,15 @@ impl Authorities {
                 authority.not_before - now
             )));
         }
-        Ok(Self { terms, all: vec![authority] })
+        Ok(Self { lifecycle, all: vec![authority] })
     }
 }
 
 impl Authority {
-    fn fresh(terms: Terms, now: u64) -> Result<Self, rcgen::Error> {
-        let (not_before, not_after) = (now.saturating_sub(BACKDATED), now + terms.lives);
+    fn fresh(lifecycle: Lifecycle, now: u64) -> Result<Self, rcgen::Error> {
+        let (not_before, not_after) = (now.saturating_sub(BACKDATED), now + lifecycle.lives);
         let key = KeyPair::generate()?;
-        let certificate = authority_params(terms, not_before, not_after).self_signed(&key)?.pem();
+        let certificate = authority_params(lifecycle, not_before, not_after).self_signed(&key)?.pem();
         Ok(Self { certificate, key: key.serialize_pem(), not_before, not_after })
     }
 
@@ -317,9 +322,9 @@ fn subject_alternative(name: &str) -> Result<SanType, rcgen::Error> {
 }
 
 /// Returns the parameters of an authority's own certificate and of an issuer that signs with it.
-fn authority_params(terms: Terms, not_before: u64, not_after: u64) -> CertificateParams {
+fn authority_params(lifecycle: Lifecycle, not_before: u64, not_after: u64) -> CertificateParams {
     let mut params = CertificateParams::default();
-    params.distinguished_name = named(format!("{} authority", terms.subject));
+    params.distinguished_name = named(format!("{} authority", lifecycle.subject));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     valid(&mut params, not_before, not_after);

@@ -4,14 +4,14 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 
-use super::{Authorities, InvalidAuthorities, Terms};
+use super::{Authorities, InvalidAuthorities, Lifecycle};
 
 const CERTIFICATES: &str = "ca.crt";
 const KEYS: &str = "ca.key";
 
 /// Reads the valid authorities of a Secret, and returns the fault if the Secret has anything else.
-pub(crate) fn authorities(terms: Terms, secret: &Secret) -> (Authorities, Result<(), InvalidAuthorities>) {
-    Authorities::read(terms, &text(secret, CERTIFICATES), &text(secret, KEYS))
+pub(crate) fn authorities(lifecycle: Lifecycle, secret: &Secret) -> (Authorities, Result<(), InvalidAuthorities>) {
+    Authorities::read(lifecycle, &text(secret, CERTIFICATES), &text(secret, KEYS))
 }
 
 /// Returns a field of a Secret; empty if it is absent.

@@ -12,10 +12,10 @@ use super::*;
 const START: u64 = 1_800_000_000;
 const NAME: &str = "weir-operator-webhook.weir-system.svc";
 const LEAF_LIVES: u64 = 7 * DAY;
-const TERMS: Terms = Terms { subject: "test", lives: 365 * DAY, overlap: 120 * DAY, published_for: HOUR };
+const LIFECYCLE: Lifecycle = Lifecycle { subject: "test", lives: 365 * DAY, overlap: 120 * DAY, published_for: HOUR };
 
 fn first() -> Authorities {
-    Authorities::none(TERMS).renewed(START).unwrap().expect("an empty set needs an authority")
+    Authorities::none(LIFECYCLE).renewed(START).unwrap().expect("an empty set needs an authority")
 }
 
 /// Returns true if a client that trusts this bundle accepts this certificate for this name.
@@ -57,13 +57,13 @@ fn a_certificate_is_valid_for_its_names_and_its_time() {
         assert_eq!(trusted(&bundle, &leaf, name, now), expected, "{name} at {now}");
     }
     assert!(!trusted(&first().certificates(), &leaf, NAME, START), "another authority of the same name");
-    assert!(Authorities::none(TERMS).leaf(&order(&[NAME.to_owned()], Signer::Newest), START).unwrap().is_none());
+    assert!(Authorities::none(LIFECYCLE).leaf(&order(&[NAME.to_owned()], Signer::Newest), START).unwrap().is_none());
 }
 
 #[test]
 fn what_is_written_is_read_again() {
     let written = first();
-    let (read, outcome) = Authorities::read(TERMS, &written.certificates(), &written.keys());
+    let (read, outcome) = Authorities::read(LIFECYCLE, &written.certificates(), &written.keys());
     outcome.unwrap();
     assert!(read.renewed(START + 1).unwrap().is_none(), "no renewal is scheduled");
     assert!(trusted(&written.certificates(), &issue(&read, START), NAME, START));
@@ -75,21 +75,21 @@ fn what_is_written_is_read_again() {
         (written.keys(), written.certificates()),
         (written.certificates() + &other.certificates(), written.keys()),
     ] {
-        assert!(Authorities::read(TERMS, &certificates, &keys).1.is_err(), "{certificates}{keys}");
+        assert!(Authorities::read(LIFECYCLE, &certificates, &keys).1.is_err(), "{certificates}{keys}");
     }
-    let (none, outcome) = Authorities::read(TERMS, "", "");
+    let (none, outcome) = Authorities::read(LIFECYCLE, "", "");
     assert!(none.all.is_empty() && outcome.is_ok());
 }
 
 #[test]
 fn a_key_of_another_authority_is_refused() {
     let (one, other) = (first(), first());
-    let (none, outcome) = Authorities::read(TERMS, &one.certificates(), &other.keys());
+    let (none, outcome) = Authorities::read(LIFECYCLE, &one.certificates(), &other.keys());
     assert_eq!((none.all.len(), outcome.unwrap_err().to_string().as_str()), (0, "ca.crt and ca.key do not match"));
     // The number of keys is right, and their order is wrong.
     let certificates = one.certificates() + &other.certificates();
     let keys = other.keys() + &one.keys();
-    assert!(Authorities::read(TERMS, &certificates, &keys).1.is_err());
+    assert!(Authorities::read(LIFECYCLE, &certificates, &keys).1.is_err());
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn an_invalid_authority_does_not_discard_the_valid_ones() {
     let [one, two, three] = [first(), first(), first()];
     let certificates = one.certificates() + &two.certificates() + &three.certificates();
     let keys = one.keys() + &three.keys() + &three.keys();
-    let (read, outcome) = Authorities::read(TERMS, &certificates, &keys);
+    let (read, outcome) = Authorities::read(LIFECYCLE, &certificates, &keys);
     assert_eq!(outcome.unwrap_err().to_string(), "ca.crt and ca.key do not match");
     assert_eq!(read.certificates(), one.certificates() + &three.certificates());
 }
@@ -105,14 +105,14 @@ fn an_invalid_authority_does_not_discard_the_valid_ones() {
 #[test]
 fn a_certificate_that_cannot_sign_is_refused() {
     let plain = rcgen::generate_simple_self_signed([NAME.to_owned()]).unwrap();
-    let (_, outcome) = Authorities::read(TERMS, &plain.cert.pem(), &plain.signing_key.serialize_pem());
+    let (_, outcome) = Authorities::read(LIFECYCLE, &plain.cert.pem(), &plain.signing_key.serialize_pem());
     assert_eq!(outcome.unwrap_err().to_string(), "ca.crt is not a certificate authority: issue it with isCA");
 }
 
 /// The clock was a day ahead when the only authority was created, and was then corrected.
 #[test]
 fn an_authority_of_a_clock_that_was_ahead_is_replaced_until_it_is_valid() {
-    let early = Authorities::none(TERMS).renewed(START + DAY).unwrap().expect("an empty set needs an authority");
+    let early = Authorities::none(LIFECYCLE).renewed(START + DAY).unwrap().expect("an empty set needs an authority");
     assert!(!early.usable(START), "the authority is not yet valid");
     let both = early.renewed(START).unwrap().expect("no authority is valid");
     assert!(both.renewed(START + 1).unwrap().is_none(), "one new authority is enough");
@@ -126,10 +126,11 @@ fn an_authority_of_a_clock_that_was_ahead_is_replaced_until_it_is_valid() {
 /// An authority that is not yet valid must not delay the one that follows the valid authority.
 #[test]
 fn an_authority_of_the_far_future_follows_no_other() {
-    let both = first().renewed(START + 20 * TERMS.lives).unwrap().expect("by that clock the first authority has ended");
-    let later = START + TERMS.lives - TERMS.overlap + 1;
+    let both =
+        first().renewed(START + 20 * LIFECYCLE.lives).unwrap().expect("by that clock the first authority has ended");
+    let later = START + LIFECYCLE.lives - LIFECYCLE.overlap + 1;
     let three = both.renewed(later).unwrap().expect("the first authority is about to end");
-    let end = START + TERMS.lives;
+    let end = START + LIFECYCLE.lives;
     assert!(trusted(&three.certificates(), &issue(&three, end), NAME, end));
 }
 
@@ -170,17 +171,17 @@ fn a_client_half_an_hour_late_notices_no_rotation() {
 #[test]
 fn a_new_authority_is_published_before_it_signs() {
     let old = first();
-    let later = START + TERMS.lives - TERMS.overlap + 1;
+    let later = START + LIFECYCLE.lives - LIFECYCLE.overlap + 1;
     let both = old.renewed(later).unwrap().expect("the first authority is about to end");
     assert_eq!(both.all.len(), 2);
     assert!(trusted(&old.certificates(), &issue(&both, later), NAME, later), "the old authority still signs");
-    assert_eq!(issue(&both, later).renew_at, later + TERMS.published_for, "renewed when the new one can sign");
-    let ripe = issue(&both, later + TERMS.published_for);
+    assert_eq!(issue(&both, later).renew_at, later + LIFECYCLE.published_for, "renewed when the new one can sign");
+    let ripe = issue(&both, later + LIFECYCLE.published_for);
     assert!(
-        !trusted(&old.certificates(), &ripe, NAME, later + TERMS.published_for)
-            && trusted(&both.certificates(), &ripe, NAME, later + TERMS.published_for)
+        !trusted(&old.certificates(), &ripe, NAME, later + LIFECYCLE.published_for)
+            && trusted(&both.certificates(), &ripe, NAME, later + LIFECYCLE.published_for)
     );
-    let next = later + TERMS.lives - TERMS.overlap + 1;
+    let next = later + LIFECYCLE.lives - LIFECYCLE.overlap + 1;
     let two = both.renewed(next).unwrap().expect("the second authority is about to end");
     assert_eq!((two.all.len(), two.shares_one_with(&old)), (2, false), "the old authority has ended");
     assert!(!format!("{both:?}").contains("PRIVATE"), "keys do not get into logs");
@@ -190,7 +191,7 @@ fn a_new_authority_is_published_before_it_signs() {
 #[test]
 fn trust_survives_a_clock_that_was_years_ahead() {
     let known = first();
-    let ahead = START + 20 * TERMS.lives;
+    let ahead = START + 20 * LIFECYCLE.lives;
     let both = known.renewed(ahead).unwrap().expect("by that clock the first authority has ended");
     assert!(trusted(&both.certificates(), &issue(&both, ahead), NAME, ahead), "an ended authority must not sign");
     assert!(both.renewed(ahead + 1).unwrap().is_none(), "one new authority is enough");
@@ -199,7 +200,7 @@ fn trust_survives_a_clock_that_was_years_ahead() {
         let leaf = both.leaf(&order(&names, signer), START + 60).unwrap().expect("the set has an authority");
         assert!(trusted(&known.certificates(), &leaf, NAME, START + 60), "{signer:?}");
     }
-    let next = ahead + TERMS.lives - TERMS.overlap + 1;
+    let next = ahead + LIFECYCLE.lives - LIFECYCLE.overlap + 1;
     let two = both.renewed(next).unwrap().expect("the authority by the fast clock is about to end");
     assert!(!two.shares_one_with(&known), "the clock has been right for the life of an authority");
 }
@@ -209,14 +210,17 @@ fn trust_survives_a_clock_that_was_years_ahead() {
 #[test]
 fn the_oldest_signs_until_it_is_about_to_end() {
     let old = first();
-    let later = START + TERMS.lives - TERMS.overlap + 1;
+    let later = START + LIFECYCLE.lives - LIFECYCLE.overlap + 1;
     let both = old.renewed(later).unwrap().expect("the first authority is about to end");
     let names = [NAME.to_owned()];
     let oldest = |now| both.leaf(&order(&names, Signer::Oldest), now).unwrap().expect("the set has an authority");
-    let end = START + TERMS.lives;
-    for (now, by_old) in
-        [(later, true), (later + TERMS.published_for, true), (end - DAY, true), (end - TERMS.published_for, false)]
-    {
+    let end = START + LIFECYCLE.lives;
+    for (now, by_old) in [
+        (later, true),
+        (later + LIFECYCLE.published_for, true),
+        (end - DAY, true),
+        (end - LIFECYCLE.published_for, false),
+    ] {
         let leaf = oldest(now);
         assert_eq!(trusted(&old.certificates(), &leaf, NAME, now), by_old, "{now}");
         assert!(trusted(&both.certificates(), &leaf, NAME, now), "{now}");

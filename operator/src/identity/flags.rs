@@ -7,7 +7,7 @@ use http::Uri;
 use jiff::SignedDuration;
 
 use crate::{
-    authority::{HOUR, Terms},
+    authority::{HOUR, Lifecycle},
     host,
 };
 
@@ -94,8 +94,8 @@ impl IdentityFlags {
     /// Returns the durations of the authorities' phases. An agent got its certificate, and with it the authorities of
     /// that time, at most one lifetime ago. So a new authority signs after one lifetime, plus a margin for replicas
     /// that receive it late.
-    pub(super) fn terms(&self) -> Terms {
-        Terms {
+    pub(super) fn lifecycle(&self) -> Lifecycle {
+        Lifecycle {
             subject: "weir-operator identity",
             lives: self.identity_authority_lifetime,
             overlap: self.identity_authority_lifetime / 2,
@@ -144,8 +144,11 @@ mod tests {
     #[test]
     fn defaults_give_an_agent_a_day_and_an_authority_ten_years() {
         let flags = flags(&[]).unwrap();
-        let terms = flags.terms();
-        assert_eq!((flags.identity_lifetime, terms.lives, terms.published_for), (24 * HOUR, 87_600 * HOUR, 25 * HOUR));
+        let lifecycle = flags.lifecycle();
+        assert_eq!(
+            (flags.identity_lifetime, lifecycle.lives, lifecycle.published_for),
+            (24 * HOUR, 87_600 * HOUR, 25 * HOUR)
+        );
         assert!(flags.listen().is_none() && flags.check().is_ok());
     }
 

@@ -25,7 +25,7 @@ use weir_wire::OPERATOR_NAME;
 
 use super::{Credentials, flags::IdentityFlags};
 use crate::{
-    authority::{Authorities, Leaf, Order, Signer, Terms, renewal::Renewal, secret},
+    authority::{Authorities, Leaf, Lifecycle, Order, Signer, renewal::Renewal, secret},
     clock,
     dialing::{Dialing, Sender},
     log_once::LogOnce,
@@ -44,7 +44,7 @@ pub(super) struct Keeper {
     secret_name: String,
     /// The folder of an external authority; `None` if the operator creates its own.
     folder: Option<PathBuf>,
-    terms: Terms,
+    lifecycle: Lifecycle,
     /// The name or address under which agents reach the service.
     host: String,
     lifetime: u64,
@@ -88,7 +88,7 @@ impl Keeper {
             secrets: Api::default_namespaced(client.clone()),
             secret_name: flags.identity_secret.clone(),
             folder: flags.identity_authority.clone(),
-            terms: flags.terms(),
+            lifecycle: flags.lifecycle(),
             host: flags.host().to_owned(),
             lifetime: flags.identity_lifetime,
             credentials,
@@ -123,7 +123,7 @@ impl Keeper {
             None => (None, None),
             Some(Ok(authorities)) => (Some(authorities), None),
             // The known authorities stay in use, and the problem is reported.
-            Some(Err(fault)) => (Some(Authorities::none(self.terms)), Some(fault)),
+            Some(Err(fault)) => (Some(Authorities::none(self.lifecycle)), Some(fault)),
         };
         self.renew(elsewhere.as_ref(), now).await?;
         fault.map_or(Ok(()), Err)
@@ -137,7 +137,7 @@ impl Keeper {
         };
         let read = read("tls.crt").and_then(|chain| Ok((chain, read("tls.key")?)));
         let authorities = read.and_then(|(chain, key)| {
-            Authorities::made_elsewhere(self.terms, &chain, &key, now).map_err(|error| error.to_string())
+            Authorities::made_elsewhere(self.lifecycle, &chain, &key, now).map_err(|error| error.to_string())
         });
         Some(authorities.map_err(|problem| KeeperError::MadeElsewhere(folder.clone(), problem)))
     }
@@ -147,7 +147,7 @@ impl Keeper {
     async fn renew(&mut self, elsewhere: Option<&Authorities>, now: u64) -> Result<(), KeeperError> {
         let Some(secret) = &self.secret else { return Ok(()) };
         let secret = secret.as_ref().ok_or_else(|| KeeperError::Missing(self.secret_name.clone()))?;
-        let (found, outcome) = secret::authorities(self.terms, secret);
+        let (found, outcome) = secret::authorities(self.lifecycle, secret);
         let is_damaged = outcome.is_err();
         if let Some(error) = self.faults.changed(outcome) {
             tracing::error!(secret = self.secret_name, error, "ignoring an invalid authority in the Secret");

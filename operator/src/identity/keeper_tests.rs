@@ -16,7 +16,8 @@ const POD: &str = "3f0c.shop.pod.weir.dev";
 
 /// The lifetimes are in proportion to the defaults, and a hundred times shorter.
 const LIFE: u64 = 24 * HOUR / 100;
-const TERMS: Terms = Terms { subject: "test", lives: 40 * LIFE, overlap: 20 * LIFE, published_for: LIFE + LIFE / 2 };
+const LIFECYCLE: Lifecycle =
+    Lifecycle { subject: "test", lives: 40 * LIFE, overlap: 20 * LIFE, published_for: LIFE + LIFE / 2 };
 
 fn order<'a>(names: &'a [String], usage: ExtendedKeyUsagePurpose, signer: Signer) -> Order<'a> {
     Order { names, usage, lives: LIFE, signer }
@@ -54,7 +55,7 @@ fn trusts_client(bundle: &str, leaf: &Leaf, now: u64) -> bool {
 
 #[test]
 fn agent_certificates_are_not_valid_for_the_operator() {
-    let authorities = Authorities::none(TERMS).renewed(START).unwrap().unwrap();
+    let authorities = Authorities::none(LIFECYCLE).renewed(START).unwrap().unwrap();
     let bundle = authorities.certificates();
     let agent = leaf(&authorities, POD, ExtendedKeyUsagePurpose::ServerAuth, Signer::Newest, START);
     let operator = leaf(&authorities, OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, Signer::Newest, START);
@@ -76,7 +77,7 @@ fn no_push_fails_while_authorities_come_and_go() {
         due: u64,
     }
     const STEP: u64 = LIFE / 12;
-    let mut authorities = Authorities::none(TERMS).renewed(START).unwrap().unwrap();
+    let mut authorities = Authorities::none(LIFECYCLE).renewed(START).unwrap().unwrap();
     let client = |authorities: &Authorities, now| {
         leaf(authorities, OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, Signer::Newest, now)
     };
@@ -89,7 +90,7 @@ fn no_push_fails_while_authorities_come_and_go() {
     let mut injected: VecDeque<(u64, String)> = VecDeque::new();
     let mut rotations = 0;
     let mut known = authorities.clone();
-    for step in 0..(4 * TERMS.lives / STEP) {
+    for step in 0..(4 * LIFECYCLE.lives / STEP) {
         let now = START + step * STEP;
         // A replica observes the other one's write one step late.
         let late = std::mem::replace(&mut known, authorities.clone());
@@ -106,7 +107,7 @@ fn no_push_fails_while_authorities_come_and_go() {
         let bundle = late.certificates();
         if step.is_multiple_of(12) {
             injected.push_back((now, bundle.clone()));
-            while injected.front().is_some_and(|(since, _)| since + TERMS.overlap - 2 * LIFE < now) {
+            while injected.front().is_some_and(|(since, _)| since + LIFECYCLE.overlap - 2 * LIFE < now) {
                 injected.pop_front();
             }
             for (since, told) in &injected {
@@ -142,8 +143,8 @@ fn no_push_fails_while_authorities_come_and_go() {
 
 #[test]
 fn an_emptied_secret_is_restored_from_memory() {
-    let known = Authorities::none(TERMS).renewed(START).unwrap().unwrap();
-    let none = Authorities::none(TERMS);
+    let known = Authorities::none(LIFECYCLE).renewed(START).unwrap().unwrap();
+    let none = Authorities::none(LIFECYCLE);
     let back = wanted((&none, false), Some(&known), None, START + 1)
         .unwrap()
         .expect("the Secret must get the authorities back");
@@ -157,11 +158,11 @@ fn an_emptied_secret_is_restored_from_memory() {
 /// Someone damages one of two authorities in the Secret. Agents that trust only this one continue to work.
 #[test]
 fn a_damaged_authority_is_restored_from_memory() {
-    let old = Authorities::none(TERMS).renewed(START).unwrap().unwrap();
-    let now = START + TERMS.lives - TERMS.overlap + 1;
+    let old = Authorities::none(LIFECYCLE).renewed(START).unwrap().unwrap();
+    let now = START + LIFECYCLE.lives - LIFECYCLE.overlap + 1;
     let both = old.renewed(now).unwrap().expect("the first authority is about to end");
     let (certificates, keys) = (both.certificates(), both.keys());
-    let (rest, outcome) = Authorities::read(TERMS, &certificates.replacen("-----BEGIN", "-----BEGUN", 1), &keys);
+    let (rest, outcome) = Authorities::read(LIFECYCLE, &certificates.replacen("-----BEGIN", "-----BEGUN", 1), &keys);
     assert!(outcome.is_err() && !rest.shares_one_with(&old), "the first authority is damaged");
     let restored = wanted((&rest, true), Some(&both), None, now).unwrap().expect("the first authority must return");
     assert_eq!(restored.certificates(), both.certificates());
@@ -172,7 +173,8 @@ fn a_damaged_authority_is_restored_from_memory() {
 /// authorities at their next renewal.
 #[test]
 fn foreign_authorities_are_added_to_the_remembered_ones() {
-    let [known, other] = [10, 15].map(|lives| Authorities::none(TERMS).renewed(START - lives * LIFE).unwrap().unwrap());
+    let [known, other] =
+        [10, 15].map(|lives| Authorities::none(LIFECYCLE).renewed(START - lives * LIFE).unwrap().unwrap());
     let now = START + 1;
     let both = wanted((&other, false), Some(&known), None, now).unwrap().expect("the known authorities must be added");
     assert!(both.certificates() == known.certificates() + &other.certificates(), "{both:?}");
@@ -189,13 +191,13 @@ fn foreign_authorities_are_added_to_the_remembered_ones() {
 /// Replicas whose clocks differ renew the same Secret, for three lives of an authority.
 #[test]
 fn replicas_with_different_clocks_do_not_revert_each_other() {
-    const STEP: u64 = TERMS.lives / 20;
+    const STEP: u64 = LIFECYCLE.lives / 20;
     for lives_ahead in [[0, 0, 1], [0, 1, 2], [0, 30, 30], [50, 0, 2]] {
         for has_memory in [true, false] {
-            let mut found = Authorities::none(TERMS);
-            let mut replicas = lives_ahead.map(|lives| (lives * TERMS.lives, None::<Authorities>));
+            let mut found = Authorities::none(LIFECYCLE);
+            let mut replicas = lives_ahead.map(|lives| (lives * LIFECYCLE.lives, None::<Authorities>));
             let mut writes = 0;
-            for now in (START..START + 3 * TERMS.lives).step_by(usize::try_from(STEP).unwrap()) {
+            for now in (START..START + 3 * LIFECYCLE.lives).step_by(usize::try_from(STEP).unwrap()) {
                 let mut is_quiet = false;
                 while !is_quiet {
                     is_quiet = true;
@@ -221,8 +223,9 @@ fn replicas_with_different_clocks_do_not_revert_each_other() {
 #[test]
 fn a_clock_that_is_set_by_an_hour_breaks_no_trust() {
     const LIVES: u64 = 24 * HOUR;
-    let terms = Terms { subject: "test", lives: 3650 * LIVES, overlap: 1825 * LIVES, published_for: LIVES + HOUR };
-    let authorities = Authorities::none(terms).renewed(START).unwrap().unwrap();
+    let lifecycle =
+        Lifecycle { subject: "test", lives: 3650 * LIVES, overlap: 1825 * LIVES, published_for: LIVES + HOUR };
+    let authorities = Authorities::none(lifecycle).renewed(START).unwrap().unwrap();
     let bundle = authorities.certificates();
     let issued = |name: &str, usage, now| {
         let names = [name.to_owned()];
@@ -251,7 +254,7 @@ fn company(from: u64, name: &str) -> (String, String) {
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
     params.not_before = epoch + Duration::from_secs(from);
-    params.not_after = epoch + Duration::from_secs(from + TERMS.lives);
+    params.not_after = epoch + Duration::from_secs(from + LIFECYCLE.lives);
     let key = rcgen::KeyPair::generate().unwrap();
     (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
 }
@@ -259,15 +262,15 @@ fn company(from: u64, name: &str) -> (String, String) {
 #[test]
 fn an_external_authority_signs_and_none_is_created_next_to_it() {
     let (certificate, key) = company(START, "company");
-    let made = Authorities::made_elsewhere(TERMS, &certificate, &key, START).unwrap();
-    let none = Authorities::none(TERMS);
+    let made = Authorities::made_elsewhere(LIFECYCLE, &certificate, &key, START).unwrap();
+    let none = Authorities::none(LIFECYCLE);
     let first = wanted((&none, false), None, Some(&made), START).unwrap().expect("the authority must be added");
     assert_eq!(first.certificates(), made.certificates());
     assert!(
         wanted((&first, false), Some(&first), Some(&made), START).unwrap().is_none(),
         "the authority is already known"
     );
-    let late = START + TERMS.lives - LIFE;
+    let late = START + LIFECYCLE.lives - LIFE;
     assert!(wanted((&first, false), Some(&first), Some(&made), late).unwrap().is_none(), "the issuer must renew it");
     let agent = leaf(&first, POD, ExtendedKeyUsagePurpose::ServerAuth, Signer::Newest, START);
     assert!(trusts_server(&certificate, &agent, POD, START), "a client that trusts the company trusts its agents");
@@ -275,7 +278,7 @@ fn an_external_authority_signs_and_none_is_created_next_to_it() {
     // The next authority is published before it signs, and the first stays for agents that trust no other.
     let changed = START + 10 * LIFE;
     let (second, second_key) = company(changed, "company again");
-    let second = Authorities::made_elsewhere(TERMS, &second, &second_key, changed).unwrap();
+    let second = Authorities::made_elsewhere(LIFECYCLE, &second, &second_key, changed).unwrap();
     let both =
         wanted((&first, false), Some(&first), Some(&second), changed).unwrap().expect("the second must be added");
     assert!(both.shares_one_with(&first) && both.shares_one_with(&second));
@@ -309,7 +312,7 @@ fn invalid_authorities_are_refused_with_the_fix() {
         ),
         (&early, &early_key, "tls.crt becomes valid in 864 s: check the clocks"),
     ] {
-        let error = Authorities::made_elsewhere(TERMS, certificate, key, START).unwrap_err().to_string();
+        let error = Authorities::made_elsewhere(LIFECYCLE, certificate, key, START).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
 }

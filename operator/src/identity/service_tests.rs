@@ -62,7 +62,7 @@ fn good() -> Value {
 
 fn credentials() -> Credentials {
     let now = clock::unix_micros() / 1_000_000;
-    let authorities = Authorities::none(flags().terms()).renewed(now).unwrap().unwrap();
+    let authorities = Authorities::none(flags().lifecycle()).renewed(now).unwrap().unwrap();
     keeper::credentials(authorities, "identity.test", 24 * 3600, now).unwrap().0
 }
 
@@ -175,6 +175,6 @@ fn to_pem(der: &[u8]) -> String {
 #[test]
 fn credentials_for_tests_trust_their_certificates() {
     let credentials = credentials();
-    let again = Authorities::read(flags().terms(), &credentials.bundle, &credentials.authorities.keys()).0;
+    let again = Authorities::read(flags().lifecycle(), &credentials.bundle, &credentials.authorities.keys()).0;
     assert_eq!(again.certificates(), credentials.bundle);
 }

@@ -5,14 +5,14 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use k8s_openapi::api::{admissionregistration::v1::MutatingWebhookConfiguration, core::v1::Secret};
 use serde_json::{Value, json};
 
-use crate::authority::{Authorities, DAY, HOUR, Terms, secret};
+use crate::authority::{Authorities, DAY, HOUR, Lifecycle, secret};
 
 const TOKEN: &str = "token";
 
 /// The phases of the authorities that the apiserver trusts. The operator writes these authorities into the webhook's
 /// configuration.
-pub(super) const TERMS: Terms =
-    Terms { subject: "weir-operator webhook", lives: 365 * DAY, overlap: 120 * DAY, published_for: HOUR };
+pub(super) const LIFECYCLE: Lifecycle =
+    Lifecycle { subject: "weir-operator webhook", lives: 365 * DAY, overlap: 120 * DAY, published_for: HOUR };
 
 /// Returns the token of a Secret; empty if there is none, or if it cannot be a part of a path.
 pub(super) fn token(secret: &Secret) -> String {

@@ -57,14 +57,14 @@ fn an_external_issuer_keeps_its_ca_bundle() {
 
 #[test]
 fn a_secret_keeps_what_was_put_into_it() {
-    let authorities = Authorities::none(TERMS).renewed(1_800_000_000).unwrap().unwrap();
+    let authorities = Authorities::none(LIFECYCLE).renewed(1_800_000_000).unwrap().unwrap();
     let empty: Secret = serde_json::from_value(json!({"metadata": {"name": "s", "resourceVersion": "7"}})).unwrap();
     assert_eq!(token(&empty), "");
     let written = secret_with(&empty, &authorities, "secret");
     assert_eq!(written["metadata"], json!({"name": "s", "resourceVersion": "7"}));
     let full: Secret = serde_json::from_value(written).unwrap();
     assert_eq!(token(&full), "secret");
-    assert_eq!(secret::authorities(TERMS, &full).0.certificates(), authorities.certificates());
+    assert_eq!(secret::authorities(LIFECYCLE, &full).0.certificates(), authorities.certificates());
     assert_ne!(fresh_token(), fresh_token());
     assert_eq!(fresh_token().len(), 64);
 }

@@ -26,7 +26,7 @@ use super::{
     files::{Files, FilesError},
     flags::InjectFlags,
     pod::ClusterSettings,
-    published::{TERMS, fresh_token, names, registered, secret_with, token},
+    published::{LIFECYCLE, fresh_token, names, registered, secret_with, token},
     quota::QuotaSource,
     server::{self, Reviewer, Serving, path},
     sidecar::Images,
@@ -208,7 +208,7 @@ impl Registration {
         let secret = secret.as_ref().ok_or_else(|| missing("Secret", &self.secret_name))?;
         let webhook = webhook.as_ref().ok_or_else(|| missing("MutatingWebhookConfiguration", &self.webhook_name))?;
 
-        let (authorities, outcome) = secret::authorities(TERMS, secret);
+        let (authorities, outcome) = secret::authorities(LIFECYCLE, secret);
         if let Some(error) = self.faults.changed(outcome) {
             tracing::error!(secret = self.secret_name, error, "ignoring an invalid authority in the Secret");
         }

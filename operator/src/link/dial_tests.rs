@@ -20,14 +20,14 @@ use weir_wire::{Goodbye, SnapshotInForce, Status, StatusRequest, WIRE_VERSION};
 
 use super::*;
 use crate::{
-    authority::{Authorities, DAY, HOUR, Leaf, Order, Signer, Terms},
+    authority::{Authorities, DAY, HOUR, Leaf, Lifecycle, Order, Signer},
     clock,
     dialing::Dialing,
     identity::{PodIdentity, keeper},
     world::ObjectKey,
 };
 
-const TERMS: Terms = Terms { subject: "test", lives: 365 * DAY, overlap: 120 * DAY, published_for: HOUR };
+const LIFECYCLE: Lifecycle = Lifecycle { subject: "test", lives: 365 * DAY, overlap: 120 * DAY, published_for: HOUR };
 /// The timeout of all dials here, except in tests of the timeout.
 const LIMIT: Duration = Duration::from_secs(10);
 fn now() -> u64 {
@@ -39,7 +39,7 @@ pub(in crate::link) fn pod(name: &str) -> PodIdentity {
 }
 
 fn authorities() -> Authorities {
-    Authorities::none(TERMS).renewed(now()).unwrap().unwrap()
+    Authorities::none(LIFECYCLE).renewed(now()).unwrap().unwrap()
 }
 
 fn credentials(authorities: &Authorities) -> Arc<Dialing> {
