@@ -23,12 +23,12 @@ thread_local! {
     /// The regular expressions of the predicate that this thread evaluates.
     static RUNNING: RefCell<Option<Arc<Patterns>>> = const { RefCell::new(None) };
 
-    static LEFT: Cell<Left> = const { Cell::new(Left { units: 0, was_denied: false }) };
+    static SEARCH_BUDGET: Cell<SearchBudget> = const { Cell::new(SearchBudget { units: 0, was_denied: false }) };
 }
 
-/// The budget for searches without a table.
+/// The rest of the budget for searches without a table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Left {
+pub(crate) struct SearchBudget {
     pub(crate) units: u64,
     /// True if a search would have needed more.
     pub(crate) was_denied: bool,
@@ -49,12 +49,12 @@ fn matches(call: &FunctionContext<'_, '_>, This(text): This<Arc<String>>, patter
         let pattern = running.as_ref().and_then(|known| known.get(pattern.as_str()));
         let pattern = pattern.ok_or_else(|| call.error("is not an expression of this predicate"))?;
         // The time depends on this text, not on the longest one that the request could contain.
-        let left = LEFT.get();
-        let Some(units) = left.units.checked_sub(pattern.simulation(text.len() as u64)) else {
-            LEFT.set(Left { was_denied: true, ..left });
+        let budget = SEARCH_BUDGET.get();
+        let Some(units) = budget.units.checked_sub(pattern.simulation(text.len() as u64)) else {
+            SEARCH_BUDGET.set(SearchBudget { was_denied: true, ..budget });
             return Err(call.error("would take too long"));
         };
-        LEFT.set(Left { units, ..left });
+        SEARCH_BUDGET.set(SearchBudget { units, ..budget });
         Ok(Value::Bool(pattern.is_match(&text)))
     })
 }
@@ -79,11 +79,11 @@ fn in_ip_range(call: &FunctionContext<'_, '_>, address: Arc<String>, range: Arc<
 /// Calls `run` with these regular expressions and this budget for searches without a table. Returns its result, and the
 /// budget afterwards. The result is `None` if the library panics, for example when it negates the smallest number: no
 /// request must be able to end a thread.
-pub(crate) fn with<R>(patterns: &Arc<Patterns>, budget: u64, run: impl FnOnce() -> R) -> (Option<R>, Left) {
+pub(crate) fn with<R>(patterns: &Arc<Patterns>, budget: u64, run: impl FnOnce() -> R) -> (Option<R>, SearchBudget) {
     let before = RUNNING.replace(Some(Arc::clone(patterns)));
-    LEFT.set(Left { units: budget, was_denied: false });
+    SEARCH_BUDGET.set(SearchBudget { units: budget, was_denied: false });
     // `run` only reads its captured values, so a panic leaves none of them in an invalid state.
     let outcome = catch_unwind(AssertUnwindSafe(run));
     RUNNING.set(before);
-    (outcome.ok(), LEFT.get())
+    (outcome.ok(), SEARCH_BUDGET.get())
 }

@@ -4,7 +4,7 @@ use std::mem::size_of;
 
 use crate::{
     cost::{READ, STEP},
-    pattern::{Alphabet, LARGEST_TABLE, Table, parse},
+    pattern::{Alphabet, LARGEST_TABLE, StateTable, parse},
 };
 
 /// The maximum memory of a set, in bytes.
@@ -32,13 +32,13 @@ pub enum InvalidRegex {
 #[derive(Debug)]
 pub struct PathRegex {
     text: Box<str>,
-    table: Table,
+    table: StateTable,
 }
 
 /// Several regular expressions for paths, which are searched at once.
 #[derive(Debug)]
 pub struct PathRegexSet {
-    table: Table,
+    table: StateTable,
     count: usize,
 }
 
@@ -51,7 +51,7 @@ pub struct PathRegexSet {
 pub fn path_regex(text: &str) -> Result<PathRegex, InvalidRegex> {
     let expression = parse(text, Alphabet::Ascii)
         .map_err(|reason| InvalidRegex::Syntax(reason.strip_prefix("error: ").unwrap_or(&reason).to_owned()))?;
-    let table = Table::new(&[expression], Alphabet::Ascii, LARGEST_TABLE).ok_or(InvalidRegex::TooLarge)?;
+    let table = StateTable::new(&[expression], Alphabet::Ascii, LARGEST_TABLE).ok_or(InvalidRegex::TooLarge)?;
     Ok(PathRegex { text: text.into(), table })
 }
 
@@ -81,7 +81,7 @@ impl PathRegexSet {
     /// Combines expressions. Returns `None` if the set would take too much memory.
     pub fn new(texts: &[&str]) -> Option<Self> {
         let parsed: Option<Vec<_>> = texts.iter().map(|text| parse(text, Alphabet::Ascii).ok()).collect();
-        Some(Self { table: Table::new(&parsed?, Alphabet::Ascii, LARGEST_SET)?, count: texts.len() })
+        Some(Self { table: StateTable::new(&parsed?, Alphabet::Ascii, LARGEST_SET)?, count: texts.len() })
     }
 
     /// Returns the positions of the expressions that match a part of the path. Returns `None` if a search in this path

@@ -42,12 +42,12 @@ pub(crate) enum Alphabet {
 
 /// All states of one or more expressions.
 #[derive(Debug)]
-pub(crate) struct Table(Box<dense::DFA<Vec<u32>>>);
+pub(crate) struct StateTable(Box<dense::DFA<Vec<u32>>>);
 
 /// One expression.
 #[derive(Debug)]
 pub(crate) enum Pattern {
-    Table(Table),
+    Table(StateTable),
     /// An expression whose table would be too large, such as one with `\b` or a repetition of a Unicode class.
     Simulated {
         regex: meta::Regex,
@@ -68,7 +68,7 @@ pub(crate) fn parse(text: &str, alphabet: Alphabet) -> Result<Hir, String> {
     syntax::parse_with(text, &config).map_err(|error| error.to_string().lines().last().unwrap_or_default().to_owned())
 }
 
-impl Table {
+impl StateTable {
     /// Builds the table of these expressions. Returns `None` if it would take more than `largest` bytes, or if an
     /// expression needs more than a table.
     pub(crate) fn new<H: Borrow<Hir>>(expressions: &[H], alphabet: Alphabet, largest: usize) -> Option<Self> {
@@ -115,7 +115,7 @@ impl Pattern {
     /// If the text is no expression, or needs too much memory. The error is one line.
     pub(crate) fn new(text: &str) -> Result<Self, String> {
         let expression = parse(text, Alphabet::Unicode)?;
-        if let Some(table) = Table::new(&[&expression], Alphabet::Unicode, LARGEST_TABLE) {
+        if let Some(table) = StateTable::new(&[&expression], Alphabet::Unicode, LARGEST_TABLE) {
             return Ok(Self::Table(table));
         }
         // The engines and the capture groups that are off would need more memory.
