@@ -17,7 +17,7 @@ mod outcome;
 
 use self::epoch::Epoch;
 pub(crate) use self::{
-    counter::Counter,
+    counter::WindowCounter,
     guarded::Guarded,
     history::{History, Memory},
     journal::{Journal, SharedJournal, recorded_until},
@@ -44,7 +44,7 @@ pub(crate) enum Kind {
     /// A state of one word.
     Level(Supply),
     /// A state of two words.
-    Counter(Counter),
+    Counter(WindowCounter),
     /// A state of three words, and one for each request.
     Log(Log),
     /// Words that are guarded by a lock.
@@ -54,7 +54,7 @@ pub(crate) enum Kind {
 impl Meter {
     pub(crate) fn new(quota: Quota, base: Time) -> Self {
         let kind = match quota.strategy() {
-            Strategy::SlidingWindowCounter => Kind::Counter(Counter::new(quota, base)),
+            Strategy::SlidingWindowCounter => Kind::Counter(WindowCounter::new(quota, base)),
             Strategy::SlidingWindowLog => Kind::Log(Log::new(quota)),
             Strategy::FixedWindow
             | Strategy::TokenBucket

@@ -10,7 +10,7 @@ use crate::{
     chain::Chain,
     lease::Leases,
     meter::{
-        Counter, History, Kind, Log, Meter, Receipt, SharedJournal, Stop, Taken, When,
+        History, Kind, Log, Meter, Receipt, SharedJournal, Stop, Taken, When, WindowCounter,
         level::{self, swap},
     },
     queue::Queue,
@@ -269,7 +269,7 @@ impl Cell {
     }
 
     #[inline(always)]
-    fn count_at_once(&self, counter: &Counter, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
+    fn count_at_once(&self, counter: &WindowCounter, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
         if self.has_journal() {
             return None;
         }

@@ -39,7 +39,7 @@ const FIRST: u64 = 2;
 const MOST_BITS: u32 = 31;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Counter {
+pub(crate) struct WindowCounter {
     quota: Quota,
     period: Divisor,
     /// The base time, which is the start of a window.
@@ -58,7 +58,7 @@ struct Seen {
     previous: u64,
 }
 
-impl Counter {
+impl WindowCounter {
     pub(super) fn new(quota: Quota, now: Time) -> Self {
         // All times before the base count as the base. So the base is long before `now`, and a clock that is set back
         // stays after the base.

@@ -9,7 +9,7 @@
 mod moments;
 
 pub(crate) use self::moments::Moments;
-use super::{Counter, Epoch, History, Kind, Meter, Receipt, Stop, Taken};
+use super::{Epoch, History, Kind, Meter, Receipt, Stop, Taken, WindowCounter};
 use crate::{
     Quota, Standing, Strategy, Time,
     sync::{AtomicU64, Ordering},
@@ -20,7 +20,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) enum Guarded {
     /// A state of one word.
-    Packed(Counter),
+    Packed(WindowCounter),
     /// A state of three words.
     Moments(Moments),
 }
@@ -31,8 +31,8 @@ impl Meter {
         match quota.strategy() {
             Strategy::SlidingWindowLog => Self { kind: Kind::Guarded(Guarded::Moments(Moments::new(quota))) },
             Strategy::SlidingWindowCounter => {
-                let packed = Counter::to_pack(quota, base).map(|counter| Kind::Guarded(Guarded::Packed(counter)));
-                Self { kind: packed.unwrap_or_else(|| Kind::Counter(Counter::new(quota, base))) }
+                let packed = WindowCounter::to_pack(quota, base).map(|counter| Kind::Guarded(Guarded::Packed(counter)));
+                Self { kind: packed.unwrap_or_else(|| Kind::Counter(WindowCounter::new(quota, base))) }
             }
             _ => Self::new(quota, base),
         }

@@ -2,14 +2,14 @@
 //! of this window. Each step unpacks the counter into two words and uses the code for shared words, so the decisions
 //! are the same.
 
-use super::{Counter, FROZEN};
+use super::{FROZEN, WindowCounter};
 use crate::{
     Quota, Time,
     sync::{AtomicU64, Ordering},
     word::SEALED,
 };
 
-impl Counter {
+impl WindowCounter {
     /// Returns a counter whose counts and index fit into one word without its top bit. None if they do not fit. The
     /// counts get as many bits as possible, more than the limit needs, so that they survive a lowered limit.
     pub(crate) fn to_pack(quota: Quota, base: Time) -> Option<Self> {
