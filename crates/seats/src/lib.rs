@@ -8,11 +8,12 @@
 //! ```
 //! use std::time::Duration;
 //! use weir_core::{Quota, Strategy};
-//! use weir_seats::{Key, Memory, Next, StoreTerms, Take};
+//! use weir_seats::{Key, MemoryStore, Next, StoreTerms, Take};
 //!
 //! let quota = Quota::new(Strategy::TokenBucket, 5, Duration::from_secs(900), None)?;
 //! let terms = StoreTerms::new(1, &[(0, quota)])?;
-//! let (store, key, now) = (Memory::new(), Key::new("limits shop/api.per-client", 0xfeed)?, 1_790_000_000_000_000);
+//! let (store, now) = (MemoryStore::new(), 1_790_000_000_000_000);
+//! let key = Key::new("limits shop/api.per-client", 0xfeed)?;
 //!
 //! let reply = store.take(&key, &Take { requests: 7, ..Take::new(&terms) }, || now)?;
 //! assert_eq!(reply.granted, 5);
@@ -45,7 +46,7 @@ pub use self::{
     bounds::{StoreClock, StoreTime},
     error::StoreError,
     key::{InvalidKey, Key, LONGEST_NAME},
-    memory::Memory,
+    memory::MemoryStore,
     reserve::{Absent, Reserved, part},
     seats::Seats,
     take::{EncodedReply, EncodedTake, Left, Level, Next, Reply, Take},

@@ -19,7 +19,7 @@ const FEW: usize = 1_024;
 
 /// A store in memory. It forgets keys that are back at full credit.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub struct MemoryStore {
     keys: Mutex<Keys>,
 }
 
@@ -30,7 +30,7 @@ struct Keys {
     enough: usize,
 }
 
-impl Memory {
+impl MemoryStore {
     /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()

@@ -15,11 +15,11 @@ use crate::{
 /// ```
 /// use std::time::Duration;
 /// use weir_core::{Quota, Strategy};
-/// use weir_seats::{Key, Memory, StoreTime, Take, StoreTerms};
+/// use weir_seats::{Key, MemoryStore, StoreTime, Take, StoreTerms};
 ///
 /// let quota = Quota::new(Strategy::TokenBucket, 100, Duration::from_secs(1), None)?;
 /// let terms = StoreTerms::new(1, &[(0, quota)])?;
-/// let (store, key, now) = (Memory::new(), Key::new("store shop/api.search", 7)?, 1_790_000_000_000_000);
+/// let (store, key, now) = (MemoryStore::new(), Key::new("store shop/api.search", 7)?, 1_790_000_000_000_000);
 ///
 /// let guard = Duration::from_millis(100);
 /// let reply = store.take(&key, &Take { prefetch: 20, guard, ..Take::new(&terms) }, || now)?;
@@ -193,7 +193,7 @@ mod tests {
     use weir_core::{Quota, Strategy};
 
     use super::*;
-    use crate::{key::Key, memory::Memory, take::Take};
+    use crate::{key::Key, memory::MemoryStore, take::Take};
 
     const NOW: u64 = 1_790_000_000_000_000;
 
@@ -208,7 +208,7 @@ mod tests {
 
     /// Seats that can only be used later, because the burst before them is used up.
     fn seats(terms: &StoreTerms) -> Seats {
-        let (store, key) = (Memory::new(), Key::new("limits", 1).expect("a key"));
+        let (store, key) = (MemoryStore::new(), Key::new("limits", 1).expect("a key"));
         let lookahead = Duration::from_secs(4);
         let question = Take { requests: 100, prefetch: 50, lookahead, ..Take::new(terms) };
         store.take(&key, &question, || NOW).expect("an answer").prefetched.expect("a quarter of forty seats")
@@ -257,7 +257,7 @@ mod tests {
     fn seats_of_a_window_end_with_it() {
         let quota = Quota::new(Strategy::FixedWindow, 100, Duration::from_secs(1), None).expect("a quota");
         let terms = StoreTerms::new(1, &[(0, quota)]).expect("terms");
-        let (store, key) = (Memory::new(), Key::new("limits", 1).expect("a key"));
+        let (store, key) = (MemoryStore::new(), Key::new("limits", 1).expect("a key"));
         let take = || store.take(&key, &Take { prefetch: 9, ..Take::new(&terms) }, || NOW + 5).expect("an answer");
         let mut seats = take().prefetched.expect("a quarter of the window");
         let end = NOW + 1_000_000;

@@ -5,7 +5,7 @@ pub(crate) mod faulty;
 
 use std::{sync::Arc, time::Duration};
 
-use weir_seats::{Key, Memory, Reply, StoreError, Take};
+use weir_seats::{Key, MemoryStore, Reply, StoreError, Take};
 
 use crate::{memcached::MemcachedStore, operator::OperatorStore, redis::RedisStore};
 
@@ -19,7 +19,7 @@ pub enum Backend {
     /// The operator, over the program's channel.
     Operator(Arc<OperatorStore>),
     /// The memory of this process.
-    Memory(Arc<Memory>),
+    Memory(Arc<MemoryStore>),
     /// The memory of this process, with faults.
     #[cfg(test)]
     Faulty(faulty::Faulty),

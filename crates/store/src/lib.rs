@@ -8,11 +8,12 @@
 //! ```
 //! use std::time::Duration;
 //! use weir_core::{Quota, Strategy};
-//! use weir_store::{Key, Memory, Next, Take, StoreTerms};
+//! use weir_store::{Key, MemoryStore, Next, Take, StoreTerms};
 //!
 //! let quota = Quota::new(Strategy::TokenBucket, 5, Duration::from_secs(900), None)?;
 //! let terms = StoreTerms::new(1, &[(0, quota)])?;
-//! let (store, key, now) = (Memory::new(), Key::new("limits shop/api.per-client", 0xfeed)?, 1_790_000_000_000_000);
+//! let (store, now) = (MemoryStore::new(), 1_790_000_000_000_000);
+//! let key = Key::new("limits shop/api.per-client", 0xfeed)?;
 //!
 //! let reply = store.take(&key, &Take { requests: 7, ..Take::new(&terms) }, || now)?;
 //! assert_eq!(reply.granted, 5);
@@ -39,8 +40,8 @@ mod shared;
 mod tests;
 
 pub use weir_seats::{
-    BanChange, BanQuestion, InvalidKey, InvalidStoreTerms, Key, Left, Level, Memory, Next, Reply, Seats, StoreClock,
-    StoreError, StoreTerms, StoreTime, Take,
+    BanChange, BanQuestion, InvalidKey, InvalidStoreTerms, Key, Left, Level, MemoryStore, Next, Reply, Seats,
+    StoreClock, StoreError, StoreTerms, StoreTime, Take,
 };
 
 pub use self::{

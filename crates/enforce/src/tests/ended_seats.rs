@@ -6,7 +6,7 @@ use tokio::{
     runtime::Handle,
     time::{Instant, sleep},
 };
-use weir_store::{Backend, Memory, StoreClient, StoreParts};
+use weir_store::{Backend, MemoryStore, StoreClient, StoreParts};
 
 use super::*;
 
@@ -23,7 +23,7 @@ pub(super) fn shared(requests: u64) -> Value {
 
 /// Two programs with one store.
 pub(super) struct World {
-    pub(super) memory: Arc<Memory>,
+    pub(super) memory: Arc<MemoryStore>,
     begins: Duration,
     start: Instant,
     clock: MonotonicClock,

@@ -4,13 +4,13 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::sleep;
-use weir_seats::{Key, Memory, Reply, StoreError, Take};
+use weir_seats::{Key, MemoryStore, Reply, StoreError, Take};
 
 /// Returns how long the answer to a question takes, or its error.
 pub type Faults = Box<dyn Fn(&Key, &Take<'_>) -> Result<Duration, StoreError> + Send + Sync>;
 
 pub struct Faulty {
-    pub(crate) store: Arc<Memory>,
+    pub(crate) store: Arc<MemoryStore>,
     pub(crate) faults: Faults,
 }
 

@@ -4,7 +4,7 @@ use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 use tokio::{runtime::Handle, task::JoinHandle, time::Instant};
 use weir_core::{Quota, Strategy};
-use weir_seats::{EncodedTake, Memory, Value, model};
+use weir_seats::{EncodedTake, MemoryStore, Value, model};
 
 use super::*;
 use crate::{
@@ -386,7 +386,7 @@ fn a_message_has_the_same_answer_as_its_question() {
     let key = Key::new("shop/api.all", 0xfeed).expect("a key");
     let question = Take { requests: 7, prefetch: 3, owed: 1, ..Take::new(&terms) };
     let now = 1_790_000_000_000_000;
-    let reply = Memory::new().take(&key, &question, || now).expect("an answer");
+    let reply = MemoryStore::new().take(&key, &question, || now).expect("an answer");
     let encoded = question.encode().expect("valid");
     let (read_key, read) = EncodedTake::read(&encoded.message(1, &key)).expect("valid");
     assert_eq!(read_key, key);

@@ -12,7 +12,7 @@ use std::{
 
 use tokio::{runtime::Handle, time::Instant};
 use weir_core::{Quota, Strategy};
-use weir_seats::Memory;
+use weir_seats::MemoryStore;
 
 use super::{Claim, KeyView, OnLoss, Refused, SharedKeys, SharedLimiter, SharedRule, micros};
 use crate::{
@@ -32,7 +32,7 @@ const EPOCH: Duration = Duration::from_secs(1_790_000_000);
 
 struct World {
     start: Instant,
-    store: Arc<Memory>,
+    store: Arc<MemoryStore>,
 }
 
 impl World {

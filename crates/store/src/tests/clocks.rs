@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir_core::{Quota, Strategy};
-use weir_seats::{Memory, Next, Take, terms::StoreTerms};
+use weir_seats::{MemoryStore, Next, Take, terms::StoreTerms};
 
 use super::suite::key;
 
@@ -22,7 +22,7 @@ fn terms(strategy: Strategy) -> (StoreTerms, u32) {
 #[test]
 fn a_jump_forward_frees_one_burst() {
     for strategy in Strategy::ALL {
-        let ((terms, burst), store) = (terms(strategy), Memory::new());
+        let ((terms, burst), store) = (terms(strategy), MemoryStore::new());
         for now in [START, START + 90_000_000, START + 48 * HOUR, START + 480_000 * HOUR] {
             let all = Take { requests: 100, ..Take::new(&terms) };
             let granted = store.take(&key(1), &all, || now).expect("an answer").granted;
@@ -37,7 +37,7 @@ fn a_jump_forward_frees_one_burst() {
 fn a_clock_that_is_set_back_frees_nothing_and_blocks_for_a_day_at_most() {
     for strategy in Strategy::ALL {
         for back in [1, 30_000_000, HOUR, 23 * HOUR, 25 * HOUR, 72 * HOUR, 400_000 * HOUR] {
-            let ((terms, burst), store) = (terms(strategy), Memory::new());
+            let ((terms, burst), store) = (terms(strategy), MemoryStore::new());
             let all = Take { requests: 100, ..Take::new(&terms) };
             let ask = |now| store.take(&key(1), &all, || now).expect("an answer");
             assert!(ask(START).granted > 0);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weir_core::{Quota, Strategy};
 use weir_fuzz::Random;
-use weir_seats::{Key, Memory, Next, Take, terms::StoreTerms};
+use weir_seats::{Key, MemoryStore, Next, Take, terms::StoreTerms};
 
 const START: u64 = 1_790_000_000_000_000;
 
@@ -25,7 +25,7 @@ struct Past {
 
 /// Asks for more than the limit allows, at random times, and changes the limit at random times.
 fn overload(quotas: &[Quota], every: u64, seed: u64) -> Past {
-    let (store, mut random) = (Memory::new(), Random::new(seed));
+    let (store, mut random) = (MemoryStore::new(), Random::new(seed));
     let mut past = Past { admissions: Vec::new(), changes: Vec::new() };
     let (mut now, mut stamp, mut next_change) = (START, 0, START);
     while now < START + 5_000_000 {
@@ -138,12 +138,12 @@ fn windows_and_logs_keep_what_they_counted() {
 fn an_equal_change_is_none() {
     for strategy in Strategy::ALL {
         let quota = quota(strategy, 7, 1_000, None);
-        let (changed, plain, mut random) = (Memory::new(), Memory::new(), Random::new(3));
+        let (changed, plain, mut random) = (MemoryStore::new(), MemoryStore::new(), Random::new(3));
         let mut now = START;
         for stamp in 1..500 {
             let old = StoreTerms::new(1, &[(0, quota)]).expect("terms");
             let new = StoreTerms::new(stamp, &[(0, quota)]).expect("terms");
-            let ask = |store: &Memory, terms: &StoreTerms| {
+            let ask = |store: &MemoryStore, terms: &StoreTerms| {
                 let reply = store.take(&key(), &Take { requests: 2, ..Take::new(terms) }, || now).expect("an answer");
                 (reply.granted, reply.next)
             };
@@ -158,7 +158,7 @@ fn an_equal_change_is_none() {
 fn a_change_of_strategy_frees_nothing() {
     for old in Strategy::ALL {
         for new in Strategy::ALL {
-            let store = Memory::new();
+            let store = MemoryStore::new();
             let before = StoreTerms::new(1, &[(0, quota(old, 10, 1_000_000, None))]).expect("terms");
             let after = StoreTerms::new(2, &[(0, quota(new, 10, 1_000_000, None))]).expect("terms");
             let all = Take { requests: 100, ..Take::new(&before) };
@@ -174,7 +174,7 @@ fn a_change_of_strategy_frees_nothing() {
 /// A caller with older terms gets the newest terms, and the store decides by them.
 #[test]
 fn an_older_asker_learns_the_newer_terms() {
-    let store = Memory::new();
+    let store = MemoryStore::new();
     let [old, new] = [(1, 100), (2, 3)].map(|(stamp, requests)| {
         StoreTerms::new(stamp, &[(0, quota(Strategy::FixedWindow, requests, 60_000, None))]).expect("terms")
     });
@@ -206,7 +206,7 @@ fn state_is_kept_in_requests() {
         (leaky(10), 5, leaky(100), 16),
         (leaky(100), 5, leaky(7), 16),
     ] {
-        let store = Memory::new();
+        let store = MemoryStore::new();
         let ask = |stamp, quota, requests| {
             let terms = StoreTerms::new(stamp, &[(0, quota)]).expect("terms");
             let patience = Duration::from_secs(if quota.strategy() == Strategy::LeakyBucket { 60 } else { 0 });

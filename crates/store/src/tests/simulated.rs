@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use weir_core::{Quota, Strategy};
 use weir_fuzz::Random;
-use weir_seats::{Key, Level, Memory, Next, Reply, Seats, StoreClock, Take, terms::StoreTerms};
+use weir_seats::{Key, Level, MemoryStore, Next, Reply, Seats, StoreClock, Take, terms::StoreTerms};
 
 use super::oracle::{Admission, excess, possible};
 
@@ -64,7 +64,7 @@ struct Run {
 fn run(setting: Setting, seed: u64) -> Run {
     let Setting { quota, offered, delay, leases, seconds } = setting;
     let terms = StoreTerms::new(1, &[(0, quota)]).expect("terms");
-    let (store, key) = (Memory::new(), Key::new("limits test", 1).expect("a key"));
+    let (store, key) = (MemoryStore::new(), Key::new("limits test", 1).expect("a key"));
     let mut random = Random::new(seed);
     let mut pods: Vec<Pod> = (0..10)
         .map(|_| Pod {
@@ -211,7 +211,7 @@ fn little_is_lost_with_a_slow_store() {
 fn a_small_limit_is_exact() {
     let quota = quota(Strategy::TokenBucket, 5, 900, None);
     let terms = StoreTerms::new(1, &[(0, quota)]).expect("terms");
-    let (store, key) = (Memory::new(), Key::new("limits test", 1).expect("a key"));
+    let (store, key) = (MemoryStore::new(), Key::new("limits test", 1).expect("a key"));
     let granted: u32 =
         (0..100).map(|pod| store.take(&key, &Take::new(&terms), || START + pod).expect("an answer").granted).sum();
     assert_eq!(granted, 5);

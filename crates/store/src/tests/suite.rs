@@ -12,7 +12,7 @@ use std::{
 use weir_core::{Quota, Strategy};
 use weir_fuzz::Random;
 use weir_seats::{
-    BanChange, BanQuestion, Key, Level, Memory, Next, Reply, Seats, StoreClock, StoreError, StoreTime, Take,
+    BanChange, BanQuestion, Key, Level, MemoryStore, Next, Reply, Seats, StoreClock, StoreError, StoreTime, Take,
     terms::StoreTerms,
 };
 
@@ -31,7 +31,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// The store client of one pod.
 #[derive(Clone)]
 pub(crate) enum Store {
-    Memory(Arc<Memory>),
+    Memory(Arc<MemoryStore>),
     Redis(Arc<RedisStore>),
     Memcached(Arc<MemcachedStore>),
 }
@@ -62,7 +62,7 @@ pub(crate) fn redis_at(topology: Topology, servers: &[Server]) -> Arc<RedisStore
 }
 
 fn kinds() -> Vec<Kind> {
-    let memory = Arc::new(Memory::new());
+    let memory = Arc::new(MemoryStore::new());
     let redis = Server::redis(&[]);
     let config =
         RedisConfig { topology: Topology::Standalone, endpoints: vec![redis.endpoint()], tls: None, credentials: None };
