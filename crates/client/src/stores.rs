@@ -15,7 +15,7 @@ use std::{
 
 use futures::future::join_all;
 use tokio::runtime::Handle;
-use weir_enforce::histogram::{self, Histogram};
+use weir_enforce::histogram::{Histogram, HistogramValues};
 use weir_store::{
     Backend, Credentials, MemcachedStore, OperatorChannel, OperatorStore, RedisConfig, RedisStore, RedisTls,
     StoreClient, StoreParts, StoreStats, Topology,
@@ -57,7 +57,7 @@ pub(crate) struct Scraped {
     pub(crate) name: String,
     pub(crate) is_up: bool,
     pub(crate) stats: StoreStats,
-    pub(crate) took: histogram::Snapshot,
+    pub(crate) took: HistogramValues,
 }
 
 impl StoreClients {
@@ -115,7 +115,7 @@ impl StoreClients {
             name: held.store.name.clone(),
             is_up: held.client.condition().reached,
             stats: held.client.stats(),
-            took: held.took.snapshot(),
+            took: held.took.values(),
         };
         self.held().iter().map(scraped).collect()
     }

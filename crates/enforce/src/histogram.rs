@@ -36,7 +36,7 @@ pub struct Histogram {
 
 /// The values of a [`Histogram`] at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct HistogramValues {
     /// The number of durations in each bucket: at most the bound with the same index, and longer than the previous
     /// bound. The last bucket counts durations above all bounds. The counts are not cumulative.
     pub buckets: [u64; BOUNDS.len() + 1],
@@ -54,8 +54,8 @@ impl Histogram {
     }
 
     /// Returns the values recorded so far.
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot {
+    pub fn values(&self) -> HistogramValues {
+        HistogramValues {
             buckets: self.buckets.each_ref().map(|count| count.load(Relaxed)),
             sum: Duration::from_nanos(self.sum_nanos.load(Relaxed)),
         }
@@ -79,7 +79,7 @@ mod tests {
             expected[index + 1] += 1;
             sum += bound + above;
         }
-        assert_eq!(histogram.snapshot(), Snapshot { buckets: expected, sum });
+        assert_eq!(histogram.values(), HistogramValues { buckets: expected, sum });
         assert!(BOUNDS.is_sorted());
     }
 
@@ -91,7 +91,7 @@ mod tests {
                 scope.spawn(|| (0..10_000).for_each(|_| histogram.record(Duration::from_millis(3))));
             }
         });
-        let snapshot = histogram.snapshot();
-        assert_eq!((snapshot.buckets[4], snapshot.sum), (40_000, Duration::from_secs(120)));
+        let values = histogram.values();
+        assert_eq!((values.buckets[4], values.sum), (40_000, Duration::from_secs(120)));
     }
 }

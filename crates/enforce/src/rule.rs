@@ -21,7 +21,7 @@ use super::{
     refusal_text::RefusalText,
     statistics::{Counts, Statistics},
 };
-use crate::{histogram, matching::Matcher};
+use crate::{histogram::HistogramValues, matching::Matcher};
 
 /// The maximum number of cells of a rule that one scrape reads.
 const SURVEYED: usize = 4096;
@@ -250,7 +250,7 @@ impl Rule {
     }
 
     /// Returns the waits of admitted requests.
-    pub fn waits(&self) -> histogram::Snapshot {
+    pub fn waits(&self) -> HistogramValues {
         self.statistics.waits()
     }
 

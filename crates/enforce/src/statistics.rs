@@ -9,7 +9,7 @@ use std::{
 use weir_core::Time;
 
 use crate::{
-    histogram::{self, Histogram},
+    histogram::{Histogram, HistogramValues},
     sampled::Pauses,
 };
 
@@ -121,8 +121,8 @@ impl Statistics {
         self.waits.record(wait);
     }
 
-    pub(super) fn waits(&self) -> histogram::Snapshot {
-        self.waits.snapshot()
+    pub(super) fn waits(&self) -> HistogramValues {
+        self.waits.values()
     }
 
     pub(super) fn read(&self) -> Counts {
@@ -135,7 +135,7 @@ impl Statistics {
             bans_started: self.bans_started.load(Relaxed),
             banned: self.banned.load(Relaxed),
             ban_overflow: self.ban_overflow.load(Relaxed),
-            waited: self.waits.snapshot().buckets.iter().sum(),
+            waited: self.waits.values().buckets.iter().sum(),
         }
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn families(proxy: &Proxy) -> [MetricFamily; 9] {
         histogram(
             "weir_upstream_seconds",
             "Time from sending a request to the app until its response begins.",
-            proxy.upstream_time.snapshot(),
+            proxy.upstream_time.values(),
         ),
     ]
 }

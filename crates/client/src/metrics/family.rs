@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use prometheus::proto::{self, Bucket, Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
-use weir_enforce::histogram::{BOUNDS, Snapshot};
+use weir_enforce::histogram::{BOUNDS, HistogramValues};
 
 /// The labels of a family with one metric.
 pub(super) const NO_LABELS: [(&str, &str); 0] = [];
@@ -73,19 +73,23 @@ where
 }
 
 /// A histogram without labels.
-pub fn histogram(name: &str, help: &str, value: Snapshot) -> MetricFamily {
+pub fn histogram(name: &str, help: &str, value: HistogramValues) -> MetricFamily {
     histograms(name, help, [(NO_LABELS, value)])
 }
 
 /// Histograms, by their labels.
-pub(super) fn histograms<'a, L>(name: &str, help: &str, values: impl IntoIterator<Item = (L, Snapshot)>) -> MetricFamily
+pub(super) fn histograms<'a, L>(
+    name: &str,
+    help: &str,
+    values: impl IntoIterator<Item = (L, HistogramValues)>,
+) -> MetricFamily
 where
     L: AsRef<[(&'a str, &'a str)]>,
 {
-    family(name, help, MetricType::HISTOGRAM, values, |metric, snapshot| {
+    family(name, help, MetricType::HISTOGRAM, values, |metric, value| {
         let mut cumulative = 0;
         let mut buckets = Vec::new();
-        for (bound, count) in BOUNDS.iter().zip(snapshot.buckets) {
+        for (bound, count) in BOUNDS.iter().zip(value.buckets) {
             cumulative += count;
             let mut bucket = Bucket::default();
             bucket.set_upper_bound(bound.as_secs_f64());
@@ -94,8 +98,8 @@ where
         }
         let mut histogram = proto::Histogram::default();
         histogram.set_bucket(buckets);
-        histogram.set_sample_count(snapshot.buckets.iter().sum());
-        histogram.set_sample_sum(snapshot.sum.as_secs_f64());
+        histogram.set_sample_count(value.buckets.iter().sum());
+        histogram.set_sample_sum(value.sum.as_secs_f64());
         metric.set_histogram(histogram);
     })
 }
