@@ -54,7 +54,7 @@ async fn show() -> Result<(), Box<dyn Error>> {
     }
     expect(server, &["429"]).await?;
 
-    println!("counts: {:?}", rules.load().policies()[0].rules[0].counts());
+    println!("statistics: {:?}", rules.load().policies()[0].rules[0].statistics());
     serving.abort();
     Ok(())
 }

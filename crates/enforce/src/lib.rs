@@ -110,7 +110,7 @@ pub use self::{
     refusal::{Refusal, TextKey},
     rule::{Policy, Rule, Stores},
     sampled::Sample,
-    statistics::Counts,
+    statistics::RuleStatistics,
     verdict::{Pass, Verdict},
     wait::{LateRefusal, Wait},
 };

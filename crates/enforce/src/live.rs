@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(statuses(&rules, &all(1)).await, [429]);
         rules.apply(snapshot(1, &rule(3, &json!({})))).expect("no faults");
         assert_eq!(statuses(&rules, &all(2)).await, [200, 429], "two of three were used");
-        assert_eq!(rules.load().policies()[0].rules[0].counts().limited, 3);
+        assert_eq!(rules.load().policies()[0].rules[0].statistics().limited, 3);
     }
 
     #[tokio::test(start_paused = true)]

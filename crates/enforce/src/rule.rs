@@ -19,7 +19,7 @@ use super::{
     lower::{DescriptorLimit, LoweredLimits, LoweredRule, LoweredShared},
     policy_deadline::PolicyDeadline,
     refusal_text::RefusalText,
-    statistics::{Counts, Statistics},
+    statistics::{RuleStatistics, Statistics},
 };
 use crate::{histogram::HistogramValues, matching::Matcher};
 
@@ -245,7 +245,7 @@ impl Rule {
     }
 
     /// Returns the rule's statistics.
-    pub fn counts(&self) -> Counts {
+    pub fn statistics(&self) -> RuleStatistics {
         self.statistics.read()
     }
 
@@ -265,7 +265,7 @@ impl Rule {
 
     /// Whether requests may wait for their turn, or some have waited before a change of the rule.
     pub fn is_patient(&self) -> bool {
-        self.limits.as_ref().is_some_and(Limits::is_patient) || self.counts().waited > 0
+        self.limits.as_ref().is_some_and(Limits::is_patient) || self.statistics().waited > 0
     }
 
     /// Whether requests that the rule matches are exempt from all limits.

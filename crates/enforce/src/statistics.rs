@@ -40,7 +40,7 @@ pub(crate) struct Unmatched(AtomicU64);
 
 /// The statistics of a rule at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct RuleStatistics {
     /// Requests and messages that the rule admitted.
     pub allowed: u64,
     /// Requests and messages that the rule refused.
@@ -125,8 +125,8 @@ impl Statistics {
         self.waits.values()
     }
 
-    pub(super) fn read(&self) -> Counts {
-        Counts {
+    pub(super) fn read(&self) -> RuleStatistics {
+        RuleStatistics {
             allowed: self.allowed.load(Relaxed),
             limited: self.limited.load(Relaxed),
             shadow_limited: self.shadow_limited.load(Relaxed),

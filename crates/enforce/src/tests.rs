@@ -115,8 +115,8 @@ impl Limits {
 
     /// Returns `allowed`, `limited`, `shadow_limited` and `waited` of one rule.
     fn counts(&self, policy: usize, rule: usize) -> [u64; 4] {
-        let counts = self.rules.load().policies()[policy].rules[rule].counts();
-        [counts.allowed, counts.limited, counts.shadow_limited, counts.waited]
+        let statistics = self.rules.load().policies()[policy].rules[rule].statistics();
+        [statistics.allowed, statistics.limited, statistics.shadow_limited, statistics.waited]
     }
 }
 

@@ -132,13 +132,13 @@ fn policy_status(policy: &Policy) -> PolicyStatus {
 }
 
 fn rule_status(rule: &Rule) -> RuleStatus {
-    let counts = rule.counts();
+    let statistics = rule.statistics();
     RuleStatus {
         name: rule.name.clone(),
-        allowed: counts.allowed + counts.bypassed,
-        limited: counts.limited,
-        shadow_limited: counts.shadow_limited,
-        waited: counts.waited,
+        allowed: statistics.allowed + statistics.bypassed,
+        limited: statistics.limited,
+        shadow_limited: statistics.shadow_limited,
+        waited: statistics.waited,
         keys: rule.keys().map(|keys| KeyTable {
             tracked: keys.tracked,
             capacity: keys.capacity,

@@ -27,7 +27,7 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 21] {
         })
     };
     let bans: Vec<_> = each()
-        .filter_map(|(policy, rule)| Some((named(policy, rule), rule.counts(), rule.banned_keys(now)?)))
+        .filter_map(|(policy, rule)| Some((named(policy, rule), rule.statistics(), rule.banned_keys(now)?)))
         .collect();
     [
         gauges(
@@ -70,7 +70,7 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 21] {
             "weir_deadline_expired_total",
             "Requests that the policy's deadline ended before the app answered, counted at the first matching rule.",
             each()
-                .map(|(policy, rule)| (policy, rule, rule.counts().expired))
+                .map(|(policy, rule)| (policy, rule, rule.statistics().expired))
                 // A rule keeps its count after its policy loses the deadline.
                 .filter(|(policy, rule, count)| (policy.has_deadline() && !rule.is_bypass()) || *count > 0)
                 .map(|(policy, rule, count)| (named(policy, rule), count)),
@@ -159,12 +159,12 @@ fn has_burst(strategy: Strategy) -> bool {
 }
 
 fn decisions<'a>(policy: &'a Policy, rule: &'a Rule) -> impl Iterator<Item = ([(&'a str, &'a str); 4], u64)> {
-    let counts = rule.counts();
+    let statistics = rule.statistics();
     let decided = [
-        ("allowed", counts.allowed),
-        ("limited", counts.limited),
-        ("shadow_limited", counts.shadow_limited),
-        ("bypassed", counts.bypassed),
+        ("allowed", statistics.allowed),
+        ("limited", statistics.limited),
+        ("shadow_limited", statistics.shadow_limited),
+        ("bypassed", statistics.bypassed),
     ];
     let [namespace, policy_name, rule_name] = named(policy, rule);
     decided

@@ -48,8 +48,8 @@ impl Limits {
 
     /// `bans_started`, `banned` and `ban_overflow` of a rule.
     fn ban_counts(&self, policy: usize, rule: usize) -> [u64; 3] {
-        let counts = self.rules.load().policies()[policy].rules[rule].counts();
-        [counts.bans_started, counts.banned, counts.ban_overflow]
+        let statistics = self.rules.load().policies()[policy].rules[rule].statistics();
+        [statistics.bans_started, statistics.banned, statistics.ban_overflow]
     }
 }
 
