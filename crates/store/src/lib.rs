@@ -28,8 +28,8 @@
 mod backend;
 mod breaker;
 mod client;
+mod connection;
 mod deadline;
-mod link;
 mod lock;
 mod memcached;
 mod operator;

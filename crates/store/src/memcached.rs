@@ -34,7 +34,7 @@ use self::{
     codec::{Response, WriteIf, decrement, get, increment, set},
     pipe::Pipe,
 };
-use crate::link::Link;
+use crate::connection::StoreConnection;
 
 /// The extra seconds for which a value is kept: the clocks of callers can differ, and Memcached counts whole seconds.
 const SLACK: u64 = 60;
@@ -48,7 +48,7 @@ pub struct MemcachedStore {
 #[derive(Debug)]
 struct Server {
     endpoint: String,
-    link: Arc<Link<Pipe>>,
+    connection: Arc<StoreConnection<Pipe>>,
 }
 
 /// The error for an invalid list of servers.
@@ -76,7 +76,7 @@ impl MemcachedStore {
         }
         let server = |endpoint: &String| match endpoint.rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
-                Ok(Server { endpoint: endpoint.clone(), link: Arc::default() })
+                Ok(Server { endpoint: endpoint.clone(), connection: Arc::default() })
             }
             _ => Err(InvalidMemcached::Server(endpoint.clone())),
         };
@@ -111,7 +111,7 @@ impl MemcachedStore {
                 _ => server.swap(key, &encoded, &clock).await,
             }
         };
-        let answer = server.link.by(deadline, answer, || server.link.disconnect());
+        let answer = server.connection.by(deadline, answer, || server.connection.disconnect());
         answer.await?.reply(&encoded).ok_or(StoreError::Garbled)
     }
 
@@ -125,13 +125,13 @@ impl MemcachedStore {
 
 impl Server {
     async fn pipe(&self) -> Result<Pipe, StoreError> {
-        self.link.connection(|| Pipe::open(self.endpoint.clone())).await
+        self.connection.get(|| Pipe::open(self.endpoint.clone())).await
     }
 
     async fn call(&self, pipe: &Pipe, command: Vec<u8>) -> Result<Response, StoreError> {
         let answer = pipe.call(command).await;
         if let Err(StoreError::Lost(_)) = answer {
-            self.link.disconnect();
+            self.connection.disconnect();
         }
         match answer? {
             Response::Failed(text) => Err(StoreError::Refused(text)),

@@ -19,14 +19,14 @@ use weir_seats::{EncodedTake, Key, Reply, StoreError, Take};
 
 use self::config::Connect;
 pub use self::config::{Credentials, InvalidRedis, RedisConfig, RedisTls, Topology};
-use crate::link::Link;
+use crate::connection::StoreConnection;
 
 /// A store in Redis 6.2 or later, or in Valkey 7.2 or later. The first question opens the connection, on the tokio
 /// runtime of the caller.
 #[derive(Debug)]
 pub struct RedisStore {
     connect: Arc<Connect>,
-    link: Arc<Link<Connection>>,
+    connection: Arc<StoreConnection<Connection>>,
     script: Script,
 }
 
@@ -53,11 +53,11 @@ impl RedisStore {
     /// [`InvalidRedis`] if the configuration has no valid server, or if a certificate cannot be parsed.
     pub fn new(config: RedisConfig) -> Result<Self, InvalidRedis> {
         let connect = Arc::new(Connect::new(config)?);
-        Ok(Self { connect, link: Arc::default(), script: Script::new(script::SOURCE) })
+        Ok(Self { connect, connection: Arc::default(), script: Script::new(script::SOURCE) })
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        self.link.is_open()
+        self.connection.is_open()
     }
 
     pub(crate) fn is_configured_like(&self, other: &Self) -> bool {
@@ -76,8 +76,10 @@ impl RedisStore {
     pub async fn take(&self, key: &Key, question: &Take<'_>, deadline: Duration) -> Result<Reply, StoreError> {
         let encoded = question.encode().ok_or(StoreError::Cost)?;
         // The late answers are possibly those of one master of a cluster. The others must not wait for a new connection.
-        let renew = || if self.connect.is_cluster() { self.link.replace(self.open()) } else { self.link.disconnect() };
-        self.link.by(deadline, self.ask(key, encoded), renew).await
+        let renew = || {
+            if self.connect.is_cluster() { self.connection.replace(self.open()) } else { self.connection.disconnect() }
+        };
+        self.connection.by(deadline, self.ask(key, encoded), renew).await
     }
 
     fn open(&self) -> impl Future<Output = Result<Connection, StoreError>> + Send + 'static {
@@ -86,7 +88,7 @@ impl RedisStore {
     }
 
     async fn ask(&self, key: &Key, mut encoded: EncodedTake) -> Result<Reply, StoreError> {
-        let connection = self.link.connection(|| self.open()).await?;
+        let connection = self.connection.get(|| self.open()).await?;
         let is_cluster = matches!(connection, Connection::Cluster(_));
         if is_cluster {
             encoded.returned = None;
@@ -98,7 +100,7 @@ impl RedisStore {
         let raw = raw.map_err(|error| {
             // The client of a cluster connects to single nodes again, and keeps its connections to the others.
             if !is_cluster && is_of_other_server(&error) {
-                self.link.disconnect();
+                self.connection.disconnect();
             }
             failure(&error)
         })?;

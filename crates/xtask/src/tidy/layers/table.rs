@@ -117,7 +117,7 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "crates/store/src/lib.rs",
         layers: &[
-            &["breaker", "deadline", "link", "lock"],
+            &["breaker", "connection", "deadline", "lock"],
             &["memcached", "operator", "redis"],
             &["backend"],
             &["client"],

@@ -17,7 +17,7 @@ use weir_seats::StoreError;
 const TOO_LATE: u32 = 3;
 
 #[derive(Debug)]
-pub(crate) struct Link<C> {
+pub(crate) struct StoreConnection<C> {
     state: watch::Sender<State<C>>,
     late: AtomicU32,
     /// True while a task opens a connection that replaces the open one.
@@ -32,15 +32,15 @@ enum State<C> {
     Failed(StoreError),
 }
 
-impl<C> Default for Link<C> {
+impl<C> Default for StoreConnection<C> {
     fn default() -> Self {
         Self { state: watch::Sender::new(State::Idle), late: AtomicU32::new(0), is_replacing: AtomicBool::new(false) }
     }
 }
 
-impl<C: Clone + Send + Sync + 'static> Link<C> {
+impl<C: Clone + Send + Sync + 'static> StoreConnection<C> {
     /// Returns the open connection, or opens one and waits for it.
-    pub(crate) async fn connection<F>(self: &Arc<Self>, open: impl FnOnce() -> F) -> Result<C, StoreError>
+    pub(crate) async fn get<F>(self: &Arc<Self>, open: impl FnOnce() -> F) -> Result<C, StoreError>
     where
         F: Future<Output = Result<C, StoreError>> + Send + 'static,
     {
@@ -56,10 +56,10 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
             begins
         });
         if begins {
-            let (link, opening) = (Arc::clone(self), open());
+            let (this, opening) = (Arc::clone(self), open());
             // A separate task opens the connection, because the question that starts it can be cancelled.
             tokio::spawn(async move {
-                link.state.send_replace(opening.await.map_or_else(State::Failed, State::Open));
+                this.state.send_replace(opening.await.map_or_else(State::Failed, State::Open));
             });
         }
         let closed = || StoreError::Lost("the store is closed".to_owned());
@@ -95,10 +95,10 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
         if self.is_replacing.swap(true, Ordering::Relaxed) {
             return;
         }
-        let link = Arc::clone(self);
+        let this = Arc::clone(self);
         tokio::spawn(async move {
             if let Ok(connection) = opening.await {
-                link.state.send_if_modified(|state| {
+                this.state.send_if_modified(|state| {
                     let is_open = matches!(state, State::Open(_));
                     if is_open {
                         *state = State::Open(connection);
@@ -106,7 +106,7 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
                     is_open
                 });
             }
-            link.is_replacing.store(false, Ordering::Relaxed);
+            this.is_replacing.store(false, Ordering::Relaxed);
         });
     }
 
