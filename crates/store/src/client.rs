@@ -38,7 +38,7 @@ const FIRST: Duration = Duration::from_millis(500);
 /// serves scrapes.
 const LEAST_OF_OPERATOR: Duration = Duration::from_millis(250);
 
-/// The number of answers after which [`Deadline`] decides.
+/// The number of answers after which [`AdaptiveDeadline`] decides.
 const ENOUGH: u32 = 16;
 
 /// The deadline of a probe.

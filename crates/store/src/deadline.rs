@@ -19,9 +19,9 @@ const LEAST: Duration = Duration::from_millis(5);
 ///
 /// ```
 /// use std::time::Duration;
-/// use weir_store::Deadline;
+/// use weir_store::AdaptiveDeadline;
 ///
-/// let mut deadline = Deadline::default();
+/// let mut deadline = AdaptiveDeadline::default();
 /// assert_eq!(deadline.within(Duration::from_secs(1)), Duration::from_millis(50));
 /// for _ in 0..100 {
 ///     deadline.learn(Duration::from_millis(4));
@@ -30,20 +30,20 @@ const LEAST: Duration = Duration::from_millis(5);
 /// assert_eq!(deadline.within(Duration::from_millis(3)), Duration::from_millis(3));
 /// ```
 #[derive(Clone, Debug)]
-pub struct Deadline {
+pub struct AdaptiveDeadline {
     recent: Vec<Duration>,
     /// The number of recorded answers.
     count: usize,
     now: Duration,
 }
 
-impl Default for Deadline {
+impl Default for AdaptiveDeadline {
     fn default() -> Self {
         Self { recent: Vec::with_capacity(RECENT), count: 0, now: MOST }
     }
 }
 
-impl Deadline {
+impl AdaptiveDeadline {
     /// Records the duration of an answer, or the time that a caller waited for a missed answer. So a store that becomes
     /// slower gets more time: up to 50 ms, or up to twice the median if that is longer.
     pub fn learn(&mut self, took: Duration) {
@@ -74,7 +74,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     fn after(millis: impl IntoIterator<Item = u64>) -> u128 {
-        let mut deadline = Deadline::default();
+        let mut deadline = AdaptiveDeadline::default();
         for millis in millis {
             deadline.learn(Duration::from_millis(millis));
         }
@@ -100,7 +100,7 @@ mod tests {
     /// time.
     #[test]
     fn a_slow_store_gets_the_time_that_it_takes() {
-        let (mut deadline, takes) = (Deadline::default(), Duration::from_millis(67));
+        let (mut deadline, takes) = (AdaptiveDeadline::default(), Duration::from_millis(67));
         for _ in 0..200 {
             deadline.learn(takes.min(deadline.within(MINUTE)));
         }

@@ -48,7 +48,7 @@ pub use self::{
     backend::Backend,
     breaker::Breaker,
     client::{StoreClient, StoreCondition, StoreParts, StoreStats},
-    deadline::Deadline,
+    deadline::AdaptiveDeadline,
     memcached::{InvalidMemcached, MemcachedStore},
     operator::{OperatorChannel, OperatorStore},
     redis::{Credentials, InvalidRedis, RedisConfig, RedisStore, RedisTls, Topology},

@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_seats::{Key, StoreError};
 
 use super::refusal::Refusals;
-use crate::{breaker::Breaker, deadline::Deadline};
+use crate::{breaker::Breaker, deadline::AdaptiveDeadline};
 
 /// The time between two losses up to which shares continue.
 const BRIEF: Duration = Duration::from_secs(1);
@@ -16,7 +16,7 @@ const BETWEEN_LOGS: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct Condition {
     pub(super) breaker: Breaker,
-    pub(super) deadline: Deadline,
+    pub(super) deadline: AdaptiveDeadline,
     /// The number of answers that `deadline` has measured.
     pub(super) answers: u32,
     /// The average duration of a question.
@@ -85,7 +85,7 @@ impl Condition {
             self.shares_since = since;
         }
         // Latencies from before the loss do not apply to the time after it.
-        (self.deadline, self.answers) = (Deadline::default(), 0);
+        (self.deadline, self.answers) = (AdaptiveDeadline::default(), 0);
     }
 
     /// Returns true if the log must say now that the store is lost.
