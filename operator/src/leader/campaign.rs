@@ -9,7 +9,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    election::{Claim, ClaimResult, Election, Record, Restored, Step},
+    election::{ClaimResult, Election, LeaseClaim, Record, Restored, Step},
     lease::{LeaseName, Store},
     term::Term,
     timing::LeaseTiming,
@@ -88,7 +88,7 @@ impl Campaign {
         self.election.read(clock::since_boot(), answer.ok_or(()));
     }
 
-    async fn claim(&mut self, claim: &Claim) {
+    async fn claim(&mut self, claim: &LeaseClaim) {
         let sent = clock::since_boot();
         let outcome = self.in_time("write", self.store.claim(claim)).await;
         self.election.claimed(sent, clock::since_boot(), claim, outcome.unwrap_or(ClaimResult::Unknown));

@@ -35,7 +35,7 @@ pub struct Record {
 
 /// A write to the Lease. It fails if the Lease's version is not `version`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct LeaseClaim {
     /// The version that the write is based on; `None` creates the Lease.
     pub version: Option<String>,
     /// The new holder; `None` releases the Lease.
@@ -52,7 +52,7 @@ pub struct Claim {
     first_sequence: Option<u64>,
 }
 
-/// The result of a [`Claim`].
+/// The result of a [`LeaseClaim`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimResult {
     /// The Lease has this content.
@@ -69,7 +69,7 @@ pub enum Step {
     /// Read the Lease from the apiserver.
     Read,
     /// Write the Lease.
-    Claim(Claim),
+    Claim(LeaseClaim),
     /// Wait until this time, or until a watch event.
     Wait(Moment),
     /// End this process: the cluster has an earlier state than before.
@@ -195,7 +195,7 @@ impl Election {
         Step::Wait(self.tenure.map_or(until, |tenure| until.min(tenure.until)))
     }
 
-    fn claim(&self, now: Moment, unix_micros: u64, is_mine: bool) -> Claim {
+    fn claim(&self, now: Moment, unix_micros: u64, is_mine: bool) -> LeaseClaim {
         let record = match &self.view {
             View::Present(record) => Some(record),
             View::Absent | View::Unknown => None,
@@ -208,7 +208,7 @@ impl Election {
                 (now, if plausible { reserved.max(unix_micros) } else { unix_micros })
             }
         };
-        Claim {
+        LeaseClaim {
             version: record.map(|record| record.version.clone()),
             holder: Some(self.identity.clone()),
             acquires: !is_mine,
@@ -220,10 +220,10 @@ impl Election {
     }
 
     /// Returns the write that releases the Lease, if it is held. After this call, no write under the term is allowed.
-    pub fn release(&mut self) -> Option<Claim> {
+    pub fn release(&mut self) -> Option<LeaseClaim> {
         self.tenure = None;
         let View::Present(record) = &self.view else { return None };
-        (record.holder.as_ref() == Some(&self.identity)).then(|| Claim {
+        (record.holder.as_ref() == Some(&self.identity)).then(|| LeaseClaim {
             version: Some(record.version.clone()),
             holder: None,
             acquires: false,
@@ -261,7 +261,7 @@ impl Election {
     }
 
     /// Reports the result of the claim that was sent at `sent`.
-    pub fn claimed(&mut self, sent: Moment, now: Moment, claim: &Claim, outcome: ClaimResult) {
+    pub fn claimed(&mut self, sent: Moment, now: Moment, claim: &LeaseClaim, outcome: ClaimResult) {
         match outcome {
             ClaimResult::Unknown => self.failed(now),
             ClaimResult::Conflict => self.view = View::Unknown,

@@ -21,7 +21,7 @@ fn record(version: u32, holder: Option<&str>) -> Record {
     }
 }
 
-fn claim(election: &mut Election, at: f64) -> Claim {
+fn claim(election: &mut Election, at: f64) -> LeaseClaim {
     match election.next(seconds(at), UNIX) {
         Step::Claim(claim) => claim,
         step => panic!("{step:?} at {at}"),
@@ -29,7 +29,7 @@ fn claim(election: &mut Election, at: f64) -> Claim {
 }
 
 /// Stores the claim of this time under this version, a tenth of a second later.
-fn win(election: &mut Election, at: f64, version: u32) -> Claim {
+fn win(election: &mut Election, at: f64, version: u32) -> LeaseClaim {
     let claim = claim(election, at);
     let stored = Record { sequences_below: claim.sequences_below, ..record(version, Some("a")) };
     election.claimed(seconds(at), seconds(at + 0.1), &claim, ClaimResult::Stored(stored));

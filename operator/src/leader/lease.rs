@@ -21,7 +21,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use super::election::{Claim, ClaimResult, Record};
+use super::election::{ClaimResult, LeaseClaim, Record};
 use crate::{
     clock,
     source::watch::{warn, watch},
@@ -78,7 +78,7 @@ impl Store {
         Ok(self.leases.get_opt(&self.name).await?.map(record))
     }
 
-    pub(super) async fn claim(&self, claim: &Claim) -> Result<ClaimResult, kube::Error> {
+    pub(super) async fn claim(&self, claim: &LeaseClaim) -> Result<ClaimResult, kube::Error> {
         let owner = if claim.acquires { self.owner().await } else { None };
         let stored = match &claim.version {
             None => self.leases.create(&PostParams::default(), &self.first(claim, owner)).await,
@@ -104,7 +104,7 @@ impl Store {
         }
     }
 
-    async fn patch(&self, claim: &Claim, version: &str, owner: Option<Owner>) -> Result<Lease, kube::Error> {
+    async fn patch(&self, claim: &LeaseClaim, version: &str, owner: Option<Owner>) -> Result<Lease, kube::Error> {
         let patch = Patch::Merge(patch(claim, version, owner));
         let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         self.leases.patch(&self.name, &parameters, &patch).await
@@ -152,7 +152,7 @@ impl Store {
         }
     }
 
-    fn first(&self, claim: &Claim, owner: Option<Owner>) -> Lease {
+    fn first(&self, claim: &LeaseClaim, owner: Option<Owner>) -> Lease {
         let now = Some(MicroTime(clock::timestamp()));
         let labels = [("app.kubernetes.io/name", "weir"), ("app.kubernetes.io/managed-by", FIELD_MANAGER)];
         let instance = owner.as_ref().and_then(|owner| Some((INSTANCE, owner.instance.as_deref()?)));
@@ -179,7 +179,7 @@ impl Store {
 }
 
 /// Returns the changed fields. The times are for people: no candidate reads them.
-fn patch(claim: &Claim, version: &str, owner: Option<Owner>) -> Value {
+fn patch(claim: &LeaseClaim, version: &str, owner: Option<Owner>) -> Value {
     let now = MicroTime(clock::timestamp());
     let mut spec = json!({
         "holderIdentity": claim.holder.as_deref().unwrap_or_default(),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     /// Returns the claim of the candidate `a` that finds this Lease.
-    fn claim(record: Record) -> Claim {
+    fn claim(record: Record) -> LeaseClaim {
         let timing = LeaseTiming::new(Duration::from_secs(8), Duration::from_secs(2)).expect("a valid timing");
         let mut election = Election::new("a".to_owned(), timing, 1);
         election.read(Duration::ZERO, Ok(Some(record)));

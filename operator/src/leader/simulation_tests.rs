@@ -38,12 +38,12 @@ enum Happening {
 #[derive(Clone)]
 enum Request {
     Read,
-    Claim(Moment, Claim),
+    Claim(Moment, LeaseClaim),
 }
 
 enum Answer {
     Read(Result<Option<Record>, ()>),
-    Claim(Moment, Claim, ClaimResult),
+    Claim(Moment, LeaseClaim, ClaimResult),
 }
 
 struct Machine {
