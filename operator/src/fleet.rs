@@ -3,7 +3,8 @@
 //! The leader counts. Agents send it the questions that they send to a store in scope Shared, over their channels, and
 //! the leader answers as a store does (`weir-seats`). A pure machine (`fleet/counter.rs`) decides, and owns the counts.
 //! Each term of leadership has its own machine. A new one first collects the levels that agents know
-//! (`fleet/pods.rs`), and it keeps the shares of cut-off pods free. `docs/design/fleet.md` explains the rules.
+//! (`fleet/pods.rs`), and it keeps the shares of cut-off pods free. An empty answer is a *release*: it ends the share of
+//! the agent. `docs/design/fleet.md` explains the rules.
 //!
 //! A counter admits nothing without proof: outside of its term, while it collects levels, or for a rule that the pod
 //! does not have, it refuses.

@@ -1,4 +1,4 @@
-//! The marks that all words of limits share: one for a word that is final, and one for a word whose first value is not
+//! The bit of a word that is final because it has a successor (the word is *sealed*), and the value of a word that is not
 //! computed yet.
 
 use crate::sync::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! The rules for requests or for messages, in the order in which the engine tries them, and the search for matching
-//! rules.
+//! A *rule set*: the rules for requests, for messages or of a domain, in the order in which the engine tries them, and the
+//! search for matching rules.
 //!
 //! Denials come first, then bypasses, then the other rules that enforce, then the rules in shadow mode, grouped by
 //! policy. An index identifies a rule, so a list of matching rules is a list of numbers, and the next request reuses

@@ -39,7 +39,8 @@ pub enum State {
     Log(Log),
 }
 
-/// The range of seats that the store can hand out in advance.
+/// The range of seats that the store can hand out in advance: it begins one *guard* after the store's time, and ends at
+/// the *lookahead*.
 #[derive(Clone, Copy, Debug)]
 pub struct Reach {
     /// Seats of a bucket begin this long after now, so that they do not expire on their way to the program.

@@ -25,7 +25,8 @@ use crate::{
 pub struct Value {
     /// The stamp of the terms.
     pub stamp: u64,
-    /// The time at which the store began to count this key. A key and its birth identify a history.
+    /// The time at which the store began to count this key. A key and its birth identify a history: unused seats are taken
+    /// back only into the history that charged them.
     pub birth: u64,
     /// The limits of the terms.
     pub limits: Vec<Limit>,

@@ -6,6 +6,7 @@
 pub(crate) mod charts;
 mod dependencies;
 mod examples;
+mod glossary;
 mod layers;
 mod sources;
 mod type_names;
@@ -42,6 +43,7 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     violations.extend(charts::check(workspace)?);
     violations.extend(type_names::check(workspace)?);
     violations.extend(words::check(workspace)?);
+    violations.extend(glossary::check(workspace.root())?);
     let sources = sources::check(workspace)?;
     violations.extend(sources.violations);
     for violation in &violations {

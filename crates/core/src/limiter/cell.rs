@@ -1,4 +1,4 @@
-//! The state of a limiter under one quota. `succession` explains the transition to the state under the next quota.
+//! A *cell*: the state of a limiter under one quota. `succession` explains the transition to the state under the next quota.
 
 mod succession;
 
