@@ -276,7 +276,11 @@ impl Authority {
         let invalid = |problem: String| Err(InvalidAuthorities(problem));
         let public = match KeyPair::from_pem(&pair) {
             Ok(pair) => pair.public_key_raw().to_owned(),
-            Err(error) => return invalid(format!("{key}: {error}: the key must be PKCS#8, ECDSA or Ed25519 or RSA")),
+            Err(error) => {
+                return invalid(format!(
+                    "{key}: {error}: the key must be an ECDSA, Ed25519 or RSA key in PKCS#8 format"
+                ));
+            }
         };
         let der = match CertificateDer::from_pem_slice(certificate.as_bytes()) {
             Ok(der) => der,

@@ -172,7 +172,7 @@ impl Default for Metrics {
             ),
             fleet_questions: counters(
                 "weir_operator_fleet_questions_total",
-                "Questions of agents about limits of scope Fleet, by whether the operator counted or refused them.",
+                "Questions of agents about limits of scope Fleet, by result: counted or refused.",
                 "outcome",
                 &FLEET_OUTCOMES,
             ),

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_longest_frame_arrives_whatever_the_reader_gives_up_in_between() {
+    async fn the_longest_frame_arrives_after_any_cancelled_read() {
         let (here, there) = duplex(1000);
         let (mut here, mut there) = (Channel::new(here), Channel::new(there));
         let sending = tokio::spawn(async move { here.send(frame(7, MAX_PAYLOAD_BYTES), LIMIT).await });

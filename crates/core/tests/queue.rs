@@ -255,7 +255,7 @@ fn if_nobody_leaves_all_go_when_it_was_promised() {
 }
 
 #[test]
-fn whatever_share_leaves_those_who_stay_go_no_later_and_none_too_many_go() {
+fn if_some_requests_leave_the_others_go_no_later_and_none_too_many_go() {
     for percent in [10, 50, 90, 99] {
         let mut left = 0;
         for seed in 0..100 {

@@ -72,7 +72,7 @@ fn the_largest_costs_cause_no_panic() {
     }
 }
 
-/// Each turn is fifty years after the one before, and a limit cannot represent all of them.
+/// Each turn is fifty years after the previous one, and a limit cannot represent all of them.
 #[test]
 fn a_request_that_waits_forever_always_joins() {
     let fifty_years = Duration::from_secs(50 * 365 * 86_400);

@@ -242,7 +242,7 @@ impl RequestContext<'_> {
     }
 }
 
-/// A banned key is refused until the end of the ban, whatever its limits would admit.
+/// A banned key is refused until the end of the ban, even if its limits would admit the request.
 fn explain_ban(demand: &Demand<'_, '_>, now: Time, explained: &mut ExplainedRule) {
     if let Some(rest) = demand.limits.ban.as_ref().and_then(|ban| ban.rest(demand.key, now)) {
         explained.decision = Decision::Limit;

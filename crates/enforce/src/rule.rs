@@ -233,7 +233,7 @@ impl Rule {
         overridden.unwrap_or_else(|| Arc::clone(self))
     }
 
-    /// Returns the same rule as [`Self::with_limit`], without a change of what descriptors brought.
+    /// Returns the same rule as [`Self::with_limit`], but stores no new limit.
     pub(super) fn explained_with_limit(
         self: &Arc<Self>,
         limit: Option<DescriptorLimit>,

@@ -345,7 +345,7 @@ mod tests {
         }
     }
 
-    /// A program that always wants more takes seats in advance, so the level is always ahead of an empty bucket.
+    /// A program with unlimited demand takes seats in advance, so the level of an empty bucket is always in the future.
     #[test]
     fn shares_take_their_part_although_seats_use_the_near_future() {
         const MILLI: u64 = 1_000;

@@ -234,8 +234,8 @@ impl State {
                 if *level > latest {
                     return 0;
                 }
-                // The first request goes when the time reaches the level. Each other request goes after the one before
-                // it.
+                // The first request goes when the time reaches the level. Each other request goes after the
+                // previous one.
                 let slots = level.units_to(limit, latest) / cost + 1;
                 let fits = level.units_to(limit, Point::at(now).after(limit, limit.most())) / cost;
                 return slots.min(fits).min(want);

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_can_count_whatever_is_valid() {
+    fn a_script_can_count_all_valid_terms() {
         let year = 365 * 86_400_000;
         let one = |quota| StoreTerms::new(1, &[(0, quota)]).map(|_| ());
         assert_eq!(one(quota(Strategy::TokenBucket, 100_000_000, 86_400_000, None)), Ok(()));

@@ -95,7 +95,7 @@ async fn a_rate_limit_serves_its_rate_while_callers_give_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_line_serves_those_who_stay_whatever_share_leaves() {
+async fn a_queue_serves_those_who_stay_for_any_share_that_leaves() {
     for strategy in [Strategy::TokenBucket, Strategy::Gcra, Strategy::SlidingWindowLog, Strategy::FixedWindow] {
         for leaving_percent in [25, 50, 90, 99] {
             let clock = MonotonicClock::of_tokio();

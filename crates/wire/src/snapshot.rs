@@ -135,7 +135,7 @@ pub struct Rule {
     pub shared: Option<Shared>,
 }
 
-/// The largest limit that a descriptor can bring: a rate.
+/// The largest limit that a descriptor can contain: a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LimitOverride {

@@ -15,7 +15,7 @@ use crate::{
 const PEERS: [Need; 2] = [("nginx", "nginx", "a peer"), ("haproxy", "haproxy", "a peer")];
 
 /// The test of `weir-agent` to run.
-const TEST: &str = "hostile::peers::weir_refuses_whatever_nginx_and_haproxy_both_refuse";
+const TEST: &str = "hostile::peers::weir_refuses_all_that_nginx_and_haproxy_both_refuse";
 
 pub(crate) async fn run(workspace: &Workspace, interrupt: &CancellationToken) -> anyhow::Result<ExitCode> {
     debian::ensure("hostile", PEERS, interrupt).await?;

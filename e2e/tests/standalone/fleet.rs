@@ -277,7 +277,7 @@ async fn the_status_shows_that_the_next_operator_does_not_know_all_counts() -> R
 /// Three clients send as fast as they can, while operators are killed, paused, and started again. All admissions together
 /// stay within what one bucket allows, and most of it is used.
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_happens_to_operators_the_limit_holds() -> Result<()> {
+async fn the_limit_holds_for_any_fate_of_operators() -> Result<()> {
     const RATE: f64 = 200.0;
     const BURST: f64 = 100.0;
     let _cores = CORES.write().await;

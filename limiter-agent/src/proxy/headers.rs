@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunked_request_stays_chunked_whatever_its_method() {
+    fn a_chunked_request_stays_chunked_for_any_method() {
         let fields = [("host", "a"), ("transfer-encoding", "gzip, chunked"), ("forwarded", "for=_hidden")];
         let mut request = headers(&fields);
         to_upstream(&mut request, &peer("2001:db8::3"), true);

@@ -209,7 +209,7 @@ fn varint(mut value: u64) -> Vec<u8> {
     bytes
 }
 
-/// A limit: its rule, its key, and the requests and the unit that a descriptor brought.
+/// A limit: its rule, its key, and the requests and the unit in a descriptor.
 type Limit = (&'static str, &'static str, Option<(u32, u64)>);
 
 /// The used units of each limit.

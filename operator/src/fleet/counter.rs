@@ -468,8 +468,8 @@ fn share_times(absent: &[(u32, u32)], time: u64) -> u128 {
     absent.iter().map(|&(pods, sharers)| part(sharers) * u128::from(pods) * u128::from(time)).sum()
 }
 
-/// Returns the name of the rule's own counters, and whether these are the counters of a limit that a descriptor
-/// brought. Their name is that of the rule's counters, `@`, and the limit.
+/// Returns the name of the rule's own counters, and whether these are the counters of a descriptor's
+/// limit. Their name is that of the rule's counters, `@`, and the limit.
 fn rule_of(counters: &str) -> (&str, bool) {
     counters.split_once('@').map_or((counters, false), |(rule, _)| (rule, true))
 }

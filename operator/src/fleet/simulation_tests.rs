@@ -73,7 +73,7 @@ struct World {
     steady: Steady,
 }
 
-/// The agent of a policy in another namespace. It never fails, so this policy loses no unit, whatever happens to others.
+/// The agent of a policy in another namespace. It never fails, so this policy loses no unit, even if others fail.
 #[derive(Default)]
 struct Steady {
     /// The leader and the number of the channel to it.

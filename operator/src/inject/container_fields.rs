@@ -146,7 +146,7 @@ pub(super) fn security_context(context: &SecurityContext) -> Option<String> {
             return Some(format!("the localhostProfile of {name} must be a relative path without .."));
         }
         if name == "appArmorProfile" && (file.trim() != file || file.len() > LONGEST_PROFILE) {
-            let fault = format!("must not begin or end with a blank, and has at most {LONGEST_PROFILE} bytes");
+            let fault = format!("must not begin or end with a blank, and can have at most {LONGEST_PROFILE} bytes");
             return Some(format!("the localhostProfile of {name} {fault}"));
         }
         if !valid {

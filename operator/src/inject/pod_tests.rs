@@ -339,7 +339,7 @@ fn which_port_is_guarded() {
         ),
         ("a name that says HTTP", json!([{"name": "http-api", "containerPort": 443}]), vec![], 443, "http-api", false),
         (
-            "by name, whatever it says",
+            "by name, for any name",
             json!([{"name": "tcp-api", "containerPort": 80}]),
             vec![(port, "tcp-api")],
             80,

@@ -1,4 +1,4 @@
-//! Detects whether a status differs from the one before.
+//! Detects whether a status differs from the previous one.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 

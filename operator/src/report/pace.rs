@@ -1,9 +1,10 @@
 //! Decides when to write a status. This module does no I/O. There is one [`Pace`] per policy.
 //!
 //! A change of enforcement is written immediately. A state that waits for pods is held back for a short time: then a
-//! change that every pod acknowledges within milliseconds takes one write and not two. New words for the same facts are
-//! written at intervals, and so is traffic, if it changed by more than noise. It is written again when it is steady, so that the last write equals the agents'
-//! counts exactly. If one pod does not answer, the write still waits for the others.
+//! change that every pod acknowledges within milliseconds takes one write and not two. A message with new
+//! words for the same facts is written at intervals. Traffic is written at intervals, too, if it changed by more than
+//! noise, and once more when it is steady: then the last write equals the agents' counts exactly. If one pod does not
+//! answer, the write still waits for the others.
 
 use std::time::Duration;
 

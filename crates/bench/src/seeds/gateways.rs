@@ -277,7 +277,7 @@ impl Bench<'_> {
         Ok(Sample::new(cpu.total().as_secs_f64(), &load))
     }
 
-    /// Whether this many were admitted as the limit says, all in all and in this round.
+    /// Checks the numbers of admitted requests: of this round, and of all rounds.
     fn check(&self, load: &Load, connections: usize, admitted: u64, passed: f64) -> anyhow::Result<()> {
         ensure!(load.failed == 0, "{} requests were not answered", load.failed);
         let all = load.served + load.refused;

@@ -1,4 +1,4 @@
-//! Sends requests in an open loop: a request does not wait for the one before. A separate thread starts requests on
+//! Sends requests in an open loop: a request does not wait for the previous one. A separate thread starts requests on
 //! time, because the runtime's timers have a resolution of a millisecond.
 
 use std::time::Duration;

@@ -116,7 +116,7 @@ mod tests {
     const NOW: Time = Time::from_nanos(0);
 
     #[test]
-    fn the_key_that_is_nearest_to_its_limit_is_found_whatever_the_strategy() {
+    fn the_key_that_is_nearest_to_its_limit_is_found_for_every_strategy() {
         for strategy in Strategy::ALL {
             let rule = keyed(Terms::new([("a", quota(strategy, 8)), ("b", quota(strategy, 100))]).expect("valid"), 100);
             let none = rule.survey(NOW, 1000).expect("keyed");

@@ -1,5 +1,5 @@
-//! The limits that descriptors brought to a rule. Each of them has its own counts, in a rule that differs from the
-//! policy's rule only in its limit.
+//! The limits in descriptors, which replace the limit of a rule. Each of them has its own counts, in a rule that differs
+//! from the policy's rule only in its limit.
 
 use std::{
     collections::HashMap,
@@ -21,10 +21,10 @@ use crate::{
 /// The maximum number of different limits of one rule. Each of them has a table of keys.
 const MOST: usize = 16;
 
-/// A limit with the default burst is at full credit after so many periods without a request.
+/// A limit with the default burst is at full credit after this number of periods without a request.
 const PERIODS: u32 = 2;
 
-/// The limits that descriptors brought to a rule and to its predecessors.
+/// The limits of the descriptors of a rule and of its predecessors.
 #[derive(Debug)]
 pub(super) struct LimitOverrides {
     /// The full name of the policy.
@@ -41,7 +41,7 @@ struct State {
     rules: HashMap<DescriptorLimit, Known>,
 }
 
-/// A limit that a descriptor brought.
+/// The limit of a descriptor.
 #[derive(Clone, Debug)]
 struct Known {
     /// `None` if the limit does not fit the rule's strategy.
@@ -61,8 +61,8 @@ impl Known {
 }
 
 impl LimitOverrides {
-    /// Continues with the limits that descriptors brought to the earlier rule. The two rules share them, because requests use
-    /// the earlier rule until the new one is in force, and what they bring must not be lost.
+    /// Continues with the limits of the previous rule. The two rules share them: requests use the previous rule until the
+    /// new one is in force, and their limits must not be lost.
     pub(super) fn new(
         predecessor: Predecessor<'_>,
         lowered: LoweredLimitOverride,
@@ -91,8 +91,8 @@ impl LimitOverrides {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the rule with this limit. `None` if the limit does not fit the rule's strategy, or if descriptors have
-    /// brought too many different limits.
+    /// Returns the rule with this limit. `None` if the limit does not fit the rule's strategy, or if descriptors
+    /// contain too many different limits.
     pub(super) fn rule_with(
         &self,
         limit: DescriptorLimit,

@@ -420,7 +420,7 @@ fn requests_and_descriptors_do_not_mix() {
     assert_eq!(faults(&[empty]), ["policies[0].domain", "policies[0].deadlineMillis"]);
 }
 
-/// The state of a banned key is that of the refusal, whatever its limits admit.
+/// The state of a banned key is that of the refusal, even if its limits admit requests.
 #[tokio::test(start_paused = true)]
 async fn a_banned_descriptor_has_nothing_left_until_the_ban_ends() {
     let ban = json!({"ban": {"after": 1, "withinMillis": 1_000, "forMillis": 300_000}});

@@ -600,7 +600,7 @@ async fn a_request_that_cannot_wait_evicts_no_key() {
     assert!([1, 2].into_iter().all(|hash| limiter.known(hash, 1).left.is_some()), "a key was evicted");
 }
 
-/// The limits of a key and their stamp are always of the same generation, whatever happened to the overrides.
+/// The limits of a key and their stamp are always of the same generation, for any change of the overrides.
 #[tokio::test(start_paused = true)]
 async fn overrides_belong_to_keys() {
     let world = World::new();

@@ -265,7 +265,7 @@ async fn a_small_limit_over_many_pods_is_exact() {
     }
 }
 
-/// Waiting requests get slots, each one interval after the one before, for all pods together. An interval is 10 s, so
+/// Waiting requests get slots, each one interval after the previous one, for all pods together. An interval is 10 s, so
 /// that no further slot comes within the patience of a later question.
 #[tokio::test]
 async fn waiting_requests_get_slots() {

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_exit_code_is_a_failure_whatever_was_printed() {
+    async fn an_exit_code_is_a_failure_for_any_output() {
         let script = "echo 'test result: ok. 4 passed; 0 failed; 0 ignored'; exit 3";
         assert_eq!(run(script, Count::CargoTests).await.0, Tally { passed: 4, failed: 1 });
     }

@@ -8,7 +8,7 @@ use super::Violation;
 use crate::workspace::{Workspace, files_below};
 
 /// A refused word, in lower case, and its replacement.
-const WORDS: [(&str, &str); 34] = [
+const WORDS: [(&str, &str); 35] = [
     ("whoever", "name the actor: a client, a caller, a user"),
     ("anew", "again"),
     ("afresh", "again"),
@@ -38,7 +38,8 @@ const WORDS: [(&str, &str); 34] = [
     ("when dropped", "when this value is dropped"),
     ("must be told", "name who sends what"),
     ("were told", "name who sent what"),
-    ("whatever the", "for any"),
+    ("whatever", "for any, or even if"),
+    ("the one before", "the previous one"),
     ("lull", "quiet period"),
     ("lulls", "quiet periods"),
     ("the leader before", "the previous leader"),

@@ -20,7 +20,7 @@ pub(super) struct Upstream {
     pub(super) fresh: bool,
     request: Option<Outbox>,
     sent: usize,
-    /// The app accepts no more of the request. Bytes that it sent before may still be a response.
+    /// The app no longer reads the request. The bytes that it has sent can still be a response.
     write_failed: bool,
     /// The runtime will wake this task when the socket is readable.
     asked: bool,

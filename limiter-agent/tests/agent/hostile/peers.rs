@@ -168,7 +168,7 @@ fn all() -> Vec<Sent> {
 }
 
 #[tokio::test]
-async fn weir_refuses_whatever_nginx_and_haproxy_both_refuse() {
+async fn weir_refuses_all_that_nginx_and_haproxy_both_refuse() {
     let lane = Lane::start().await;
     let peers = [Peer::start("nginx", NGINX).await, Peer::start("haproxy", HAPROXY).await];
     let mut tallies: BTreeMap<(&str, Protocol), Tally> = BTreeMap::new();

@@ -93,7 +93,7 @@ impl Fleet {
         self.agents.iter().map(|agent| agent.listen).collect()
     }
 
-    /// Starts the next operator. The one before must have ended, or ends now.
+    /// Starts the next operator. The previous one must have ended, or this call ends it.
     pub(super) fn start_operator(&mut self, program: &Path) -> anyhow::Result<()> {
         self.operator = start_operator(program, self.folder.path(), &self.agents)?;
         Ok(())

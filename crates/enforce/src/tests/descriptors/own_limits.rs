@@ -127,7 +127,7 @@ async fn a_rule_keeps_its_limit() {
     assert_eq!(limits.counts(0, 0)[0], 5, "a rule in shadow mode counts with its own limit");
 }
 
-/// A change of the policy keeps the counts of the limits that descriptors brought.
+/// A change of the policy keeps the counts of the limits of descriptors.
 #[tokio::test(start_paused = true)]
 async fn a_change_keeps_the_counts_of_limits_that_descriptors_brought() {
     let ann = [("user", "ann")];
@@ -162,7 +162,7 @@ async fn a_rule_in_shadow_mode_ignores_the_limits_of_all_descriptors() {
     }
 }
 
-/// A limit that a descriptor brings while the rules change, when the new rule exists already, has no second burst.
+/// If a descriptor has a new limit while the rules change, and the new rule exists already, this limit has no second burst.
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_arrives_during_a_change_keeps_its_counts() {
     let ann = [("user", "ann")];

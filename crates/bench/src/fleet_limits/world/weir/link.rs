@@ -38,7 +38,7 @@ pub(super) struct Link {
 }
 
 impl World<'_> {
-    /// The leader opens a channel to an agent that has none of this leader. A new channel replaces the one before.
+    /// The leader opens a channel to an agent that has none of this leader. A new channel replaces the previous one.
     pub(super) fn call(&mut self, pod: usize) {
         let now = self.shared.now();
         let place = self.leaders.len().wrapping_sub(1);
