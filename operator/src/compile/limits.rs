@@ -72,7 +72,7 @@ pub(super) fn concurrency(rule: &api::Rule, path: &str, faults: &mut Faults) -> 
         && u64::try_from(requests).is_ok_and(|requests| requests > smallest)
     {
         let message = format!(
-            "{requests} is more than limit {:?} ever lets be in flight, which is {smallest}: lower the cost, or raise concurrent",
+            "{requests} is more than the {smallest} that limit {:?} allows in flight: lower the cost, or raise concurrent",
             limit.name
         );
         faults.add(format!("{path}.cost.requests"), message);

@@ -167,7 +167,8 @@ fn bounds(of: &mut Of<'_, '_>, request: &str, limit: &str, expected: &str) -> Bo
         && asked.exceeds(most)
     {
         let (asked, most) = (asked.text(), most.text());
-        of.faults.push(format!("annotation {request} is {asked:?}: it must not be more than {limit}, {most:?}"));
+        of.faults
+            .push(format!("annotation {request} is {asked:?}: it must not be more than {limit}, which is {most:?}"));
     }
     bounds
 }
@@ -267,7 +268,7 @@ mod tests {
         assert!(both.contains("weir.dev/port") && both.contains("; annotation weir.dev/redirect"), "{both}");
         let crossed = [("weir.dev/agent-cpu-request", "2"), ("weir.dev/agent-cpu-limit", "100m")];
         let error = read(&crossed).unwrap_err();
-        assert!(error.contains("it must not be more than weir.dev/agent-cpu-limit, \"100m\""), "{error}");
+        assert!(error.contains("it must not be more than weir.dev/agent-cpu-limit, which is \"100m\""), "{error}");
     }
 
     #[test]

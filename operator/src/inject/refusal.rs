@@ -109,8 +109,8 @@ fn check_range(faults: &mut Vec<Fault>, name: &str, item: &LimitRangeItem, who: 
         if !kept {
             let (request, limit) = (shown(&resource, request), shown(&resource, limit));
             let why = format!(
-                "wants limits of {resource} of at most {ratio} times the request, and {who} with the agent has {limit} and \
-                 {request}"
+                "allows a limit of {resource} of at most {ratio} times the request, and {who} with the agent has the limit \
+                 {limit} and the request {request}"
             );
             broken("ratio", &resource, why);
         }

@@ -67,7 +67,7 @@ fn a_limit_range_is_checked_for_each_container_and_for_the_pod() {
             "Container",
             "maxLimitRequestRatio",
             "1.5",
-            "LimitRange bounds wants limits of cpu of at most 1.5 times the request, and container weir-agent with the agent",
+            "LimitRange bounds allows a limit of cpu of at most 1.5 times the request, and container weir-agent with the agent",
         ),
         (
             "Container",

@@ -38,7 +38,7 @@ Redis is that of `INFO cpu`, per request. Clients, limiters, apps and Redis shar
 struct Limit {
     /// The requests that it applies to.
     path: &'static str,
-    /// The number of requests in each period, and at the same time.
+    /// The maximum number of requests in a period, and in flight.
     requests: u64,
     millis: u64,
 }

@@ -112,8 +112,8 @@ impl Unkeyed {
         Charged::Several { charges, retunes: self.state.retunes }
     }
 
-    /// Gives back a charge that was made after this number of retunes. Calls `refund` with the limiters that were charged.
-    /// An older `self` does not find limiters that were replaced since: then the charge stays.
+    /// Gives back a charge that was made after this number of retunes. Calls `refund` with the limiters that were
+    /// charged. An older `self` does not find limiters that were replaced since: then the charge stays.
     pub(super) fn refund(&self, retunes: u64, refund: impl FnOnce(&[Limiter])) {
         let mut charged = Cow::Borrowed(self);
         while charged.state.retunes < retunes

@@ -1,5 +1,5 @@
-//! The limits in descriptors, which replace the limit of a rule. Each of them has its own counts, in a rule that differs
-//! from the policy's rule only in its limit.
+//! The limits in descriptors, which replace the limit of a rule. Each of them has its own counts, in a rule that
+//! differs from the policy's rule only in its limit.
 
 use std::{
     collections::HashMap,
@@ -61,8 +61,8 @@ impl Known {
 }
 
 impl LimitOverrides {
-    /// Continues with the limits of the previous rule. The two rules share them: requests use the previous rule until the
-    /// new one is in force, and their limits must not be lost.
+    /// Continues with the limits of the previous rule. The two rules share them: requests use the previous rule until
+    /// the new one is in force, and their limits must not be lost.
     pub(super) fn new(
         predecessor: Predecessor<'_>,
         lowered: LoweredLimitOverride,

@@ -1,4 +1,4 @@
-//! Detects that an agent has nothing more to do, however busy the machine is.
+//! Detects that an agent has nothing more to do, also on a busy machine.
 //!
 //! Pauses are not reliable: a process that gets no CPU time looks idle. An agent with one worker handles socket events
 //! in their order. So when the agent has answered a probe, it has read all bytes that were sent before the probe, and

@@ -162,7 +162,8 @@ async fn a_rule_in_shadow_mode_ignores_the_limits_of_all_descriptors() {
     }
 }
 
-/// If a descriptor has a new limit while the rules change, and the new rule exists already, this limit has no second burst.
+/// If a descriptor has a new limit while the rules change, and the new rule exists already, this limit has no second
+/// burst.
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_arrives_during_a_change_keeps_its_counts() {
     let ann = [("user", "ann")];
