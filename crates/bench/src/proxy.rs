@@ -117,7 +117,7 @@ pub(crate) fn make_room() -> anyhow::Result<()> {
     more_files()
 }
 
-/// Runs this on a thread of its own. Only this thread, and the processes that it starts, stay on a core.
+/// Runs `measure` in a new thread. Only this thread, and the processes that it starts, stay on a core.
 pub(crate) fn on_a_thread(measure: impl FnOnce() -> anyhow::Result<()> + Send) -> anyhow::Result<()> {
     std::thread::scope(|scope| scope.spawn(measure).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }

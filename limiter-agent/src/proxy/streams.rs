@@ -120,8 +120,8 @@ impl Streams {
         Some(Stream::on(Arc::clone(free), false))
     }
 
-    /// Opens a connection, and waits until it is known how many streams the app allows. An app refuses more streams, and
-    /// a request whose body has been read cannot be sent again.
+    /// Opens a connection, and waits for the number of streams that the app allows. An app refuses more streams, and a
+    /// request whose body has been read cannot be sent again.
     async fn connect(&self) -> Result<Arc<Connection>, ConnectError> {
         let stream = self.address.connect().await?;
         let on_read = Arc::new(AtomicWaker::new());

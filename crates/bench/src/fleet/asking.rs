@@ -110,7 +110,7 @@ impl Asking {
 }
 
 impl Channel {
-    /// After the first snapshot in force, the agent reports its levels: returns them, for a new operator.
+    /// Returns the levels that the agent reports to a new operator, when its first snapshot is in force.
     pub(super) fn joins(&mut self) -> Option<Vec<Question>> {
         if std::mem::replace(&mut self.has_joined, true) {
             return None;

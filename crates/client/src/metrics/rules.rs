@@ -97,7 +97,7 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 21] {
         ),
         gauges(
             "weir_limit_in_flight_requests",
-            "Requests of a key that a concurrent limit lets be in flight, without overrides.",
+            "Maximum number of requests in flight that a concurrent limit allows for each key, without overrides.",
             in_flight().map(|(labels, limit, _)| (labels, limit)),
         ),
         gauges(

@@ -408,8 +408,8 @@ async fn a_long_loss_does_not_use_up_the_limit_afterwards() {
             let (admitted, possible) = (admissions.len() - before, 100 * usize::try_from(seconds).expect("small"));
             assert!(admitted * 100 >= possible * 80, "{strategy:?}, there: {there}: {admitted} of {possible}");
         }
-        // While some programs have returned and others have not, the shares of the others are in addition. Before and
-        // after that, the limit is exact.
+        // While some programs have returned and others have not, the others admit their shares in addition to the
+        // limit. Before and after that, the limit is exact.
         let [lost, settled] = [(3, 63), (69, 73)].map(|(from, to): (u64, u64)| {
             let range = micros(EPOCH + Duration::from_secs(from))..micros(EPOCH + Duration::from_secs(to));
             admissions.iter().copied().filter(|(at, _)| range.contains(at)).collect::<Vec<_>>()
