@@ -35,11 +35,30 @@ pub struct Fault {
     pub path: String,
     /// The apiserver's message.
     pub message: String,
+    /// The kind of the fault, for programs.
+    pub kind: FaultKind,
+}
+
+/// The kinds of a [`Fault`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FaultKind {
+    /// The schema does not have the field.
+    UnknownField,
+    /// A value is missing, or breaks a rule of the schema.
+    Invalid,
 }
 
 impl Fault {
+    fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { path: path.into(), message: message.into(), kind: FaultKind::Invalid }
+    }
+
+    fn unknown_field(path: String, message: String) -> Self {
+        Self { path, message, kind: FaultKind::UnknownField }
+    }
+
     fn invalid(path: impl Into<String>, value: impl fmt::Display, detail: impl fmt::Display) -> Self {
-        Self { path: path.into(), message: format!("Invalid value: {value}: {detail}") }
+        Self::new(path, format!("Invalid value: {value}: {detail}"))
     }
 }
 
@@ -154,7 +173,7 @@ enum Rules {
 }
 
 fn typed<T: DeserializeOwned>(stored: Value) -> Result<T, Vec<Fault>> {
-    serde_json::from_value(stored).map_err(|error| vec![Fault { path: WHOLE.to_owned(), message: error.to_string() }])
+    serde_json::from_value(stored).map_err(|error| vec![Fault::new(WHOLE, error.to_string())])
 }
 
 /// Returns the document as a cluster would store it.

@@ -7,7 +7,7 @@
 use std::{fs, path::Path};
 
 use serde_json::Value;
-use weir_api::check;
+use weir_api::check::{self, FaultKind};
 
 fn files(directory: &str) -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
@@ -161,6 +161,22 @@ fn review_says_what_to_write() {
             "spec: is missing and must be set",
         ]
     );
+}
+
+/// Programs tell a field of a newer definition by the kind of its fault.
+#[test]
+fn an_unknown_field_has_its_own_kind() {
+    let limit = serde_json::json!({"name": "a", "requests": 0, "newer": 1, "per": "unknown field"});
+    let document = serde_json::json!({
+        "apiVersion": "weir.dev/v1alpha1", "kind": "RateLimitPolicy", "metadata": {"name": "p"},
+        "spec": {"selector": {"matchLabels": {"app": "a"}}, "rules": [{"name": "a", "limits": [limit]}]},
+    });
+    let kinds = |faults: Vec<check::Fault>| faults.into_iter().map(|it| (it.path, it.kind)).collect::<Vec<_>>();
+    let field = |name: &str| format!("spec.rules[0].limits[0].{name}");
+    let unknown = (field("newer"), FaultKind::UnknownField);
+    assert_eq!(kinds(check::document(&document)), std::slice::from_ref(&unknown));
+    let of_review = kinds(check::review(&document).expect_err("faults"));
+    assert_eq!(of_review, [unknown, (field("per"), FaultKind::Invalid), (field("requests"), FaultKind::Invalid)]);
 }
 
 #[test]

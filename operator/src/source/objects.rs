@@ -12,7 +12,10 @@ use k8s_openapi::{
 use kube::{api::DynamicObject, core::Selector};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
-use weir_api::{RateLimitPolicy, RateLimitPolicyStatus, RateLimitStore, check};
+use weir_api::{
+    RateLimitPolicy, RateLimitPolicyStatus, RateLimitStore,
+    check::{self, FaultKind},
+};
 
 use super::pod::Pod;
 use crate::{
@@ -56,13 +59,14 @@ pub(super) fn store(key: ObjectKey, mut object: DynamicObject) -> Change {
 /// program: then a rule without the fields that this program does not know could match or refuse every request. Or the
 /// spec was stored under an older definition, and agents would refuse it together with the other policies of their pods.
 fn explain(faults: Vec<check::Fault>) -> Vec<Fault> {
-    let explain = |check::Fault { path, message }| {
-        let message = if message.starts_with("unknown field") {
-            "unknown field: this operator is older than the cluster's definition (CRD): upgrade the operator, or remove \
-             the field"
-                .to_owned()
-        } else {
-            message
+    let explain = |check::Fault { path, message, kind }| {
+        let message = match kind {
+            FaultKind::UnknownField => {
+                "unknown field: this operator is older than the cluster's definition (CRD): upgrade the operator, or \
+                 remove the field"
+                    .to_owned()
+            }
+            FaultKind::Invalid => message,
         };
         Fault { path, message }
     };

@@ -66,7 +66,7 @@ fn fault(failure: ValidationError, document: &Value, schema: &Value) -> Fault {
     let path = failure.field_path.clone();
     match subject(&failure, document, schema) {
         Some(value) => Fault::invalid(path, quoted(value), failure.message),
-        None => Fault { path, message: format!("Invalid value: {}", failure.message) },
+        None => Fault::new(path, format!("Invalid value: {}", failure.message)),
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) fn check_name(document: &Value) -> Vec<Finding> {
         let value =
             document.pointer(&format!("/metadata/{field}")).filter(|value| !value.is_null() && !value.is_string())?;
         let message = format!("must be text, not {}", shown(value));
-        Some(Finding::Blocking(Fault { path: format!("metadata.{field}"), message }))
+        Some(Finding::Blocking(Fault::new(format!("metadata.{field}"), message)))
     };
     let wrong_types: Vec<_> = ["name", "generateName"].into_iter().filter_map(wrong_type).collect();
     if !wrong_types.is_empty() {
@@ -36,8 +36,7 @@ pub(super) fn check_name(document: &Value) -> Vec<Finding> {
     }
     match metadata("/metadata/name") {
         "" if metadata("/metadata/generateName").is_empty() => {
-            let message = "Required value: name or generateName is required".to_owned();
-            vec![Finding::Blocking(Fault { path: path.to_owned(), message })]
+            vec![Finding::Blocking(Fault::new(path, "Required value: name or generateName is required"))]
         }
         "" => Vec::new(),
         name => {

@@ -50,15 +50,14 @@ pub fn review_store(document: &Value) -> Result<RateLimitStore, Vec<Fault>> {
 fn typed<T: DeserializeOwned>(object: Value) -> Result<T, Vec<Fault>> {
     serde_path_to_error::deserialize(object).map_err(|error| {
         let path = error.path().to_string();
-        vec![Fault { path, message: error.into_inner().to_string() }]
+        vec![Fault::new(path, error.into_inner().to_string())]
     })
 }
 
 /// Checks the document. Returns it with the defaults of the schema.
 fn examine(document: &Value, kind: &Kind) -> Result<Value, Vec<Fault>> {
     if !document.is_object() {
-        let message = "must be a policy, which is a map with apiVersion and kind".to_owned();
-        return Err(vec![Fault { path: String::new(), message }]);
+        return Err(vec![Fault::new("", "must be a policy, which is a map with apiVersion and kind")]);
     }
     let schema = &kind.schema;
     let mut faults: Vec<Fault> = wrong_kind(document, kind);
@@ -173,6 +172,6 @@ fn rename(fields: &mut Map<String, Value>, known: &[&str], path: &str, unknown: 
         if let Some(meant) = meant.filter(|meant| !fields.contains_key(meant)) {
             fields.insert(meant, value);
         }
-        unknown.push(Fault { path: child(path, &name), message });
+        unknown.push(Fault::unknown_field(child(path, &name), message));
     }
 }

@@ -37,14 +37,14 @@ impl Findings {
     fn invalid(&mut self, path: &str, value: &Value, detail: &str) {
         let fault = match self.words {
             Words::Apiserver => Fault::invalid(path, quoted(value), format_args!("{path} in body {detail}")),
-            Words::Plain => Fault { path: path.to_owned(), message: format!("is {}, but {detail}", quoted(value)) },
+            Words::Plain => Fault::new(path, format!("is {}, but {detail}", quoted(value))),
         };
         self.found.push(Finding::Harmless(fault));
     }
 
     /// Reports a value that does not have the form that CEL rules need.
     fn blocking(&mut self, path: &str, message: String) {
-        self.found.push(Finding::Blocking(Fault { path: path.to_owned(), message }));
+        self.found.push(Finding::Blocking(Fault::new(path, message)));
     }
 
     fn wrong_type(&mut self, path: &str, expected: &str, found: &str) {

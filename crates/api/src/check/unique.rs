@@ -53,10 +53,7 @@ fn check_map(items: &[Value], names: &Value, path: &str, faults: &mut Vec<Fault>
 fn check_set(items: &[Value], path: &str, faults: &mut Vec<Fault>) {
     for (index, item) in items.iter().enumerate() {
         if items[..index].iter().filter(|earlier| *earlier == item).count() == 1 {
-            faults.push(Fault {
-                path: format!("{path}[{index}]"),
-                message: format!("Duplicate value: {}", quoted(item)),
-            });
+            faults.push(Fault::new(format!("{path}[{index}]"), format!("Duplicate value: {}", quoted(item))));
         }
     }
 }

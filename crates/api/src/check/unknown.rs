@@ -31,7 +31,10 @@ pub(super) fn check(document: &Value, schema: &Value) -> Vec<Fault> {
     in_metadata
         .into_iter()
         .chain(below)
-        .map(|path| Fault { message: format!("unknown field \"{path}\""), path })
+        .map(|path| {
+            let message = format!("unknown field \"{path}\"");
+            Fault::unknown_field(path, message)
+        })
         .collect()
 }
 
