@@ -80,7 +80,7 @@ mod tests {
     use k8s_openapi::api::core::v1::Service;
     use kube::{Client, client::Body};
 
-    use super::*;
+    use super::{super::object::object, *};
 
     /// Each listing is forbidden. In a minute, there are some dozen attempts, not thousands.
     #[tokio::test(start_paused = true)]
@@ -128,12 +128,12 @@ mod tests {
             }
         });
         let services: Api<Service> = Api::all(Client::new(apiserver, "default"));
-        let events = watch(services, watcher::Config::default());
-        let events = events.for_each(|event| {
-            assert!(matches!(event, Ok(Event::InitDone)), "{event:?}");
-            ready(())
-        });
-        let ended = tokio::time::timeout(Duration::from_secs(140), events).await;
-        assert_eq!((ended.is_err(), watches.load(Relaxed)), (true, 3));
+        let of_one = object(&services, "web").map(|service| assert_eq!(service, None)).boxed();
+        let of_all = watch(services, watcher::Config::default());
+        let of_all = of_all.map(|event| assert!(matches!(event, Ok(Event::InitDone)), "{event:?}")).boxed();
+        for events in [of_one, of_all] {
+            let ended = tokio::time::timeout(Duration::from_secs(140), events.for_each(ready)).await;
+            assert_eq!((ended.is_err(), watches.swap(0, Relaxed)), (true, 3));
+        }
     }
 }
