@@ -9,7 +9,7 @@ use tokio::{
 use super::*;
 use crate::{
     fleet::Fleet,
-    link::{Lanes, ObservationSender, StatusInterval, Timing, observations},
+    link::{Lanes, Observation, ObservationSender, Seen, StatusInterval, Timing, observations},
     metrics::Metrics,
     world::{Agent, Change, Membership, Pod, Policy, StoredStatus},
 };
@@ -88,6 +88,40 @@ fn a_pod_whose_policy_was_deleted_is_not_gone() {
     assert_eq!(after(Change::Policy(policy_key.clone(), None)), a(Some(0)));
     assert_eq!(after(Change::Policy(policy_key, policy())), a(Some(1)));
     assert_eq!(after(Change::Pod(pod_key, None)), a(None));
+}
+
+/// Until then, each replaced what the other had, and the link looked for another operator.
+#[test]
+fn a_pod_that_has_its_address_for_itself_again_gets_a_new_link() {
+    let mut machine = EngineMachine::new(Duration::from_secs(10));
+    let mut links = |event| {
+        let moment = EngineMoment { now: clock::now(), timestamp: clock::timestamp() };
+        let actions = machine.handle(event, moment).into_iter();
+        let link = |action| match action {
+            EngineAction::Link { pod, .. } => Some(pod.name.to_string()),
+            _ => None,
+        };
+        actions.filter_map(link).collect::<Vec<_>>()
+    };
+    links(EngineEvent::Term(Some(Term::unbounded())));
+    let after = |links: &mut dyn FnMut(EngineEvent) -> Vec<String>, name: &str, url: Option<&str>| {
+        let (uid, membership) = (name.to_owned(), Arc::new(Membership::Everything));
+        let pod = url.map(|url| Pod { uid, membership, agent: Agent::At(url.into()), store_secrets: None });
+        let changes = vec![Change::Pod(ObjectKey::new("shop", name), pod)];
+        links(EngineEvent::Update(Update { changes, complete: true }));
+        links(EngineEvent::Due)
+    };
+    for url in [None, Some("http://2:1")] {
+        assert_eq!(after(&mut links, "a", Some("http://1:1")), ["a"]);
+        assert_eq!(after(&mut links, "b", Some("http://1:1")), ["b"]);
+        let (pod, pod_uid) = (ObjectKey::new("shop", "a"), "a".to_owned());
+        let contested = Observation { pod, pod_uid, at: clock::now(), seen: Seen::Contested(true) };
+        links(EngineEvent::Observed(contested));
+        let new: Vec<&str> = url.map(|_| "b").into_iter().chain(["a"]).collect();
+        assert_eq!(after(&mut links, "b", url), new, "{url:?}");
+        assert_eq!(after(&mut links, "c", None), [""; 0], "one new link is enough");
+        after(&mut links, "a", None);
+    }
 }
 
 /// A policy was replaced by one of the same name. The status of the first must not be written to the new object.

@@ -60,6 +60,8 @@ pub struct Observed {
     stores: ReachedStores,
     /// The names of the stores whose state has changed.
     news: BTreeSet<String>,
+    /// The contested pods whose address no other pod has any more.
+    uncontested: BTreeSet<ObjectKey>,
 }
 
 #[derive(Debug)]
@@ -159,7 +161,7 @@ impl Observed {
             failure: None,
             contested: false,
         };
-        let before = self.views.insert(pod.clone(), view);
+        let before = self.views.insert(pod.clone(), view).filter(|before| before.url != *url);
         self.moved(pod, before);
         self.pods_at.entry(url.clone()).or_default().insert(pod.clone());
         self.news.extend(self.stores.forget(pod));
@@ -181,12 +183,21 @@ impl Observed {
     /// Records that a pod's agent is no longer at the URL of this view.
     fn moved(&mut self, pod: &ObjectKey, before: Option<View>) {
         let Some(View { url, .. }) = before else { return };
-        if let Some(pods) = self.pods_at.get_mut(&url) {
-            pods.remove(pod);
-            if pods.is_empty() {
-                self.pods_at.remove(&url);
-            }
+        let Some(pods) = self.pods_at.get_mut(&url) else { return };
+        pods.remove(pod);
+        match pods.len() {
+            0 => drop(self.pods_at.remove(&url)),
+            1 => self.uncontested.extend(pods.first().filter(|pod| self.views[*pod].contested).cloned()),
+            _ => {}
         }
+    }
+
+    /// Returns a pod that has its address for itself since the last call, and stops observing it. A new link begins
+    /// without a contest, and pushes what the other pod has replaced.
+    pub fn take_uncontested(&mut self) -> Option<ObjectKey> {
+        let pod = self.uncontested.pop_first()?;
+        self.forget(&pod);
+        Some(pod)
     }
 
     /// Returns the agents' last reports about stores.

@@ -158,4 +158,6 @@ async fn another_pod_at_the_address_of_an_agent_is_named() {
     assert!(told.starts_with("the pod shop/twin has the same address http://1:1, and"), "{told}");
     observed.track(now, &twin, "twin", &"http://1:2".into());
     assert_eq!(message(&observed), CONTESTED);
+    assert_eq!(observed.take_uncontested(), Some(key()));
+    assert_eq!((observed.take_uncontested(), observed.received(&key())), (None, false));
 }

@@ -292,11 +292,11 @@ impl EngineMachine {
     }
 
     /// Passes the planned content to the links of these pods.
-    fn push(&mut self, now: Instant, pods: BTreeSet<ObjectKey>, actions: &mut Vec<EngineAction>) {
+    fn push(&mut self, now: Instant, mut pods: BTreeSet<ObjectKey>, actions: &mut Vec<EngineAction>) {
         // The interval is set for the larger number of links first, so that the new links do not all send at the same
         // time.
         actions.push(EngineAction::SpreadStatuses(self.observed.agents() + pods.len()));
-        for pod in pods {
+        while let Some(pod) = pods.pop_first().or_else(|| self.observed.take_uncontested()) {
             let planned = self.world.pods.get(&pod).zip(self.plan.cohort(&pod));
             let counted =
                 planned.filter(|(pod, cohort)| matches!(pod.agent, Agent::At(_)) && !cohort.content.fleet.is_empty());
