@@ -30,6 +30,7 @@ use weir_wire::{self as wire, PolicyRules, log_bytes};
 
 use self::{
     faults::Faults,
+    last_known_good::Unusable,
     rule::UsedStores,
     shared::{Sharing, rounded, stamp},
 };
@@ -149,8 +150,16 @@ pub struct Compiled {
     pub policy: Option<Arc<CompiledPolicy>>,
     /// The target of the generation that `policy` comes from.
     pub target: Option<Target>,
-    /// The generation that `policy` comes from. `None` if no generation ever compiled.
+    /// The generation that `policy` comes from. If there is no `policy`, a generation that only a newer operator can
+    /// enforce. `None` if no generation ever compiled.
     pub good: Option<GoodGeneration>,
+}
+
+impl Compiled {
+    /// Returns the last good generation if only a newer operator can enforce it. Agents that enforce it must keep it.
+    pub fn too_new(&self) -> Option<&GoodGeneration> {
+        self.good.as_ref().filter(|_| self.policy.is_none())
+    }
 }
 
 /// Compiles policies and keeps the results.
@@ -311,15 +320,21 @@ fn compile_policy(
             .map(|stored| last_known_good::restore(&policy.uid, stored, sharing(stored.generation)))
             .transpose();
         restored
-            .unwrap_or_else(|faults| {
-                compiled.faults.extend(faults);
+            .unwrap_or_else(|unusable| {
+                match unusable {
+                    Unusable::Invalid(faults) => compiled.faults.extend(faults),
+                    Unusable::TooNew(fault, good) => {
+                        compiled.faults.push(fault);
+                        compiled.good = Some(good);
+                    }
+                }
                 None
             })
             .ok_or(())
     });
     if let Ok(((compiled_policy, target), good)) = good {
         (compiled.policy, compiled.target, compiled.good) = (Some(Arc::new(compiled_policy)), Some(target), Some(good));
-    } else if let Some(previous) = previous {
+    } else if let Some(previous) = previous.filter(|it| it.policy.is_some() || compiled.good.is_none()) {
         compiled.policy = previous.policy.as_ref().map(|policy| {
             let policy = policy.with_pods(context.pods);
             if context.recompile { detached(policy, context.world) } else { policy }

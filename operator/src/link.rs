@@ -132,6 +132,14 @@ impl Failure {
         Self { kind, message: shorten(message, Self::LONGEST_MESSAGE) }
     }
 
+    fn withheld(kept: &ObjectKey) -> Self {
+        let message = format!(
+            "the agent enforces the policy {kept}, which this operator is too old to read, so it keeps all its rules as \
+             they are: upgrade the operator, or remove the new fields of that policy"
+        );
+        Self::new(FailureKind::Withheld, message)
+    }
+
     fn of_rejection(rejection: &Rejection) -> Self {
         let mut message = rejection.message.clone();
         for fault in rejection.faults.iter().take(3) {
@@ -148,6 +156,8 @@ pub enum FailureKind {
     Unreachable,
     /// The agent rejected the content.
     Rejected,
+    /// The content was not sent to the agent, which would lose a policy of which only a newer operator has rules.
+    Withheld,
 }
 
 /// The state that all links share.

@@ -238,7 +238,8 @@ impl Observed {
         let has_news = !news.is_empty();
         self.news.extend(news);
         view.answered = true;
-        // A rejection stays until the agent accepts a snapshot; silence ends with any answer.
+        // A rejection stays until the agent accepts a snapshot, and so does a content that is withheld; silence ends with
+        // any answer.
         let applied = matches!(observation.seen, Seen::Acknowledged(_));
         let cleared = view.failure.as_ref().is_some_and(|f| applied || f.kind == FailureKind::Unreachable);
         if cleared {
@@ -282,6 +283,9 @@ impl Observed {
             }
             _ if view.contested => Standing::Drifted(DriftReason::Outdated, self.contest(key, &view.url)),
             _ if enforces => Standing::Enforcing,
+            Some(failure) if failure.kind == FailureKind::Withheld => {
+                Standing::Drifted(DriftReason::Outdated, failure.message.clone())
+            }
             Some(failure) => Standing::Drifted(DriftReason::Refused, failure.message.clone()),
             None if !view.answered && now.duration_since(view.since) < PATIENCE => {
                 Standing::Waiting(DriftReason::Pending, "the agent has not answered yet".into())

@@ -78,6 +78,13 @@ async fn the_standing_of_a_pod_follows_its_observations() {
             soon,
             drifted(Refused),
         ),
+        (
+            "keeps what only a newer operator can read",
+            here(),
+            vec![enforces(Some("old")), failed(Kind::Withheld), enforces(Some("old"))],
+            soon,
+            drifted(Outdated),
+        ),
         ("rejects another policy", here(), vec![enforces(Some("new")), failed(Kind::Rejected)], late, enforcing),
     ] {
         let start = Instant::now();

@@ -17,7 +17,7 @@ use weir_wire::PolicyRules;
 
 use self::{
     bypasses::bypasses,
-    content::Contents,
+    content::{Contents, TooNew},
     selecting::{in_order, selects},
 };
 pub use self::{
@@ -42,6 +42,8 @@ pub struct Plan {
     targets: BTreeMap<ObjectKey, Targets>,
     /// The policies that name a workload.
     naming: BTreeMap<Workload, BTreeSet<ObjectKey>>,
+    /// The UIDs of the policies of which only a newer operator has rules.
+    too_new: BTreeMap<ObjectKey, String>,
     contents: Contents,
     newest: CohortId,
 }
@@ -140,7 +142,8 @@ impl Plan {
             let Some(cohort) = self.cohorts.get_mut(&id) else { continue };
             bypasses_to_check.extend(cohort.policies.iter().cloned());
             let on_pod = cohort.policies.iter().filter_map(|key| compiled.get_key_value(key));
-            let content = self.contents.of(&in_order(on_pod), &cohort.content.policies);
+            let too_new = too_new(&self.too_new, &cohort.namespace);
+            let content = self.contents.of(&in_order(on_pod), too_new, &cohort.content.policies);
             let left_out = left_out(&cohort.policies, compiled, &content);
             for policy in cohort.left_out.symmetric_difference(&left_out) {
                 if let Some(targets) = self.targets.get_mut(policy) {
@@ -256,7 +259,7 @@ impl Plan {
             pods: BTreeSet::new(),
             policies: BTreeSet::new(),
             left_out: BTreeSet::new(),
-            content: self.contents.of(&[], &[]),
+            content: self.contents.of(&[], TooNew::new(), &[]),
         };
         self.cohorts.insert(id, cohort);
         self.by_namespace.entry(key.0.clone()).or_default().insert(id);
@@ -286,6 +289,16 @@ impl Plan {
             }
         }
         stale.extend(&before.cohorts);
+        let too_new = compiled.filter(|compiled| compiled.too_new().is_some()).map(|compiled| compiled.uid.clone());
+        let in_reach =
+            [&*policy.namespace, OUTSIDE].into_iter().filter_map(|name| self.by_namespace.get(name)).flatten();
+        if self.too_new.get(policy) != too_new.as_ref() {
+            stale.extend(in_reach.clone());
+            match too_new {
+                Some(uid) => self.too_new.insert(policy.clone(), uid),
+                None => self.too_new.remove(policy),
+            };
+        }
         let Some(compiled) = compiled else { return };
 
         let names = match &compiled.target {
@@ -304,8 +317,7 @@ impl Plan {
         };
         let podless = names.iter().filter(is_podless).cloned().collect();
         let mut targets = Targets { missing, podless, names, changes: before.changes + 1, ..Targets::default() };
-        let candidates = [&*policy.namespace, OUTSIDE].into_iter().filter_map(|name| self.by_namespace.get(name));
-        for id in candidates.flatten() {
+        for id in in_reach {
             let cohort = self.cohorts.get_mut(id).expect("the index contains existing cohorts");
             if targets_cohort(world, policy, compiled, cohort) {
                 cohort.policies.insert(policy.clone());
@@ -352,6 +364,12 @@ const OUTSIDE: &str = "";
 
 fn targets_cohort(world: &World, policy: &ObjectKey, compiled: &Compiled, cohort: &Cohort) -> bool {
     selects(&world.workloads, &policy.namespace, compiled, &cohort.namespace, &cohort.membership)
+}
+
+/// Returns those of these policies that agents of this namespace can have in force.
+fn too_new(policies: &BTreeMap<ObjectKey, String>, namespace: &str) -> TooNew {
+    let in_reach = policies.iter().filter(|(policy, _)| namespace == OUTSIDE || *policy.namespace == *namespace);
+    in_reach.map(|(policy, uid)| (uid.clone(), policy.clone())).collect()
 }
 
 /// Returns the policies of a cohort whose newest rules are not in its content.

@@ -240,11 +240,17 @@ fn accepted(facts: &Facts<'_>) -> Said {
 pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
     let Tally { targeted, enforcing, .. } = tally;
     let Some(rules) = &facts.compiled.policy else {
-        return (
-            false,
-            "Invalid",
-            "nothing is enforced: the operator has no valid generation of the policy".to_owned(),
-        );
+        let message = match facts.compiled.too_new().map(GoodGeneration::generation) {
+            Some(generation) => format!(
+                "this operator is too old for generation {generation}, so only agents that already enforce it do: these \
+                 agents get no changes of any policy, and new pods do not enforce it; upgrade the operator, or remove the \
+                 unknown fields"
+            ),
+            None => "nothing is enforced, because no generation of the policy was valid: fix the faults that the condition \
+                     Accepted lists"
+                .to_owned(),
+        };
+        return (false, "Invalid", message);
     };
     let count = format!("{enforcing} of {targeted} pods enforce revision {}", rules.revision);
     if !facts.compiled.faults.is_empty() {

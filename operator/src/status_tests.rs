@@ -140,6 +140,20 @@ fn conditions_say_what_the_pods_acknowledged() {
     }
 }
 
+#[test]
+fn a_policy_that_is_not_enforced_has_a_way_out() {
+    let fault = || vec![Fault { path: "spec.rules".to_owned(), message: "bad".to_owned() }];
+    let message = |compiled: &Compiled| condition(&status_of(compiled, &[], &[], None, 1), ENFORCED).message.clone();
+    let invalid = message(&compiled(false, fault()));
+    assert!(invalid.ends_with("fix the faults that the condition Accepted lists"), "{invalid}");
+    let good = Some(GoodGeneration::claiming(6));
+    let too_new = Compiled { good, ..compiled(false, fault()) };
+    let told = message(&too_new);
+    assert!(told.starts_with("this operator is too old for generation 6"), "{told}");
+    assert!(told.ends_with("upgrade the operator, or remove the unknown fields"), "{told}");
+    assert!(status_of(&too_new, &[], &[], None, 1).last_known_good.is_some(), "the status must keep the generation");
+}
+
 fn no_store() -> Vec<Fault> {
     vec![Fault { path: "spec.rules[3].shared.storeRef.name".to_owned(), message: "there is no such store".to_owned() }]
 }

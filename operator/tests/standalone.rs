@@ -433,6 +433,37 @@ async fn a_file_broken_at_the_start_keeps_its_last_good_content() {
     }
 }
 
+/// A newer operator has written the file's policy and its status, and was rolled back.
+#[tokio::test]
+async fn agents_keep_a_policy_that_only_a_newer_operator_can_read() {
+    let agent = FakeAgent::start(Manner::Good).await;
+    let operator = started(50, &[&agent]).await;
+    operator.until("1/1", |status| count(status) == "1/1").await;
+    let directory = operator.stop().await;
+    let status = directory.path().join("checkout.status.yaml");
+    let text = fs::read_to_string(&status).unwrap();
+    let newer = text.replace("\"requests\":50", "\"requests\":50,\"newer\":1");
+    assert_ne!(text, newer, "the status must store the spec");
+    fs::write(&status, newer).unwrap();
+    fs::write(directory.path().join("checkout.yaml"), policy("checkout", "50, newer: 1")).unwrap();
+    fs::write(directory.path().join("other.yaml"), policy("other", "9")).unwrap();
+
+    let (before, fresh) = (agent.puts(), FakeAgent::start(Manner::Good).await);
+    let operator = Running::start(directory, &[&agent, &fresh]);
+    let snapshot = soon("the other policy", fresh.until(|snapshot| !snapshot.policies.is_empty())).await;
+    assert_eq!(snapshot.policies.iter().map(|policy| &*policy.name).collect::<Vec<_>>(), ["other"]);
+    let status = operator.until_in("other.status.yaml", "1/2", |status| count(status) == "1/2").await;
+    assert_eq!(drift(&status), ["Outdated"], "{status:#}");
+    let status = operator.until("too old", |status| enforced(status) == ("False", "Invalid")).await;
+    let kept = &status["status"]["lastKnownGood"];
+    assert!(kept["spec"].as_str().is_some_and(|spec| spec.contains("newer")), "{status:#}");
+    assert_eq!((agent.puts(), requests(&agent.in_force().unwrap())), (before, Some(50)));
+
+    operator.write(60);
+    soon("both policies", agent.until(|snapshot| snapshot.policies.len() == 2)).await;
+    operator.until("2/2", |status| count(status) == "2/2").await;
+}
+
 #[tokio::test]
 async fn a_volume_that_is_not_mounted_at_a_start_takes_no_limit_away() {
     let (agent, state) = (FakeAgent::start(Manner::Good).await, tempfile::tempdir().unwrap());

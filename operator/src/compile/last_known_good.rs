@@ -3,19 +3,26 @@
 //!
 //! Every user with write access to the status can change the stored generation. So it is validated like a new policy,
 //! by the schema, the CEL rules and the compiler, and it can target only pods in the policy's own namespace. A user who
-//! can write the status can do nothing that a user who can write the policy cannot do.
+//! can write the status can enforce nothing that a user who can write the policy cannot enforce.
+//!
+//! After a rollback, the stored generation can have fields that this operator does not know. Without them its rules could
+//! mean something else, so this operator does not enforce it. It keeps the generation in the status as it is, and pushes
+//! nothing to agents that enforce the policy.
 
 use std::sync::Arc;
 
 use serde_json::Value;
-use weir_api::{LastKnownGood, RateLimitPolicy, RateLimitPolicySpec, check};
+use weir_api::{
+    LastKnownGood, RateLimitPolicy, RateLimitPolicySpec,
+    check::{self, FaultKind},
+};
 
 use super::{CompiledPolicy, Sharing, Target, compile_with};
 use crate::world::{Fault, Policy};
 
 const PATH: &str = "status.lastKnownGood";
 
-/// A generation that can be enforced.
+/// A generation that this operator can enforce, or only a newer one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GoodGeneration {
     generation: i64,
@@ -43,10 +50,27 @@ impl GoodGeneration {
     }
 }
 
+#[cfg(test)]
+impl GoodGeneration {
+    /// Returns a generation with this number.
+    pub(crate) fn claiming(generation: i64) -> Self {
+        Self { generation, spec: Some("{}".into()) }
+    }
+}
+
 /// Returns the JSON of a spec; `None` if it is too long to store.
 fn as_json(spec: &RateLimitPolicySpec, most: usize) -> Option<Arc<str>> {
     let json = serde_json::to_string(spec).expect("a spec is plain data, which always serializes to JSON");
     (json.len() <= most).then(|| Arc::from(json))
+}
+
+/// The reason why a stored generation is not enforced.
+#[derive(Debug)]
+pub(super) enum Unusable {
+    /// It is not valid.
+    Invalid(Vec<Fault>),
+    /// It has a field that this operator does not know.
+    TooNew(Fault, GoodGeneration),
 }
 
 /// Compiles the generation that a status stores.
@@ -54,15 +78,24 @@ pub(super) fn restore(
     uid: &str,
     kept: &LastKnownGood,
     sharing: Sharing<'_>,
-) -> Result<((CompiledPolicy, Target), GoodGeneration), Vec<Fault>> {
+) -> Result<((CompiledPolicy, Target), GoodGeneration), Unusable> {
     let key = sharing.policy;
     let fault = |message: String| Fault { path: PATH.to_owned(), message };
     let is_not = |what: &dyn std::fmt::Display| fault(format!("is not valid either: {what}"));
-    let spec: Value = serde_json::from_str(&kept.spec).map_err(|error| vec![is_not(&error)])?;
-    let document = key.document::<RateLimitPolicy>(&spec);
-    let policy = check::parse(&document).map_err(|faults| faults.iter().map(|it| is_not(it)).collect::<Vec<_>>())?;
-    let compiled = compile_with(uid, &policy.spec, sharing);
-    let compiled = compiled.map_err(|faults| faults.iter().map(|it| is_not(it)).collect::<Vec<_>>())?;
+    let spec: Value = serde_json::from_str(&kept.spec).map_err(|error| Unusable::Invalid(vec![is_not(&error)]))?;
+    let policy = check::parse(&key.document::<RateLimitPolicy>(&spec)).map_err(|faults| {
+        match faults.iter().find(|fault| fault.kind == FaultKind::UnknownField) {
+            Some(check::Fault { path, .. }) => {
+                let message =
+                    format!("generation {} has the field {path}, which this operator does not know", kept.generation);
+                let good = GoodGeneration { generation: kept.generation, spec: Some(kept.spec.as_str().into()) };
+                Unusable::TooNew(fault(message), good)
+            }
+            None => Unusable::Invalid(faults.iter().map(|it| is_not(it)).collect()),
+        }
+    })?;
+    let compiled = compile_with(uid, &policy.spec, sharing)
+        .map_err(|faults| Unusable::Invalid(faults.iter().map(|it| is_not(it)).collect()))?;
     let good = GoodGeneration {
         generation: kept.generation,
         spec: as_json(&policy.spec, LastKnownGood::LONGEST.max(kept.spec.len())),
@@ -153,15 +186,12 @@ mod tests {
 
     #[test]
     fn an_edited_status_is_validated_like_a_policy() {
-        let elsewhere =
-            json!({"targetRefs": [{"kind": "Deployment", "name": "web", "namespace": "other"}], "rules": [rule(1)]});
         for (spec, told) in [
             ("{".to_owned(), "EOF while parsing"),
             ("[]".to_owned(), "spec: Invalid value"),
             (spec(&json!([rule(0)])).to_string(), "spec.rules[0].limits[0].requests: Invalid value: 0"),
             (spec(&json!([{"name": "all"}])).to_string(), "spec.rules[0]"),
             (spec(&json!([rule(1), rule(2)])).to_string(), "spec.rules[1]: Duplicate value"),
-            (elsewhere.to_string(), "unknown field \"spec.targetRefs[0].namespace\""),
         ] {
             let kept = LastKnownGood { generation: 1, spec };
             let compiled = compiled(vec![(bad(2), Some(kept.clone()))]);
@@ -170,6 +200,31 @@ mod tests {
             let mut of_status =
                 words.iter().filter(|words| words.starts_with("status.lastKnownGood: is not valid either"));
             assert!(of_status.any(|words| words.contains(told)), "{told:?} is not in {words:?}");
+        }
+    }
+
+    /// After a rollback, the cluster and the status have the spec of a newer operator.
+    #[test]
+    fn a_generation_with_unknown_fields_is_kept_and_not_enforced() {
+        let newer = json!({"name": "all", "match": [{"newer": 1}], "limits": rule(50)["limits"]});
+        let elsewhere =
+            json!({"targetRefs": [{"kind": "Deployment", "name": "web", "namespace": "other"}], "rules": [rule(1)]});
+        for (spec, path) in [
+            (spec(&json!([newer])).to_string(), "spec.rules[0].match[0].newer"),
+            (elsewhere.to_string(), "spec.targetRefs[0].namespace"),
+        ] {
+            let kept = LastKnownGood { generation: 4, spec };
+            let seen = vec![(bad(4), Some(kept.clone())), (bad(5), None)];
+            for count in 1..=seen.len() {
+                let compiled = compiled(seen[..count].to_vec());
+                assert!(compiled.policy.is_none() && compiled.target.is_none(), "{compiled:?}");
+                assert_eq!(compiled.too_new().and_then(GoodGeneration::to_stored), Some(kept.clone()), "{count}");
+            }
+            let told = compiled(seen[..1].to_vec()).faults.last().map(ToString::to_string);
+            let expected = format!("{PATH}: generation 4 has the field {path}, which this operator does not know");
+            assert_eq!(told, Some(expected));
+            let fixed = compiled([&seen[..], &[(policy(6, &json!([rule(70)])), None)]].concat());
+            assert_eq!((requests(&fixed), fixed.too_new()), (Some(70), None));
         }
     }
 

@@ -17,7 +17,7 @@ use super::{
     bound::bound,
     digest::digest,
     event::{LinkAction, LinkEvent, LinkMoment},
-    open::{Confirmation, Open, Received},
+    open::{Confirmation, Connection, Open, Received, kept},
     rivals::Rivals,
     status_interval::is_as_often,
     steps::{LanePermit, Push},
@@ -67,13 +67,6 @@ pub(super) struct LinkMachine {
     sequence: u64,
     rivals: Rivals,
     rng: SmallRng,
-}
-
-#[derive(Debug)]
-enum Connection {
-    None,
-    Dialing,
-    Open(Open),
 }
 
 impl LinkMachine {
@@ -137,7 +130,7 @@ impl LinkMachine {
     fn want(&mut self, content: Arc<Content>, at: &LinkMoment) {
         self.wanted = content;
         self.attempts = 0;
-        if !matches!(self.push, Push::Sent { .. }) {
+        if self.connection.kept(&self.wanted).is_none() && !matches!(self.push, Push::Sent { .. }) {
             self.push = Push::At(at.now);
         }
         self.dial_at = self.not_away(at.now);
@@ -201,17 +194,22 @@ impl LinkMachine {
     }
 
     fn status(&mut self, mut status: Box<Status>, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
+        let keeps = kept(&status, &self.wanted);
         let earlier = self.acknowledged.as_deref().filter(|earlier| earlier.revision != self.wanted.revision);
         bound(&mut status, [&*self.wanted].into_iter().chain(earlier));
         let was_silent = std::mem::take(&mut self.misses) > 0;
         if let Connection::Open(open) = &mut self.connection {
             open.in_force.clone_from(&status.in_force);
+            open.keeps = keeps;
         }
         self.compare(status.in_force.as_ref(), was_silent, at, actions);
         // An unchanged status is not reported again.
         let digest = Some(digest(&status));
         if was_silent || self.reported != digest {
             self.report(Seen::Status(Arc::new(*status)), actions);
+            if let Some(withheld) = self.connection.kept(&self.wanted).map(Failure::withheld) {
+                self.report(Seen::Failed(withheld), actions);
+            }
             self.reported = digest;
         }
     }
@@ -241,6 +239,7 @@ impl LinkMachine {
         match (in_force, &self.push) {
             // The answer to the push will arrive later, and is more recent than this status.
             (_, Push::Sent { .. }) => {}
+            _ if self.connection.kept(&self.wanted).is_some() => self.push = Push::Idle,
             (Some(in_force), _) if in_force.revision == self.wanted.revision && self.is_fenced() => {
                 self.push = Push::Idle;
                 self.attempts = 0;

@@ -1,6 +1,6 @@
 //! Tests single decisions of the machine.
 
-use weir_wire::{Fault, StoreStatus, WIRE_VERSION};
+use weir_wire::{Fault, PolicyStatus, StoreStatus, WIRE_VERSION};
 
 use super::{super::bound::tests::content, *};
 use crate::clock;
@@ -364,6 +364,41 @@ fn another_operator_is_reported_and_its_end_too() {
         assert_eq!(bench.does(LinkEvent::Received(ToOperator::Unchanged)), [""; 0]);
     }
     assert_eq!(bench.after(Duration::from_secs(1)).does(LinkEvent::Due), ["contested false"]);
+}
+
+/// After a rollback of the operator, an agent enforces a policy that this operator cannot read.
+#[test]
+fn an_agent_keeps_a_policy_that_is_too_new() {
+    let with_policy = || {
+        let ToOperator::Status(mut status) = status(Some((7, "newer"))) else { panic!("not a status") };
+        let (uid, namespace, name) = ("p".to_owned(), "shop".to_owned(), "p".to_owned());
+        status.policies.push(PolicyStatus { uid, namespace, name, revision: "r".to_owned(), rules: Vec::new() });
+        ToOperator::Status(status)
+    };
+    let connect = |bench: &mut Bench, greeting| {
+        bench.after(BETWEEN_DIALS).does(LinkEvent::Due);
+        bench.does(LinkEvent::PermitGranted);
+        bench.does(LinkEvent::Connected { not_after: NOT_AFTER, greeting })
+    };
+    let why = "Withheld: the agent enforces the policy shop/p, which this operator is too old to read, so it keeps all its \
+               rules as they are: upgrade the operator, or remove the new fields of that policy";
+    let mut bench = Bench::new();
+    bench.machine.wanted = Content::without("two", &["p", "q"]);
+    assert_eq!(connect(&mut bench, with_policy()), ["ask 10s", "status", why, "release permit"]);
+    assert_eq!(bench.does(LinkEvent::Received(with_policy())), [""; 0], "nothing has changed");
+    assert_eq!(bench.does(LinkEvent::Wanted(Content::without("three", &["p"]))), [""; 0]);
+    bench.does(LinkEvent::Ended(ContactError::Closed { is_silent: false }));
+    assert_eq!(connect(&mut bench, with_policy()), ["ask 10s", "release permit"], "nothing has changed");
+    // The policy was fixed or deleted.
+    assert_eq!(bench.does(LinkEvent::Wanted(Content::without("four", &["q"]))), ["acquire permit"]);
+    assert_eq!(bench.does(LinkEvent::PermitGranted), ["push four 100"]);
+
+    // The agent lost the policy.
+    let mut bench = Bench::new();
+    bench.machine.wanted = Content::without("two", &["p"]);
+    connect(&mut bench, with_policy());
+    assert_eq!(bench.does(LinkEvent::Received(status(None))), ["status", "acquire permit"]);
+    assert_eq!(bench.does(LinkEvent::PermitGranted), ["push two 100"]);
 }
 
 #[test]

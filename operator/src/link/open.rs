@@ -4,10 +4,28 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weir_channel::ToOperator;
-use weir_wire::SnapshotInForce;
+use weir_wire::{SnapshotInForce, Status};
+
+use crate::{plan::Content, world::ObjectKey};
 
 /// The maximum number of early messages from an agent before its next status can be scheduled.
 const MOST_EARLY: u32 = 1000;
+
+#[derive(Debug)]
+pub(super) enum Connection {
+    None,
+    Dialing,
+    Open(Open),
+}
+
+impl Connection {
+    /// Returns a policy that the agent has in force, and of which only a newer operator has rules. The agent must not get
+    /// `wanted` while there is one.
+    pub(super) fn kept<'a>(&self, wanted: &'a Content) -> Option<&'a ObjectKey> {
+        let Self::Open(open) = self else { return None };
+        open.keeps.iter().find_map(|uid| wanted.too_new.get(uid))
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Open {
@@ -26,6 +44,15 @@ pub(super) struct Open {
     pub(super) has_acknowledged: bool,
     /// The snapshot in force according to the last status.
     pub(super) in_force: Option<SnapshotInForce>,
+    /// The UIDs of the policies in force of which only a newer operator had rules at that time.
+    pub(super) keeps: Vec<String>,
+}
+
+/// Returns the UIDs of the policies that are in force according to a status, and of which only a newer operator has
+/// rules.
+pub(super) fn kept(status: &Status, wanted: &Content) -> Vec<String> {
+    let is_in_force = |uid: &&String| status.policies.iter().any(|policy| policy.uid == **uid);
+    wanted.too_new.keys().filter(is_in_force).cloned().collect()
 }
 
 /// Whether the agent may send the message that it sent.
@@ -57,6 +84,7 @@ impl Open {
             early: 0,
             has_acknowledged: false,
             in_force: None,
+            keeps: Vec::new(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The content of snapshots: the policies of a pod, serialized to JSON once for all pods that have the same ones.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::{Arc, Weak},
 };
 
@@ -9,7 +9,10 @@ use bytes::Bytes;
 use weir_expressions::MAX_EXPRESSION_BYTES;
 use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, OPERATOR_STORE, PolicyRules, Store};
 
-use crate::compile::{CompiledPolicy, StoreSecrets, revision_of};
+use crate::{
+    compile::{CompiledPolicy, StoreSecrets, revision_of},
+    world::ObjectKey,
+};
 
 /// The maximum length of policies as JSON, in bytes, so that the snapshot around them fits an agent's limit.
 const MOST: usize = MAX_SNAPSHOT_BYTES - 256;
@@ -23,9 +26,15 @@ pub struct Content {
     pub policies: Vec<Arc<CompiledPolicy>>,
     /// The rules of scope Fleet, by the name of their counters.
     pub fleet: Vec<CountedRule>,
+    /// The policies of which only a newer operator has rules, by UID. An agent that enforces one of them must not get
+    /// this content, because it would lose the limits of that policy.
+    pub too_new: TooNew,
     /// The end of the snapshot's JSON: the policies, their stores, and the brace after them.
     json: Bytes,
 }
+
+/// Policies by UID.
+pub(super) type TooNew = BTreeMap<String, ObjectKey>;
 
 /// A rule that the operator counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,10 +55,10 @@ impl Content {
     /// Returns a content of these policies, as far as they fit, in this order.
     pub(super) fn new(policies: &[Arc<CompiledPolicy>]) -> Self {
         let policies = fitting(policies, &[]);
-        Self::named(snapshot_revision(&policies), policies)
+        Self::named(snapshot_revision(&policies, &TooNew::new()), policies, TooNew::new())
     }
 
-    fn named(revision: String, policies: Vec<Arc<CompiledPolicy>>) -> Self {
+    fn named(revision: String, policies: Vec<Arc<CompiledPolicy>>, too_new: TooNew) -> Self {
         let plain: Vec<&PolicyRules> = policies.iter().map(|policy| &policy.wire).collect();
         let mut json = serde_json::to_vec(&plain).expect("rules are plain data, which always serializes to JSON");
         let stores = stores(&policies);
@@ -59,7 +68,7 @@ impl Content {
         }
         json.push(b'}');
         let fleet = fleet(&policies);
-        Self { revision, policies, fleet, json: json.into() }
+        Self { revision, policies, fleet, too_new, json: json.into() }
     }
 
     /// Returns the Secrets that the agent needs for its stores, in order.
@@ -90,12 +99,18 @@ impl Content {
 impl Content {
     /// Returns a content of one policy that claims this revision.
     pub(crate) fn of_policy(revision: &str, policy: CompiledPolicy) -> Arc<Self> {
-        Arc::new(Self::named(revision.to_owned(), vec![Arc::new(policy)]))
+        Arc::new(Self::named(revision.to_owned(), vec![Arc::new(policy)], TooNew::new()))
     }
 
     /// Returns a content without policies that claims this revision.
     pub(crate) fn claiming(revision: &str) -> Arc<Self> {
-        Arc::new(Self::named(revision.to_owned(), Vec::new()))
+        Self::without(revision, &[])
+    }
+
+    /// Returns a content like [`claiming`](Self::claiming), while only a newer operator has rules of these policies.
+    pub(crate) fn without(revision: &str, too_new: &[&str]) -> Arc<Self> {
+        let too_new = too_new.iter().map(|uid| ((*uid).to_owned(), ObjectKey::new("shop", *uid))).collect();
+        Arc::new(Self::named(revision.to_owned(), Vec::new(), too_new))
     }
 
     /// Returns a content like [`claiming`](Self::claiming) with a rule of scope Fleet.
@@ -103,7 +118,7 @@ impl Content {
         let policy = Arc::from("shop/api");
         let rule =
             CountedRule { counters: "shop/api.all".to_owned(), policy, stamp: 1, sharers: 2, accepts_limits: false };
-        Arc::new(Self { fleet: vec![rule], ..Self::named(revision.to_owned(), Vec::new()) })
+        Arc::new(Self { fleet: vec![rule], ..Self::named(revision.to_owned(), Vec::new(), TooNew::new()) })
     }
 }
 
@@ -119,9 +134,14 @@ pub(super) struct Contents {
 impl Contents {
     /// Returns the content of these policies, as far as they fit. It is an existing content or a new one, and replaces
     /// `before`.
-    pub(super) fn of(&mut self, policies: &[Arc<CompiledPolicy>], before: &[Arc<CompiledPolicy>]) -> Arc<Content> {
+    pub(super) fn of(
+        &mut self,
+        policies: &[Arc<CompiledPolicy>],
+        too_new: TooNew,
+        before: &[Arc<CompiledPolicy>],
+    ) -> Arc<Content> {
         let policies = fitting(policies, before);
-        let revision = snapshot_revision(&policies);
+        let revision = snapshot_revision(&policies, &too_new);
         if let Some(content) = self.known.get(&revision).and_then(Weak::upgrade) {
             return content;
         }
@@ -133,7 +153,7 @@ impl Contents {
         {
             self.serialized += 1;
         }
-        let content = Arc::new(Content::named(revision.clone(), policies));
+        let content = Arc::new(Content::named(revision.clone(), policies, too_new));
         self.known.insert(revision, Arc::downgrade(&content));
         content
     }
@@ -208,9 +228,11 @@ fn fleet(policies: &[Arc<CompiledPolicy>]) -> Vec<CountedRule> {
     rules
 }
 
-/// Returns the revision of a list of policies, independent of their order.
-fn snapshot_revision(policies: &[Arc<CompiledPolicy>]) -> String {
-    let mut names: Vec<(&str, &str)> = policies.iter().map(|p| (p.uid.as_str(), p.revision.as_str())).collect();
+/// Returns the revision of a list of policies, independent of their order. It names the policies that are too new,
+/// because a link must learn when agents need not keep them any longer.
+fn snapshot_revision(policies: &[Arc<CompiledPolicy>], too_new: &TooNew) -> String {
+    let known = policies.iter().map(|p| (p.uid.as_str(), p.revision.as_str()));
+    let mut names: Vec<(&str, &str)> = known.chain(too_new.keys().map(|uid| (uid.as_str(), ""))).collect();
     names.sort_unstable();
     revision_of(&names)
 }

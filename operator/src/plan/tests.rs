@@ -2,13 +2,14 @@ use jiff::Timestamp;
 use kube::core::Selector;
 use proptest::{collection::vec, prelude::*};
 use serde_json::json;
+use weir_api::LastKnownGood;
 use weir_wire::Snapshot;
 
 use super::*;
 use crate::{
     compile::Compiler,
     pod_ports::{PodPorts, Service},
-    world::{Agent, Change, Pod, Policy, StoredStatus, WorkloadKind},
+    world::{Agent, Change, Fault, Pod, Policy, StoredStatus, WorkloadKind},
 };
 
 fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -221,6 +222,38 @@ fn policies_on_a_pod_are_ordered_by_age_then_name() {
     let content = content(&plan, "shop", "web");
     let order: Vec<&str> = content.policies.iter().map(|policy| policy.name.as_str()).collect();
     assert_eq!(order, ["z-oldest", "a", "b", "young"]);
+}
+
+/// After a rollback of the operator, a status stores a spec that only the newer operator can read. Nothing shows which
+/// pods that policy targets.
+#[test]
+fn a_policy_that_is_too_new_is_named_to_every_agent_that_can_have_it() {
+    let (mut world, mut plan, mut compiler) = (World::default(), Plan::default(), Compiler::default());
+    for (namespace, name) in [("shop", "a"), ("shop", "b"), ("other", "c")] {
+        add_pod(&mut world, namespace, name, member(labels(&[("app", name)])), at("http://1:1"));
+    }
+    add_pod(&mut world, "outside", "d", Membership::Everything, at("http://1:1"));
+    let key = ObjectKey::new("shop", "p");
+    let unreadable = Policy {
+        spec: Err(vec![Fault { path: "spec.newer".to_owned(), message: "unknown field".to_owned() }]),
+        ..policy(&key, 2, &json!({}))
+    };
+    let stored = LastKnownGood { generation: 1, spec: json!({"newer": 1, "rules": []}).to_string() };
+    let mut see = |world: &World, dirty: DirtySet| {
+        let mut dirty = dirty;
+        compiler.update(world, &mut dirty, |_| Some(&stored));
+        let planned = plan.update(world, compiler.compiled(), &dirty);
+        let too_new = |namespace: &str, name: &str| content(&plan, namespace, name).too_new.clone();
+        let told = [("shop", "a"), ("shop", "b"), ("other", "c"), ("outside", "d")].map(|(of, pod)| too_new(of, pod));
+        (planned.pods.len(), told.map(|policies| policies.into_iter().collect::<Vec<_>>()))
+    };
+    let of_policy = || DirtySet { policies: [key.clone()].into(), ..DirtySet::default() };
+    assert_eq!(see(&world, everything(&world)), (4, Default::default()));
+    apply(&mut world, Change::Policy(key.clone(), Some((unreadable, StoredStatus::default()))));
+    let named = vec![("uid-p".to_owned(), key.clone())];
+    assert_eq!(see(&world, of_policy()), (3, [named.clone(), named.clone(), Vec::new(), named]));
+    apply(&mut world, Change::Policy(key.clone(), None));
+    assert_eq!(see(&world, of_policy()), (3, Default::default()));
 }
 
 #[test]

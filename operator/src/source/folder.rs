@@ -63,14 +63,15 @@ pub struct Kept {
     pub generation: i64,
     /// The time of its change, if it is known.
     pub changed: Option<Timestamp>,
-    /// The spec of the generation.
-    pub spec: Arc<RateLimitPolicySpec>,
+    /// The spec of the generation. If only a newer operator can read it, the JSON.
+    pub spec: Result<Arc<RateLimitPolicySpec>, String>,
 }
 
 impl Kept {
     /// Returns the generation as a stored status would contain it.
     fn stored(&self) -> StoredStatus {
-        let spec = serde_json::to_string(&*self.spec).expect("a spec is plain data, which always serializes to JSON");
+        let json = |spec| serde_json::to_string(spec).expect("a spec is plain data, which always serializes to JSON");
+        let spec = self.spec.as_deref().map_or_else(String::clone, json);
         let last_known_good = Some(LastKnownGood { generation: self.generation, spec });
         let status = RateLimitPolicyStatus { last_known_good, ..RateLimitPolicyStatus::default() };
         StoredStatus { status: Some(Box::new(status)), version: None }
@@ -209,10 +210,10 @@ impl Folder {
 
     fn reread(&mut self, now: Instant, name: Arc<str>, seen: Result<Arc<str>, String>, update: &mut FolderUpdate) {
         let known = self.files.remove(&name).or_else(|| {
-            let kept = self.kept.get(&name)?.iter().map(|kept| (kept.key.clone(), kept.spec.clone())).collect();
+            let kept = self.kept.get(&name)?.iter();
             Some(File {
                 seen: Ok("".into()),
-                good: kept,
+                good: kept.filter_map(|kept| Some((kept.key.clone(), kept.spec.clone().ok()?))).collect(),
                 stores: StoreSpecs::new(),
                 has_last_line: false,
                 broken: None,
@@ -302,7 +303,9 @@ impl Folder {
             Some(known) if known.spec == spec => (known.generation, known.changed),
             Some(known) => (known.generation + 1, later(known.changed)),
             None => match self.generations.get(&key) {
-                Some(kept) if spec.as_ref() == Ok(&kept.spec) => (kept.generation, kept.changed),
+                Some(kept) if spec.is_ok() && spec.as_ref().ok() == kept.spec.as_ref().ok() => {
+                    (kept.generation, kept.changed)
+                }
                 Some(kept) => (kept.generation + 1, later(kept.changed)),
                 None => (1, later(None)),
             },

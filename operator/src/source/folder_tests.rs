@@ -224,7 +224,7 @@ async fn the_last_good_content_survives_a_restart_while_the_file_is_broken() {
         changed: None,
         key: ObjectKey::new("shop", name),
         generation,
-        spec: spec(&policy(name, requests)),
+        spec: Ok(spec(&policy(name, requests))),
     };
     let mut folder = Folder::new(BTreeMap::from([
         ("a.yaml".into(), vec![kept("p", 7, "50")]),
@@ -275,7 +275,7 @@ async fn limits_that_are_read_later_have_a_larger_stamp() {
         key: ObjectKey::new("shop", "p"),
         generation: 1,
         changed,
-        spec: documents::read(&fleet(requests)).policies().unwrap().into_values().next().unwrap(),
+        spec: Ok(documents::read(&fleet(requests)).policies().unwrap().into_values().next().unwrap()),
     };
     let mut folder = Folder::new(BTreeMap::from([("a.yaml".into(), vec![kept("50")])]));
     let (_, same) = stamp(&folder.absorb(now, TIME + minute, file(&fleet("50"))));

@@ -9,7 +9,10 @@ use std::{collections::BTreeMap, io, path::Path, sync::Arc};
 use jiff::Timestamp;
 use kube::Resource;
 use serde_json::Value;
-use weir_api::{RateLimitPolicy, check};
+use weir_api::{
+    RateLimitPolicy,
+    check::{self, FaultKind},
+};
 
 use super::{
     folder::Kept,
@@ -52,14 +55,18 @@ pub(crate) fn kept(directory: &Path) -> io::Result<BTreeMap<Arc<str>, Vec<Kept>>
     Ok(kept)
 }
 
-/// Parses a stored generation. It is validated like a new policy, because every writer of the status can change it.
+/// Parses a stored generation. It is validated like a new policy, because every writer of the status can change it. A
+/// generation with unknown fields stays JSON.
 fn spec(key: &ObjectKey, good: &Value, changed: Option<Timestamp>) -> Result<Kept, String> {
     let text = good["spec"].as_str().unwrap_or_default();
     let spec: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let policy = check::review(&key.document::<RateLimitPolicy>(&spec))
-        .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+    let spec = match check::review(&key.document::<RateLimitPolicy>(&spec)) {
+        Ok(policy) => Ok(Arc::new(policy.spec)),
+        Err(faults) if faults.iter().any(|fault| fault.kind == FaultKind::UnknownField) => Err(text.to_owned()),
+        Err(faults) => return Err(faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
+    };
     let generation = good["generation"].as_i64().filter(|generation| *generation > 0).unwrap_or(1);
-    Ok(Kept { key: key.clone(), generation, changed, spec: Arc::new(policy.spec) })
+    Ok(Kept { key: key.clone(), generation, changed, spec })
 }
 
 /// Returns the documents in the status files of a directory.
