@@ -11,11 +11,7 @@ use weir_api::{
     condition_types::{BYPASSABLE, ENFORCED},
 };
 
-use crate::{
-    changes::describe,
-    compile::CompiledPolicy,
-    status::{BYPASSED, TOO_LARGE, Tally},
-};
+use crate::{changes::describe, compile::CompiledPolicy, reason::Reason, status::Tally};
 
 /// The minimum time between two announcements with the same text.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(300);
@@ -91,17 +87,15 @@ impl Announcer {
     }
 
     /// Returns the notice to send, if any, for this reason and message of `Enforced`.
-    pub fn announce(&mut self, now: Instant, reason: &str, message: &str, tally: Tally) -> Option<Notice> {
+    pub fn announce(&mut self, now: Instant, reason: Reason, message: &str, tally: Tally) -> Option<Notice> {
         let notice = match reason {
-            "Enforced" => self.enforced(now, message, tally),
-            "Drifted" => self.warn("Drifted", message),
-            "Invalid" => self.warn("Invalid", message),
-            TOO_LARGE => self.warn(TOO_LARGE, message),
-            "NoPods" | "TargetNotFound" | BYPASSED => {
+            Reason::Enforced => self.enforced(now, message, tally),
+            Reason::Drifted | Reason::Invalid | Reason::SnapshotTooLarge => self.warn(reason.as_str(), message),
+            Reason::NoPods | Reason::TargetNotFound | Reason::Bypassed => {
                 if let Some(change) = &mut self.change {
                     change.timed = false;
                 }
-                self.announced = Some(reason.to_owned());
+                self.announced = Some(reason.as_str().to_owned());
                 None
             }
             _ => None,

@@ -24,15 +24,15 @@ async fn a_change_is_announced_with_its_differences_and_duration() {
     let start = Instant::now();
     let at = |millis| start + Duration::from_millis(millis);
     let mut announcer = Announcer::begin(start, Some(rules(50)), None);
-    assert_eq!(announcer.announce(at(1), "Pending", "", pods(0)), None);
-    let first = announcer.announce(at(80), "Enforced", "3 of 3", pods(3)).unwrap();
+    assert_eq!(announcer.announce(at(1), Reason::Pending, "", pods(0)), None);
+    let first = announcer.announce(at(80), Reason::Enforced, "3 of 3", pods(3)).unwrap();
     assert_eq!((first.reason, first.note.as_str()), ("Enforced", "3 of 3 within 80 ms"));
     assert_eq!(first.took, Some(Duration::from_millis(80)));
-    assert_eq!(announcer.announce(at(90), "Enforced", "3 of 3", pods(3)), None);
+    assert_eq!(announcer.announce(at(90), Reason::Enforced, "3 of 3", pods(3)), None);
 
     announcer.want(at(1000), Some(&rules(100)));
     assert_eq!(announcer.since(), at(1000));
-    let second = announcer.announce(at(1040), "Enforced", "3 of 3", pods(3)).unwrap();
+    let second = announcer.announce(at(1040), Reason::Enforced, "3 of 3", pods(3)).unwrap();
     assert_eq!(second.reason, "LimitsChanged");
     let revision = &rules(100).revision;
     assert_eq!(
@@ -45,10 +45,10 @@ async fn a_change_is_announced_with_its_differences_and_duration() {
 async fn an_overtaken_change_is_described_from_the_rules_in_force() {
     let start = Instant::now();
     let mut announcer = Announcer::begin(start, Some(rules(50)), None);
-    announcer.announce(start, "Enforced", "", pods(1));
+    announcer.announce(start, Reason::Enforced, "", pods(1));
     announcer.want(start, Some(&rules(70)));
     announcer.want(start, Some(&rules(90)));
-    let (_, note) = told(announcer.announce(start, "Enforced", "", pods(1))).unwrap();
+    let (_, note) = told(announcer.announce(start, Reason::Enforced, "", pods(1))).unwrap();
     assert!(note.starts_with("all/a 50 per 1s to 90 per 1s"), "{note}");
 }
 
@@ -56,8 +56,8 @@ async fn an_overtaken_change_is_described_from_the_rules_in_force() {
 async fn later_pods_do_not_count_for_the_propagation_time() {
     let start = Instant::now();
     let mut announcer = Announcer::begin(start, Some(rules(50)), None);
-    assert_eq!(announcer.announce(start, "NoPods", "", pods(0)), None);
-    let telling = announcer.announce(start + Duration::from_secs(600), "Enforced", "1 of 1", pods(1)).unwrap();
+    assert_eq!(announcer.announce(start, Reason::NoPods, "", pods(0)), None);
+    let telling = announcer.announce(start + Duration::from_secs(600), Reason::Enforced, "1 of 1", pods(1)).unwrap();
     assert_eq!((telling.note.as_str(), telling.took), ("1 of 1", None));
 }
 
@@ -72,15 +72,15 @@ async fn another_number_of_sharers_is_no_change_of_limits() {
         let spec = serde_json::from_value(spec).unwrap();
         Arc::new(compile(&ObjectKey::new("shop", "p"), "p", &spec).unwrap().0).with_pods(pods)
     };
-    for reason in ["NoPods", "Drifted"] {
+    for reason in [Reason::NoPods, Reason::Drifted] {
         let mut announcer = Announcer::begin(start, Some(shared(4)), None);
-        announcer.announce(start, "Enforced", "4 of 4", pods(4));
+        announcer.announce(start, Reason::Enforced, "4 of 4", pods(4));
         announcer.announce(minutes(10), reason, "", pods(0));
         announcer.want(minutes(20), Some(&shared(1)));
-        let telling = announcer.announce(minutes(30), "Enforced", "3 of 3", pods(3)).unwrap();
-        assert_eq!((telling.reason, telling.note.as_str(), telling.took), ("Enforced", "3 of 3", None), "{reason}");
+        let telling = announcer.announce(minutes(30), Reason::Enforced, "3 of 3", pods(3)).unwrap();
+        assert_eq!((telling.reason, telling.note.as_str(), telling.took), ("Enforced", "3 of 3", None), "{reason:?}");
         announcer.want(minutes(40), Some(&shared(8)));
-        assert_eq!(announcer.announce(minutes(40), "Enforced", "6 of 6", pods(6)), None);
+        assert_eq!(announcer.announce(minutes(40), Reason::Enforced, "6 of 6", pods(6)), None);
     }
 }
 
@@ -89,9 +89,9 @@ async fn drift_and_its_end_are_announced_once() {
     let start = Instant::now();
     let minutes = |count: u64| start + Duration::from_secs(count * 60);
     let mut announcer = Announcer::begin(start, Some(rules(50)), None);
-    announcer.announce(start, "Enforced", "3 of 3", pods(3));
-    let drifted = |announcer: &mut Announcer, at| told(announcer.announce(at, "Drifted", "2 of 3", pods(2)));
-    let enforced = |announcer: &mut Announcer, at| told(announcer.announce(at, "Enforced", "3 of 3", pods(3)));
+    announcer.announce(start, Reason::Enforced, "3 of 3", pods(3));
+    let drifted = |announcer: &mut Announcer, at| told(announcer.announce(at, Reason::Drifted, "2 of 3", pods(2)));
+    let enforced = |announcer: &mut Announcer, at| told(announcer.announce(at, Reason::Enforced, "3 of 3", pods(3)));
     assert_eq!(drifted(&mut announcer, minutes(1)), Some(("Drifted", "2 of 3".to_owned())));
     assert_eq!(drifted(&mut announcer, minutes(1)), None);
     assert_eq!(enforced(&mut announcer, minutes(2)), Some(("Enforced", "3 of 3".to_owned())));
@@ -140,7 +140,7 @@ async fn facts_from_before_the_start_are_not_announced() {
         ..RateLimitPolicyStatus::default()
     };
     let mut same = Announcer::begin(start, Some(rules(50)), Some(&status(&rules(50).revision)));
-    assert_eq!(same.announce(start, "Enforced", "", pods(1)), None);
+    assert_eq!(same.announce(start, Reason::Enforced, "", pods(1)), None);
     let mut other = Announcer::begin(start, Some(rules(50)), Some(&status("other")));
-    assert!(other.announce(start, "Enforced", "", pods(1)).is_some());
+    assert!(other.announce(start, Reason::Enforced, "", pods(1)).is_some());
 }

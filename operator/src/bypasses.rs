@@ -6,7 +6,7 @@ use anyhow::bail;
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
 use weir_api::{RateLimitPolicy, condition_types::BYPASSABLE};
 
-use crate::status::HEADLESS_SERVICE;
+use crate::reason::Reason;
 
 /// The number of policies in one response of the apiserver.
 const PAGE: u32 = 500;
@@ -61,7 +61,7 @@ fn judge(policies: &[RateLimitPolicy]) -> anyhow::Result<String> {
         for way in conditions.filter(|it| it.type_ == BYPASSABLE && it.status == "True") {
             let name = format!("{}/{}", policy.namespace().unwrap_or_default(), policy.name_any());
             let line = format!("\n  {name}: {}", way.message);
-            if way.reason == HEADLESS_SERVICE { notes.push(line) } else { ways.push(line) }
+            if way.reason == Reason::HeadlessService.as_str() { notes.push(line) } else { ways.push(line) }
         }
     }
     if !ways.is_empty() {
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn headless_services_are_noted_but_do_not_fail() {
         assert_eq!(judge(&[]).unwrap(), "no Service, hostPort or policy lets requests bypass the limits of 0 policies");
-        let noted = judge(&[policy("a", Some(HEADLESS_SERVICE)), policy("b", None)]).unwrap();
+        let noted = judge(&[policy("a", Some("HeadlessService")), policy("b", None)]).unwrap();
         assert!(noted.ends_with("of 2 policies; but look at these:\n  shop/a: see a"), "{noted}");
     }
 }

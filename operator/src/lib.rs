@@ -44,6 +44,7 @@ pub mod pod_ports;
 pub mod policy_record;
 pub mod prove;
 pub mod pulled;
+pub mod reason;
 pub mod report;
 mod serve;
 pub mod source;

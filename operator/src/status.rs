@@ -20,6 +20,7 @@ use crate::{
     fleet_status::{FleetCounts, UsedUpRules, build_fleet},
     observed::Standing,
     pod_ports::Bypass,
+    reason::Reason,
     store_status::{LostConnections, fleet_degraded, store_reachable},
     traffic::Counts,
     wording::shorten,
@@ -28,14 +29,6 @@ use crate::{
 
 /// The maximum number of drifted pods that a status names.
 const NAMED: usize = 10;
-/// The reason of `Accepted` for a policy that does not fit into the snapshot with the others.
-pub const TOO_LARGE: &str = "SnapshotTooLarge";
-/// The reason of `Accepted` for a policy whose stores do not exist.
-const STORE_NOT_FOUND: &str = "StoreNotFound";
-/// The reason of `Enforced` for a policy that all its pods acknowledged, but that requests can bypass.
-pub const BYPASSED: &str = "Bypassed";
-/// The reason of `Bypassable` if a headless Service's names bypass agents.
-pub const HEADLESS_SERVICE: &str = "HeadlessService";
 /// The maximum length of a drifted pod's message, in bytes.
 const LONGEST_MESSAGE: usize = 256;
 /// The maximum length of a condition's message, in bytes.
@@ -105,7 +98,7 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
             status: status.to_owned(),
             observed_generation: Some(facts.compiled.generation),
             last_transition_time: before.map_or(Time(now), |condition| condition.last_transition_time.clone()),
-            reason: reason.to_owned(),
+            reason: reason.as_str().to_owned(),
             message: shorten(message, LONGEST_CONDITION),
         }
     };
@@ -157,7 +150,9 @@ fn fleet(facts: &Facts<'_>, tally: Tally) -> Said {
     match facts.fleet.used_up.as_ref().map(UsedUpRules::message) {
         None => (is_cut_off, reason, message),
         // Requests are refused everywhere, which is worse than a share.
-        Some(used_up) => (true, "CountsUnknown", if is_cut_off { format!("{used_up}; {message}") } else { used_up }),
+        Some(used_up) => {
+            (true, Reason::CountsUnknown, if is_cut_off { format!("{used_up}; {message}") } else { used_up })
+        }
     }
 }
 
@@ -167,19 +162,19 @@ fn stores(compiled: &Compiled) -> Vec<ObjectKey> {
 }
 
 /// A condition: whether it is true, its reason, and its message.
-type Said = (bool, &'static str, String);
+type Said = (bool, Reason, String);
 
 /// The state for other tools: done, in progress, or in need of a user's action.
 enum Health {
-    Ready(&'static str, String),
-    UnderWay(&'static str, String),
-    Stalled(&'static str, String),
+    Ready(Reason, String),
+    UnderWay(Reason, String),
+    Stalled(Reason, String),
 }
 
 impl Health {
-    fn reason(&self) -> &'static str {
+    fn reason(&self) -> Reason {
         match self {
-            Self::Ready(reason, _) | Self::UnderWay(reason, _) | Self::Stalled(reason, _) => reason,
+            Self::Ready(reason, _) | Self::UnderWay(reason, _) | Self::Stalled(reason, _) => *reason,
         }
     }
 
@@ -196,15 +191,14 @@ impl Health {
 
 fn health(facts: &Facts<'_>, accepted: &Said, enforced: &Said) -> Health {
     let refused = |(_, standing): &(_, Standing)| matches!(standing, Standing::Drifted(DriftReason::Refused, _));
-    let (_, reason, message) = if accepted.0 { enforced } else { accepted };
-    let message = message.clone();
-    match (accepted.0, *reason) {
+    let (_, reason, message) = if accepted.0 { enforced } else { accepted }.clone();
+    match (accepted.0, reason) {
         // A target or a store that is applied together with its policy can appear later than the policy.
-        (false, "TargetNotFound" | STORE_NOT_FOUND) => Health::UnderWay(reason, message),
+        (false, Reason::TargetNotFound | Reason::StoreNotFound) => Health::UnderWay(reason, message),
         (false, _) => Health::Stalled(reason, message),
-        (true, _) if facts.others.iter().any(refused) => Health::Stalled("Refused", message),
-        (true, BYPASSED) => Health::Stalled(reason, message),
-        (true, "Enforced" | "NoPods") => Health::Ready(reason, message),
+        (true, _) if facts.others.iter().any(refused) => Health::Stalled(Reason::Refused, message),
+        (true, Reason::Bypassed) => Health::Stalled(reason, message),
+        (true, Reason::Enforced | Reason::NoPods) => Health::Ready(reason, message),
         (true, _) => Health::UnderWay(reason, message),
     }
 }
@@ -213,10 +207,10 @@ fn health(facts: &Facts<'_>, accepted: &Said, enforced: &Said) -> Health {
 fn programmed(health: &Health, accepted: &Said) -> Option<Said> {
     let (is_done, reason) = match health {
         _ if !accepted.0 => return None,
-        Health::Ready("NoPods", _) => (true, "NoPods"),
-        Health::Ready(..) => (true, "Programmed"),
-        Health::UnderWay(..) => (false, "Reconciling"),
-        Health::Stalled(BYPASSED, _) => (true, "Programmed"),
+        Health::Ready(Reason::NoPods, _) => (true, Reason::NoPods),
+        Health::Ready(..) => (true, Reason::Programmed),
+        Health::UnderWay(..) => (false, Reason::Reconciling),
+        Health::Stalled(Reason::Bypassed, _) => (true, Reason::Programmed),
         Health::Stalled(reason, _) => (false, *reason),
     };
     Some((is_done, reason, health.message().to_owned()))
@@ -224,16 +218,17 @@ fn programmed(health: &Health, accepted: &Said) -> Option<Said> {
 
 fn accepted(facts: &Facts<'_>) -> Said {
     if !facts.compiled.faults.is_empty() {
-        let reason = if only_waits_for_stores(&facts.compiled.faults) { STORE_NOT_FOUND } else { "Invalid" };
+        let reason =
+            if only_waits_for_stores(&facts.compiled.faults) { Reason::StoreNotFound } else { Reason::Invalid };
         return (false, reason, sentence(&facts.compiled.faults, "; "));
     }
     if !facts.missing.is_empty() {
-        return (false, "TargetNotFound", format!("not found: {}", sentence(facts.missing, ", ")));
+        return (false, Reason::TargetNotFound, format!("not found: {}", sentence(facts.missing, ", ")));
     }
     if facts.left_out > 0 {
-        return (false, TOO_LARGE, too_large(facts));
+        return (false, Reason::SnapshotTooLarge, too_large(facts));
     }
-    (true, "Accepted", "the policy is valid and its targets exist".to_owned())
+    (true, Reason::Accepted, "the policy is valid and its targets exist".to_owned())
 }
 
 /// Returns the `Enforced` condition.
@@ -250,7 +245,7 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
                      Accepted lists"
                 .to_owned(),
         };
-        return (false, "Invalid", message);
+        return (false, Reason::Invalid, message);
     };
     let count = format!("{enforcing} of {targeted} pods enforce revision {}", rules.revision);
     if !facts.compiled.faults.is_empty() {
@@ -260,18 +255,18 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
             // One of the policy's stores was deleted or replaced after this generation was compiled.
             return (
                 false,
-                "Invalid",
+                Reason::Invalid,
                 format!("generation {generation} is invalid now, but its rules stay in force: {count}"),
             );
         }
-        return (false, "Invalid", format!("generation {generation} is invalid, {good} stays in force: {count}"));
+        return (false, Reason::Invalid, format!("generation {generation} is invalid, {good} stays in force: {count}"));
     }
     if !facts.missing.is_empty() {
         let missing = sentence(facts.missing, ", ");
-        return (false, "TargetNotFound", format!("not found: {missing}; {count}"));
+        return (false, Reason::TargetNotFound, format!("not found: {missing}; {count}"));
     }
     if facts.left_out > 0 {
-        return (false, TOO_LARGE, format!("{}; {count}", too_large(facts)));
+        return (false, Reason::SnapshotTooLarge, format!("{}; {count}", too_large(facts)));
     }
     if targeted == 0 {
         let is_of_domain = facts.compiled.policy.as_ref().is_some_and(|policy| policy.domain.is_some());
@@ -283,29 +278,29 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
         } else {
             String::new()
         };
-        return (false, "NoPods", format!("no running pod is targeted{hint}"));
+        return (false, Reason::NoPods, format!("no running pod is targeted{hint}"));
     }
     if enforcing == targeted && facts.bypasses.iter().any(Bypass::is_main_way) {
         let ways = bypassable(facts.bypasses).map(|(_, _, ways)| ways).unwrap_or_default();
-        return (false, BYPASSED, format!("{count}, but {ways}"));
+        return (false, Reason::Bypassed, format!("{count}, but {ways}"));
     }
     if enforcing == targeted {
-        return (true, "Enforced", count);
+        return (true, Reason::Enforced, count);
     }
     let worst: Vec<String> = (drifted(facts.others).into_iter().take(3))
         .map(|drift| format!("{} is {:?}", drift.pod, drift.reason))
         .collect();
-    let reason = if tally.drifted > 0 { "Drifted" } else { "Pending" };
+    let reason = if tally.drifted > 0 { Reason::Drifted } else { Reason::Pending };
     (false, reason, format!("{count}; {}", worst.join(", ")))
 }
 
 /// Returns the `Bypassable` condition, if there are bypasses.
 pub fn bypassable(bypasses: &[Bypass]) -> Option<Said> {
     let reason = match bypasses.iter().find(|way| way.is_main_way()).or(bypasses.first())? {
-        Bypass::Port { .. } => "ServicePort",
-        Bypass::Names { .. } => HEADLESS_SERVICE,
-        Bypass::HostPort { .. } => "HostPort",
-        Bypass::Policy { .. } => "OtherPolicy",
+        Bypass::Port { .. } => Reason::ServicePort,
+        Bypass::Names { .. } => Reason::HeadlessService,
+        Bypass::HostPort { .. } => Reason::HostPort,
+        Bypass::Policy { .. } => Reason::OtherPolicy,
     };
     let is_service = |way: &&Bypass| matches!(way, Bypass::Port { .. } | Bypass::Names { .. });
     let meant = bypasses

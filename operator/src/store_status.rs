@@ -9,6 +9,7 @@ use weir_api::{CutOff, RateLimitStoreSpec, RateLimitStoreStatus, StoreSummary, T
 use weir_wire::StoreStatus;
 
 use crate::{
+    reason::Reason,
     wording::shorten,
     world::{ObjectKey, Store},
 };
@@ -85,13 +86,13 @@ pub fn fleet_degraded(
     unreachable: &BTreeSet<&str>,
     enforcing: usize,
     targeted: usize,
-) -> (bool, &'static str, String) {
+) -> (bool, Reason, String) {
     // The last report of a pod that does not answer is old.
     let mut cut_off: Vec<&CutOffPod> = cut_off.iter().filter(|pod| !unreachable.contains(&*pod.name)).collect();
     cut_off.sort_by_key(|pod| (pod.since_unix_millis, &pod.name));
     let count = cut_off.len() + unreachable.len();
     if count == 0 && enforcing == 0 {
-        return (false, "Counted", "no pod enforces the policy".to_owned());
+        return (false, Reason::Counted, "no pod enforces the policy".to_owned());
     }
     if count == 0 {
         let who = if enforcing == targeted {
@@ -99,7 +100,7 @@ pub fn fleet_degraded(
         } else {
             format!("the {enforcing} pods that enforce the policy")
         };
-        return (false, "Counted", format!("the operator counts for {who}"));
+        return (false, Reason::Counted, format!("the operator counts for {who}"));
     }
     let reported = cut_off.into_iter().map(|pod| {
         let why = pod
@@ -118,18 +119,18 @@ pub fn fleet_degraded(
         "{count} of {targeted} pods do not reach the operator and enforce their share of the limits: {}",
         told.join("; ")
     );
-    (true, "PodsCutOff", message)
+    (true, Reason::PodsCutOff, message)
 }
 
 /// Returns the `StoreReachable` condition of a policy: whether it is true, its reason, and its message. `lost` contains
 /// each pod that does not reach one of `stores`.
-pub fn store_reachable(stores: &[ObjectKey], lost: &[LostStore]) -> Option<(bool, &'static str, String)> {
+pub fn store_reachable(stores: &[ObjectKey], lost: &[LostStore]) -> Option<(bool, Reason, String)> {
     if stores.is_empty() {
         return None;
     }
     let names = stores.iter().map(|store| &*store.name).collect::<Vec<_>>().join(", ");
     if lost.is_empty() {
-        return Some((true, "Reached", format!("no pod reports a lost connection to {names}")));
+        return Some((true, Reason::Reached, format!("no pod reports a lost connection to {names}")));
     }
     let mut worst: Vec<&LostStore> = lost.iter().collect();
     worst.sort_by_key(|lost| (lost.since_unix_millis, &lost.pod, &lost.store));
@@ -142,7 +143,7 @@ pub fn store_reachable(stores: &[ObjectKey], lost: &[LostStore]) -> Option<(bool
         told.push(format!("{} more", worst.len() - NAMED));
     }
     let restart = worst.iter().all(|lost| lost.needs_restart);
-    Some((false, if restart { "RestartNeeded" } else { "CutOff" }, told.join(", ")))
+    Some((false, if restart { Reason::RestartNeeded } else { Reason::CutOff }, told.join(", ")))
 }
 
 /// Returns the status of a store that `using` pods use. `previous` is the status that was written last.
@@ -159,14 +160,16 @@ pub fn build_store(
     let (status, reason, message) = match (&store.spec, using) {
         (Err(faults), _) => {
             let faults = faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-            ("Unknown", "Invalid", format!("this version of Weir cannot read the store: {faults}"))
+            ("Unknown", Reason::Invalid, format!("this version of Weir cannot read the store: {faults}"))
         }
-        (_, 0) => ("Unknown", "Unused", "no agent has reported that it uses the store".to_owned()),
-        (_, using) if reaching == using => ("True", "Reached", format!("all {using} pods that use the store reach it")),
+        (_, 0) => ("Unknown", Reason::Unused, "no agent has reported that it uses the store".to_owned()),
+        (_, using) if reaching == using => {
+            ("True", Reason::Reached, format!("all {using} pods that use the store reach it"))
+        }
         (_, using) => {
             let names: Vec<&str> = worst.iter().take(3).map(|lost| &*lost.pod.name).collect();
             let message = format!("{reaching} of {using} pods reach the store; cut off: {}", names.join(", "));
-            ("False", "CutOff", message)
+            ("False", Reason::CutOff, message)
         }
     };
     let before = previous.and_then(|it| it.conditions.iter().find(|it| it.type_ == REACHABLE && it.status == status));
@@ -177,7 +180,7 @@ pub fn build_store(
         status: status.to_owned(),
         observed_generation: Some(store.generation),
         last_transition_time: before.map_or(Time(now), |condition| condition.last_transition_time.clone()),
-        reason: reason.to_owned(),
+        reason: reason.as_str().to_owned(),
         message,
     };
     let count = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);

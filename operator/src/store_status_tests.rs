@@ -24,17 +24,17 @@ fn a_policy_names_the_pods_that_are_cut_off_and_since_when() {
     let stores = [ObjectKey::new("shop", "limits")];
     assert_eq!(store_reachable(&[], &[]), None);
     let (holds, reason, message) = store_reachable(&stores, &[]).unwrap();
-    assert_eq!((holds, reason), (true, "Reached"), "{message}");
+    assert_eq!((holds, reason), (true, Reason::Reached), "{message}");
 
     let cut = [lost("b", 60, None, false), lost("a", 3600, Some("refused"), false)];
     let (holds, reason, message) = store_reachable(&stores, &cut).unwrap();
-    assert_eq!((holds, reason), (false, "CutOff"));
+    assert_eq!((holds, reason), (false, Reason::CutOff));
     assert_eq!(
         message,
         "b has not reached limits since 1970-01-01T00:01:00Z, a has not reached limits since 1970-01-01T01:00:00Z (refused)"
     );
     let (_, reason, message) = store_reachable(&stores, &[lost("a", 1, Some("NOAUTH"), true)]).unwrap();
-    assert_eq!(reason, "RestartNeeded");
+    assert_eq!(reason, Reason::RestartNeeded);
     assert!(message.contains("rollout restart") && message.contains("NOAUTH"), "{message}");
 
     let many: Vec<_> = (0..30).map(|number| lost(&format!("p{number}"), 1, Some(&"x".repeat(500)), false)).collect();
@@ -52,19 +52,19 @@ fn a_policy_of_scope_fleet_names_the_pods_for_which_the_operator_does_not_count(
     let said = |cut: &[CutOffPod], silent: &[&str], enforcing: usize| {
         fleet_degraded(cut, &silent.iter().copied().collect(), enforcing, 6)
     };
-    assert_eq!(said(&[], &[], 6), (false, "Counted", "the operator counts for all 6 pods".to_owned()));
+    assert_eq!(said(&[], &[], 6), (false, Reason::Counted, "the operator counts for all 6 pods".to_owned()));
     let some = "the operator counts for the 4 pods that enforce the policy".to_owned();
-    assert_eq!(said(&[], &[], 4), (false, "Counted", some));
-    assert_eq!(said(&[], &[], 0), (false, "Counted", "no pod enforces the policy".to_owned()));
+    assert_eq!(said(&[], &[], 4), (false, Reason::Counted, some));
+    assert_eq!(said(&[], &[], 0), (false, Reason::Counted, "no pod enforces the policy".to_owned()));
 
     let cut = [cut_off("b", 3600, None), cut_off("c", 60, Some("no certificate")), cut_off("a", 60, None)];
     let message = "3 of 6 pods do not reach the operator and enforce their share of the limits: \
                    a since 1970-01-01T00:01:00Z; c since 1970-01-01T00:01:00Z (no certificate); b since 1970-01-01T01:00:00Z";
-    assert_eq!(said(&cut, &[], 6), (true, "PodsCutOff", message.to_owned()));
+    assert_eq!(said(&cut, &[], 6), (true, Reason::PodsCutOff, message.to_owned()));
     // A pod that does not answer counts once, and its old report is not repeated.
     let message = "4 of 6 pods do not reach the operator and enforce their share of the limits: \
                    a since 1970-01-01T00:01:00Z; b since 1970-01-01T01:00:00Z; c, which does not answer; 1 more";
-    assert_eq!(said(&cut, &["d", "c"], 4), (true, "PodsCutOff", message.to_owned()));
+    assert_eq!(said(&cut, &["d", "c"], 4), (true, Reason::PodsCutOff, message.to_owned()));
 
     let many: Vec<_> = (0..30).map(|number| cut_off(&format!("p{number}"), 1, Some(&"x".repeat(500)))).collect();
     let (_, _, message) = said(&many, &[], 6);

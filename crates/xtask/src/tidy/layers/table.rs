@@ -154,7 +154,7 @@ pub(super) const CRATES: &[Crate] = &[
         layers: &[
             &[
                 "apiserver", "authority", "changes", "clock", "dialing", "host", "labels", "log_filter", "log_once",
-                "pod_ports", "open_files", "prove", "pulled", "serve", "wording",
+                "pod_ports", "open_files", "prove", "pulled", "reason", "serve", "wording",
             ],
             &["world"],
             &["compile", "metrics", "traffic"],
