@@ -266,7 +266,12 @@ impl Observed {
     pub fn standing(&self, now: Instant, key: &ObjectKey, pod: &Pod, wanted: Wanted<'_>) -> Standing {
         match &pod.agent {
             Agent::None(why) => return Standing::Drifted(DriftReason::NoAgent, why.clone().into_owned()),
-            Agent::Pending => return Standing::Waiting(DriftReason::Pending, "the pod has no address yet".into()),
+            Agent::Pending => {
+                return Standing::Waiting(
+                    DriftReason::Pending,
+                    "the pod has no address yet: if this lasts, kubectl describe pod gives the reason".into(),
+                );
+            }
             Agent::At(_) => {}
         }
         let Some(view) = self.views.get(key).filter(|view| view.pod_uid == pod.uid) else {

@@ -16,7 +16,7 @@ use weir_expressions::MAX_EXPRESSION_BYTES;
 use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, OPERATOR_STORE};
 
 use crate::{
-    compile::{Compiled, GoodGeneration, only_waits_for_stores, store_key},
+    compile::{Compiled, GoodGeneration, Target, only_waits_for_stores, store_key},
     fleet_status::{FleetCounts, UsedUpRules, build_fleet},
     observed::Standing,
     pod_ports::Bypass,
@@ -223,7 +223,7 @@ fn accepted(facts: &Facts<'_>) -> Said {
         return (false, reason, sentence(&facts.compiled.faults, "; "));
     }
     if !facts.missing.is_empty() {
-        return (false, Reason::TargetNotFound, format!("not found: {}", sentence(facts.missing, ", ")));
+        return (false, Reason::TargetNotFound, not_found(facts.missing));
     }
     if facts.left_out > 0 {
         return (false, Reason::SnapshotTooLarge, too_large(facts));
@@ -241,9 +241,11 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
                  agents get no changes of any policy, and new pods do not enforce it; upgrade the operator, or remove the \
                  unknown fields"
             ),
-            None => "nothing is enforced, because no generation of the policy was valid: fix the faults that the condition \
+            None => {
+                "nothing is enforced, because no generation of the policy was valid: fix the faults that the condition \
                      Accepted lists"
-                .to_owned(),
+                    .to_owned()
+            }
         };
         return (false, Reason::Invalid, message);
     };
@@ -253,17 +255,22 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
         let good = facts.compiled.good.as_ref().map_or(0, GoodGeneration::generation);
         if good == generation {
             // One of the policy's stores was deleted or replaced after this generation was compiled.
-            return (
-                false,
-                Reason::Invalid,
-                format!("generation {generation} is invalid now, but its rules stay in force: {count}"),
+            let message = format!(
+                "generation {generation} is invalid now, but its rules stay in force: {count}; the condition Accepted lists \
+                 the faults"
             );
+            return (false, Reason::Invalid, message);
         }
-        return (false, Reason::Invalid, format!("generation {generation} is invalid, {good} stays in force: {count}"));
+        return (
+            false,
+            Reason::Invalid,
+            format!(
+                "generation {generation} is invalid, {good} stays in force: {count}; the condition Accepted lists the faults"
+            ),
+        );
     }
     if !facts.missing.is_empty() {
-        let missing = sentence(facts.missing, ", ");
-        return (false, Reason::TargetNotFound, format!("not found: {missing}; {count}"));
+        return (false, Reason::TargetNotFound, format!("{}; {count}", not_found(facts.missing)));
     }
     if facts.left_out > 0 {
         return (false, Reason::SnapshotTooLarge, format!("{}; {count}", too_large(facts)));
@@ -276,7 +283,11 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
         } else if is_of_domain {
             ": a policy with a domain targets only pods with the label weir.dev/rate-limit-service: enabled".to_owned()
         } else {
-            String::new()
+            match facts.compiled.target {
+                Some(Target::Labels(_)) => ": none in the namespace has all labels of spec.selector",
+                Some(Target::Workloads(_)) | None => ": the workloads in spec.targetRefs have none",
+            }
+            .to_owned()
         };
         return (false, Reason::NoPods, format!("no running pod is targeted{hint}"));
     }
@@ -308,6 +319,11 @@ pub fn bypassable(bypasses: &[Bypass]) -> Option<Said> {
         .find(is_service)
         .map(|_| " (if a Service should do that: set its annotation weir.dev/bypass: allowed)");
     Some((true, reason, sentence(bypasses, "; ") + meant.unwrap_or_default()))
+}
+
+fn not_found(missing: &[Workload]) -> String {
+    let missing = sentence(missing, ", ");
+    format!("not found: {missing}: create it in the namespace of the policy, or correct spec.targetRefs")
 }
 
 fn too_large(facts: &Facts<'_>) -> String {

@@ -143,6 +143,20 @@ fn conditions_say_what_the_pods_acknowledged() {
 #[test]
 fn a_policy_that_is_not_enforced_has_a_way_out() {
     let fault = || vec![Fault { path: "spec.rules".to_owned(), message: "bad".to_owned() }];
+    let missing = [Workload { kind: WorkloadKind::Deployment, key: ObjectKey::new("shop", "web") }];
+    let status = status_of(&compiled(true, vec![]), &missing, &enforcing(1), None, 1);
+    let told = "not found: Deployment web: create it in the namespace of the policy, or correct spec.targetRefs";
+    assert_eq!(condition(&status, ACCEPTED).message, told);
+    assert_eq!(condition(&status, ENFORCED).message, format!("{told}; 1 of 1 pods enforce revision rev"));
+    for (target, why) in [
+        (None, "none in the namespace has all labels of spec.selector"),
+        (Some(Target::Workloads(missing.to_vec())), "the workloads in spec.targetRefs have none"),
+    ] {
+        let compiled = compiled(true, vec![]);
+        let compiled = Compiled { target: target.or(compiled.target), ..compiled };
+        let status = status_of(&compiled, &[], &[], None, 1);
+        assert_eq!(condition(&status, ENFORCED).message, format!("no running pod is targeted: {why}"));
+    }
     let message = |compiled: &Compiled| condition(&status_of(compiled, &[], &[], None, 1), ENFORCED).message.clone();
     let invalid = message(&compiled(false, fault()));
     assert!(invalid.ends_with("fix the faults that the condition Accepted lists"), "{invalid}");

@@ -51,7 +51,10 @@ pub(super) fn concurrency(rule: &api::Rule, path: &str, faults: &mut Faults) -> 
         for (i, other) in entry.limits.iter().enumerate() {
             let path = format!("{path}.overrides[{o}].limits[{i}]");
             if other.name != limit.name {
-                faults.add(format!("{path}.name"), format!("the rule has no limit {:?}", other.name));
+                faults.add(
+                    format!("{path}.name"),
+                    format!("the rule has no limit {:?}: name one of its limits", other.name),
+                );
             }
             for (field, given) in [
                 ("requests", other.requests.is_some()),
@@ -106,7 +109,8 @@ pub(super) fn overridden(
     for (i, other) in entry.limits.iter().enumerate() {
         let path = format!("{path}.limits[{i}]");
         let Some(limit) = limits.iter().find(|limit| limit.name == other.name) else {
-            faults.add(format!("{path}.name"), format!("the rule has no limit {:?}", other.name));
+            faults
+                .add(format!("{path}.name"), format!("the rule has no limit {:?}: name one of its limits", other.name));
             continue;
         };
         if other.concurrent.is_some() {
