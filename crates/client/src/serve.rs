@@ -39,6 +39,9 @@ const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time limit for a request's head, and for an idle connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The maximum size of a request's head. Without it, hyper keeps 400 KB of an incomplete head.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
+
 /// The interval at which the agent pings a silent HTTP/2 client. TCP keepalive detects a host that has disappeared, and
 /// this ping detects a process that hangs. The interval is long, because thousands of agents ping one operator.
 const PING_INTERVAL: Duration = Duration::from_secs(300);
@@ -187,7 +190,7 @@ async fn http(
 ) {
     let service = answering(router, requests);
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD_BYTES);
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "connection ended");
     }

@@ -41,6 +41,7 @@ mod smuggling;
 mod snapshots;
 mod stalled;
 mod support;
+mod telemetry;
 mod tls;
 mod tunnels;
 mod uploads;
