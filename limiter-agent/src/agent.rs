@@ -97,7 +97,7 @@ impl Agent {
         let front = front(&config, open_files, addresses.listen, client.rules(), clock, &leaving);
         let readiness = Arc::new(Readiness::default());
         let metrics = Metrics::new(front.clone(), client.clone());
-        let telemetry_state = Telemetry { metrics, readiness: Arc::clone(&readiness) };
+        let telemetry_state = Telemetry::new(metrics, Arc::clone(&readiness));
         match front.clone() {
             Front::Proxy(proxy) => client.spawn(async move { Ok(proxy.upstream.follow().await) }),
             Front::Service(service) => {
@@ -106,7 +106,7 @@ impl Agent {
                 }
             }
         }
-        client.spawn(serve_plain(telemetry, telemetry::router(Arc::new(telemetry_state)), clock));
+        client.spawn(serve_plain(telemetry, telemetry::router(telemetry_state), clock));
         announce(&config, addresses)?;
 
         // The first poll installs the signal handlers, so that the agent handles even a signal that arrives now.

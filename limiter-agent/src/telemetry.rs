@@ -1,5 +1,7 @@
 //! The telemetry port: `/metrics`, `/healthz`, `/readyz`.
 
+mod scrapes;
+
 use std::sync::Arc;
 
 use axum::{
@@ -11,13 +13,21 @@ use axum::{
 };
 use weir_client::Client;
 
+use self::scrapes::Scrapes;
 use crate::{metrics::Metrics, ready::Readiness};
 
 /// The state of the telemetry port.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
-    pub(crate) metrics: Metrics,
-    pub(crate) readiness: Arc<Readiness>,
+    metrics: Metrics,
+    scrapes: Scrapes,
+    readiness: Arc<Readiness>,
+}
+
+impl Telemetry {
+    pub(crate) fn new(metrics: Metrics, readiness: Arc<Readiness>) -> Arc<Self> {
+        Arc::new(Self { metrics, scrapes: Scrapes::default(), readiness })
+    }
 }
 
 /// The routes of the telemetry port.
@@ -29,11 +39,9 @@ pub(crate) fn router(telemetry: Arc<Telemetry>) -> Router {
         .with_state(telemetry)
 }
 
-async fn render(State(telemetry): State<Arc<Telemetry>>) -> Response {
-    match telemetry.metrics.render() {
-        Ok(text) => ([(header::CONTENT_TYPE, Client::METRICS_TYPE)], text).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
-    }
+async fn render(State(telemetry): State<Arc<Telemetry>>) -> impl IntoResponse {
+    let scrape = telemetry.scrapes.scrape(|| telemetry.metrics.render()).await;
+    scrape.map(|text| ([(header::CONTENT_TYPE, Client::METRICS_TYPE)], text))
 }
 
 async fn ready(State(telemetry): State<Arc<Telemetry>>) -> Response {

@@ -32,6 +32,9 @@ const SHARDS: usize = 256;
 /// The number of entries and shards after which one search for an old entry stops. The next search continues.
 const MOST_SEARCHED: usize = 1024;
 
+/// The number of entries after which one count stops. The next count continues.
+const MOST_COUNTED: usize = 16 * 1024;
+
 /// The pause between two rounds through a full table, for each entry and each shard: 200 times the work. So a small
 /// table has room almost at once, and the search of a large table takes little time.
 const PAUSE: Duration = Duration::from_micros(10);
@@ -48,6 +51,8 @@ pub(super) struct Table {
     /// The number of entries with a ban, including bans that have ended.
     pub(super) banned: AtomicUsize,
     search: Mutex<Search>,
+    /// The shard where the next count begins.
+    next_counted: AtomicUsize,
 }
 
 type Shard = HashMap<Box<[u8]>, Entry>;
@@ -86,6 +91,7 @@ impl Default for Table {
             keys: AtomicUsize::new(0),
             banned: AtomicUsize::new(0),
             search: Mutex::default(),
+            next_counted: AtomicUsize::new(0),
         }
     }
 }
@@ -167,6 +173,20 @@ impl Table {
     /// Removes old entries. Returns the number of banned keys.
     pub(super) fn sweep_all(&self, now: Time, terms: &LoweredBan) -> u64 {
         self.shards.iter().map(|shard| self.sweep(shard, now, terms).banned).sum()
+    }
+
+    /// Returns the number of banned keys. The work has a bound: of a large table, only some shards are searched for bans
+    /// that have ended, and the others count them until a later call.
+    pub(super) fn count(&self, now: Time, terms: &LoweredBan) -> u64 {
+        let mut searched = 0;
+        for _ in 0..SHARDS {
+            let next = self.next_counted.fetch_add(1, Relaxed) % SHARDS;
+            searched += self.sweep(&self.shards[next], now, terms).searched;
+            if searched > MOST_COUNTED {
+                break;
+            }
+        }
+        self.banned.load(Relaxed) as u64
     }
 
     pub(super) fn for_each(&self, now: Time, terms: &LoweredBan, mut each: impl FnMut(&[u8], Duration)) {

@@ -69,6 +69,28 @@ fn a_large_full_table_is_searched_in_parts() {
     }
 }
 
+/// A scrape searches a part of a large table, and the next one continues.
+#[test]
+fn the_bans_of_a_large_table_are_counted_in_parts() {
+    const KEYS: usize = 60_000;
+    let (ban, statistics) = (ban(1, 1_000, 5_000, KEYS), Statistics::default());
+    for key in 0..KEYS {
+        assert!(ban.refused(&key.to_be_bytes(), at(0), &statistics).is_some());
+    }
+    assert_eq!(ban.count(at(4_999)), KEYS as u64);
+    let mut rest = KEYS as u64;
+    for scrapes in 1.. {
+        let before = std::mem::replace(&mut rest, ban.count(at(5_000)));
+        // The last searched shard has about 234 keys.
+        assert!(before - rest <= 16 * 1024 + 1_000, "{before}, {rest}");
+        if rest == 0 {
+            assert_eq!(scrapes, 4);
+            break;
+        }
+    }
+    assert_eq!(ban.table.keys(), (0, 0));
+}
+
 /// A scrape at any time removes only what no longer has an effect.
 #[test]
 fn old_entries_are_removed_without_an_effect() {
