@@ -38,6 +38,8 @@ pub(super) struct Activity {
     writes: AtomicU64,
     /// The socket did not accept the last write, because the client does not read.
     blocked: AtomicBool,
+    /// An HTTP/2 connection is busy because of `blocked`.
+    unsent: AtomicBool,
     /// The connection accepts no more requests.
     over: AtomicBool,
     /// The connection is a tunnel: it carries bytes of another protocol.
@@ -53,7 +55,7 @@ pub(super) struct Activity {
 impl Activity {
     pub(super) fn new(open: &Arc<Open>, protocol: Protocol) -> Arc<Self> {
         let (requests, asked, open_bodies, reads, reads_answered, writes) = Default::default();
-        let (blocked, over, tunnel, closed_after, in_queue, elsewhere) = Default::default();
+        let (blocked, unsent, over, tunnel, closed_after, in_queue, elsewhere) = Default::default();
         let open = Arc::clone(open);
         Arc::new(Self {
             open,
@@ -65,6 +67,7 @@ impl Activity {
             reads_answered,
             writes,
             blocked,
+            unsent,
             over,
             tunnel,
             closed_after,
@@ -73,11 +76,11 @@ impl Activity {
         })
     }
 
-    /// Makes the connection evictable if no request is in progress. Over HTTP/2, a request whose response has ended
-    /// does not count, even if its body was not read to the end.
+    /// Makes the connection evictable if no request is in progress. Over HTTP/2, a request whose response was sent does
+    /// not count, even if its body was not read to the end.
     fn rest_if_idle(&self) {
         let is_idle = match self.protocol {
-            Protocol::Http2 => !self.is_busy(),
+            Protocol::Http2 => !self.is_busy() && !self.blocked.load(Relaxed),
             _ => self.is_between_requests(),
         };
         if is_idle {
@@ -96,6 +99,17 @@ impl Activity {
 
     pub(super) fn could_not_write(&self) {
         self.blocked.store(true, Relaxed);
+    }
+
+    /// Call this function after each poll of an HTTP/2 connection. While the socket is full, h2 has parts of responses, up
+    /// to 64 KiB of each, although their requests have ended. So the connection is not idle.
+    pub(super) fn polled(&self) {
+        let is_unsent = self.blocked.load(Relaxed);
+        match (self.unsent.swap(is_unsent, Relaxed), is_unsent) {
+            (false, true) => drop(self.open.work()),
+            (true, false) => self.rest_if_idle(),
+            _ => {}
+        }
     }
 
     /// Records that the connection accepts no more requests. Later bytes from the client are not requests.

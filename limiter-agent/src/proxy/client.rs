@@ -291,7 +291,7 @@ where
     let mut connection = Box::pin(connection);
     open.rest(proxy.clock.now());
     let (mut leaving, mut evicted) = (false, false);
-    let mut asked_before = 0;
+    let (mut asked_before, mut stuck_before) = (0, None);
     let mut tick = pin!(sleep(settings.idle_timeout));
     // A connection that opens while the agent is leaving, or while the app is down, is allowed to finish its requests.
     // Otherwise some clients would reconnect in a loop.
@@ -307,8 +307,13 @@ where
     };
     let mut told_to_go = pin!(told_to_go);
     loop {
+        let ended = poll_fn(|cx| {
+            let ended = connection.as_mut().poll(cx);
+            activity.polled();
+            ended
+        });
         tokio::select! {
-            ended = &mut connection => {
+            ended = ended => {
                 if let Err(error) = ended {
                     tracing::debug!(%error, "client connection ended");
                 }
@@ -334,20 +339,24 @@ where
                     let _ = connection.now_or_never();
                     return;
                 }
-                asked_before = activity.requests().1;
+                (asked_before, stuck_before) = (activity.requests().1, activity.stuck_after());
                 tick.as_mut().reset(clock::now() + settings.stall_timeout);
             }
             () = &mut tick => {
                 let (open, asked) = activity.requests();
-                if open == 0 && asked == asked_before {
+                let stuck = activity.stuck_after();
+                // The client still reads responses whose requests have ended.
+                let is_reading = stuck.is_some() && stuck != stuck_before;
+                if open == 0 && asked == asked_before && !is_reading {
                     if leaving {
                         return;
                     }
                     leaving = true;
                     connection.as_mut().graceful_shutdown();
                 }
-                asked_before = asked;
-                tick.as_mut().reset(clock::now() + settings.idle_timeout);
+                (asked_before, stuck_before) = (asked, stuck);
+                let longest = if stuck.is_some() { settings.stall_timeout } else { settings.idle_timeout };
+                tick.as_mut().reset(clock::now() + longest);
             }
         }
     }

@@ -44,6 +44,7 @@ mod support;
 mod telemetry;
 mod tls;
 mod tunnels;
+mod unsent;
 mod uploads;
 mod waits;
 mod websocket;
