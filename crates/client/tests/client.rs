@@ -18,6 +18,7 @@ use tokio::{
 use tower::ServiceExt;
 use weir_channel::{Channel, ChannelError, ToAgent, ToOperator, tag};
 use weir_client::{Client, ControlOptions, JwksOptions, Options};
+use weir_wire::StatusRequest;
 
 /// The longest wait for any condition. After it, the test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -125,6 +126,66 @@ async fn the_operator_uses_the_channel_on_the_same_port() {
     }
     assert_eq!(put(&client, &snapshot(1, 2)).await.0, 200);
     assert_eq!(statuses(&app(&client), "192.0.2.1", 3).await, [200, 200, 429]);
+}
+
+/// Lowering a snapshot can take long. Here it waits for the only blocking thread.
+#[test]
+fn a_snapshot_that_is_being_lowered_delays_only_the_next_one() {
+    let fleet = |sequence: u64| {
+        let mut snapshot = snapshot(sequence, 2);
+        snapshot["policies"][0]["rules"][0]["shared"] = json!({
+            "store": "operator", "counters": "shop/checkout.per-client", "stamp": 1, "onStoreLoss": "LocalShare", "sharers": 2,
+        });
+        snapshot["stores"] = json!([{"name": "operator", "backend": "operator"}]);
+        ToAgent::Snapshot(snapshot.to_string().into_bytes())
+    };
+    let lowering = async {
+        let client = Client::start(options(|_| {})).await.expect("a control port");
+        let mut channel = Channel::new(TcpStream::connect(client.control()).await.expect("the control port is open"));
+        let send = async |channel: &mut Channel<TcpStream>, message: ToAgent| {
+            channel.send(message.frame().expect("it fits"), PATIENCE).await.expect("the port reads");
+        };
+        let until = async |channel: &mut Channel<TcpStream>, wanted: u8| {
+            let mut before = Vec::new();
+            loop {
+                let tag = timeout(PATIENCE, channel.next()).await.expect("in time").expect("a frame").tag;
+                if tag == wanted {
+                    return before;
+                }
+                before.push(tag);
+            }
+        };
+        for message in [ToAgent::Hello, fleet(1)] {
+            send(&mut channel, message).await;
+        }
+        assert_eq!(until(&mut channel, tag::LEVELS_SENT).await, [tag::STATUS, tag::ACKNOWLEDGEMENT]);
+        send(&mut channel, ToAgent::Answers(Vec::new())).await;
+        until(&mut channel, tag::LEVELS_SENT).await;
+
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let busy = tokio::task::spawn_blocking(move || held.recv());
+        send(&mut channel, fleet(2)).await;
+        send(&mut channel, ToAgent::StatusRequest(StatusRequest { every_millis: 100 })).await;
+        assert_eq!(until(&mut channel, tag::STATUS).await, Vec::<u8>::new());
+        let app = app(&client);
+        let (_, before) = tokio::join!(statuses(&app, "192.0.2.1", 1), until(&mut channel, tag::QUESTIONS));
+        assert!(!before.contains(&tag::ACKNOWLEDGEMENT), "{before:?}");
+        for message in [fleet(3), fleet(1)] {
+            send(&mut channel, message).await;
+        }
+        release.send(()).expect("the thread waits");
+        busy.await.expect("no panic").expect("released");
+        for (answer, others) in [
+            (tag::ACKNOWLEDGEMENT, tag::REJECTION),
+            (tag::ACKNOWLEDGEMENT, tag::REJECTION),
+            (tag::REJECTION, tag::ACKNOWLEDGEMENT),
+        ] {
+            let before = until(&mut channel, answer).await;
+            assert!(!before.contains(&others), "{before:?}");
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
+    runtime.expect("a runtime").block_on(lowering);
 }
 
 /// A snapshot can have more faults than a message of the channel.

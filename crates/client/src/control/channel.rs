@@ -1,13 +1,18 @@
 //! The channel to the operator: snapshots come in, acknowledgements and statuses go out.
 //!
-//! The agent's first message is its status. After that it answers each snapshot before it reads the next message, so
-//! operator and agent always agree on which snapshot an answer is about.
+//! The agent's first message is its status. After that it answers each snapshot, in their order, so operator and agent
+//! always agree on which snapshot an answer is about. Lowering a snapshot can take long. Meanwhile the agent goes on to
+//! send questions and statuses and to read answers; only a second snapshot waits, and every message after it.
 //!
 //! After the first snapshot that comes into force, the agent asks this operator about its rules of scope Fleet. The
 //! agent never asks a previous leader, because it refuses the snapshots of that leader.
 
-use std::{future::pending, io::ErrorKind, sync::Arc, time::Duration};
+use std::{future::pending, io::ErrorKind, pin::pin, sync::Arc, time::Duration};
 
+use futures::{
+    FutureExt,
+    future::{Fuse, FusedFuture},
+};
 use rand::Rng;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -47,23 +52,16 @@ pub(crate) async fn serve<W>(
     let mut operator: Option<OperatorChannel> = None;
     let mut next_at = clock::now();
     let mut releases = 0;
+    let (mut waiting, mut applying) = (None, pin!(Fuse::terminated()));
     loop {
+        if applying.is_terminated()
+            && let Some((body, writing)) = waiting.take()
+        {
+            applying.set(apply(Arc::clone(&control), body, writing).fuse());
+        }
         tokio::select! {
-            frame = channel.next() => match ToAgent::parse(frame.inspect_err(|error| closed(operator.as_mut(), error))?)? {
-                ToAgent::Snapshot(body) => {
-                    let writing = writing();
-                    let answer = match apply_snapshot(Arc::clone(&control), Some(body)).await {
-                        Ok(reply) => ToOperator::Acknowledgement(reply),
-                        Err(rejection) => ToOperator::Rejection(Box::new(rejection)),
-                    };
-                    let is_leader = matches!(answer, ToOperator::Acknowledgement(_));
-                    send(&mut channel, &answer).await?;
-                    operator.iter().for_each(OperatorChannel::message_sent);
-                    drop(writing);
-                    if is_leader && operator.is_none() {
-                        operator = Some(join(&mut channel, &control, every).await?);
-                    }
-                }
+            frame = channel.next(), if waiting.is_none() => match ToAgent::parse(frame.inspect_err(|error| closed(operator.as_mut(), error))?)? {
+                ToAgent::Snapshot(body) => waiting = Some((body, writing())),
                 ToAgent::StatusRequest(request) => {
                     let (least, most) = EVERY_MILLIS;
                     let interval = Duration::from_millis(request.every_millis.clamp(least, most));
@@ -88,6 +86,15 @@ pub(crate) async fn serve<W>(
                 ToAgent::Hello => {}
                 ToAgent::Unknown(tag) => tracing::debug!(tag, "skipped a message of a later version"),
             },
+            (answer, writing) = &mut applying => {
+                let is_leader = matches!(answer, ToOperator::Acknowledgement(_));
+                send(&mut channel, &answer).await?;
+                operator.iter().for_each(OperatorChannel::message_sent);
+                drop(writing);
+                if is_leader && operator.is_none() {
+                    operator = Some(join(&mut channel, &control, every).await?);
+                }
+            }
             questions = questions(&mut operator) => send(&mut channel, &ToOperator::Questions(questions)).await?,
             () = sleep_until(next_at), if every.is_some() => {
                 if !operator.as_ref().is_some_and(OperatorChannel::is_quiet) {
@@ -98,6 +105,15 @@ pub(crate) async fn serve<W>(
             }
         }
     }
+}
+
+/// Applies a snapshot. Returns the answer, and `writing` unchanged.
+async fn apply<W>(control: Arc<Control>, body: Vec<u8>, writing: W) -> (ToOperator, W) {
+    let answer = match apply_snapshot(control, Some(body)).await {
+        Ok(reply) => ToOperator::Acknowledgement(reply),
+        Err(rejection) => ToOperator::Rejection(Box::new(rejection)),
+    };
+    (answer, writing)
 }
 
 /// Begins to use the operator: reports the levels that this agent knows. When the operator has the levels of all agents,
