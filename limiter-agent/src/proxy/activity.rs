@@ -161,6 +161,11 @@ impl Activity {
         self.requests.load(Relaxed) > 0
     }
 
+    /// Returns true if a request body was not read to its end.
+    pub(super) fn has_open_body(&self) -> bool {
+        self.open_bodies.load(Relaxed) > 0
+    }
+
     /// Records that the client closed its sending side. The client may still wait for its response.
     pub(super) fn half_closed(&self) {
         let now = self.writes.load(Relaxed) + 1;

@@ -39,6 +39,7 @@ use weir_client::agent::Eviction;
 
 use super::{
     activity::{Activity, Answering, TrackedBody},
+    expect,
     failure::{AppDown, Unprocessed},
     http1_path::{End, HandOver, Http1Path},
     idle::{Next, next},
@@ -386,6 +387,7 @@ where
         if let Some(requested) = request.extensions().get::<OnUpgrade>() {
             last_upgrade.set(Some(requested.clone()));
         }
+        let is_expected = protocol == Protocol::Http1 && expect::is_expected(request.headers());
         let repeatable = request.method().is_idempotent() && request.body().is_end_stream();
         let used = used || activity.requests().1 > 1;
         if protocol == Protocol::Http1 {
@@ -414,7 +416,9 @@ where
                 response.headers_mut().remove(CONTENT_LENGTH);
             }
             let leaves = proxy.leaving.has_begun() || open.is_evicted();
-            let last = tunnel || (protocol == Protocol::Http1 && leaves);
+            // The client may send its next request instead of the rest of an expected body (RFC 9110 section 10.1.1).
+            let is_unread = is_expected && activity.has_open_body();
+            let last = tunnel || is_unread || (protocol == Protocol::Http1 && leaves);
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 activity.become_tunnel();
             } else if last {

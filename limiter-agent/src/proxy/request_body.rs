@@ -33,7 +33,8 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 /// connection, the kernel would reset it because of the unread bytes, and the client might never receive the response.
 /// So the agent reads and discards a bounded part of the rest.
 ///
-/// A client that waits for `100 Continue` is an exception: it can send its next request instead of the body.
+/// A client that waits for `100 Continue` is an exception: it can send its next request instead of the body. So a response
+/// before the end of such a body is the last one on its connection.
 #[derive(Debug)]
 pub(crate) struct RequestBody {
     incoming: Option<Incoming>,

@@ -318,6 +318,26 @@ async fn a_refused_upload_gets_to_see_its_answer() {
     }
 }
 
+/// The client may send its next request instead of the body (RFC 9110 section 10.1.1), or has sent the body already.
+#[tokio::test]
+async fn an_early_answer_to_an_expected_body_is_the_last_one() {
+    let (_app, agent) = start().await;
+    let denied = json!({"name": "denied", "action": "Deny"});
+    agent.apply(&snapshot(1, &[policy("p", &[denied])])).await;
+    for sent in ["", "hello"] {
+        let mut stream = agent.connect().await;
+        let head = "POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\n";
+        stream.write_all(format!("{head}{sent}").as_bytes()).await.expect("sent");
+        let answer = read_head(&mut stream).await.expect("a response");
+        assert!(
+            answer.starts_with("HTTP/1.1 403") && answer.contains("\r\nconnection: close\r\n"),
+            "{sent:?}: {answer}"
+        );
+        let mut body = String::new();
+        stream.read_to_string(&mut body).await.expect("a clean close");
+    }
+}
+
 #[tokio::test]
 async fn an_app_that_is_down_is_a_502_with_the_reason() {
     let closed = ClosedPort::new();
