@@ -2,9 +2,9 @@
 //!
 //! Over HTTP/1, a full socket shows this. In HTTP/2, each response has its own flow-control window. A client can leave
 //! that window closed forever while everything else on the connection continues, and each such response occupies a
-//! connection to the app. hyper polls a body only while the window is open, and does not report how long it was closed.
-//! So the body records its last poll. If that was too long ago, the agent ends hyper's task for the stream, which
-//! resets the stream and releases the app's connection.
+//! connection to the app. hyper polls for a frame of the body, and then waits until the window is open. It does not
+//! report how long that takes. So the body records its last poll. If that was too long ago, the agent ends hyper's task for
+//! the stream, which resets the stream and releases the app's connection.
 
 use std::{
     future::Future,
