@@ -38,8 +38,8 @@ pub(super) enum Rest {
 pub(super) async fn rest(stream: TcpStream, before: Bytes, is_first: bool, open: &Arc<Open>) -> Rest {
     let proxy = &open.proxy;
     let most = proxy.settings.max_header_bytes as usize;
-    let mut strict = Strict::default();
-    let is_over = (before.is_empty() && !is_first) || before.len() > most || is_refused(&before);
+    let (mut strict, mut first_line) = (Strict::default(), FirstLine::default());
+    let is_over = (before.is_empty() && !is_first) || before.len() > most || first_line.is_refused(&before);
     if is_over || strict.check(&before).is_some() || !strict.is_in_first_head() {
         return Rest::Arrived(stream, before);
     }
@@ -58,7 +58,7 @@ pub(super) async fn rest(stream: TcpStream, before: Bytes, is_first: bool, open:
             let new = &head.bytes[head.bytes.len() - read..];
             // After the first bytes, only a complete line is parsed. Otherwise, single bytes would cost the square of their
             // number.
-            let is_refused = (read == head.bytes.len() || new.contains(&b'\n')) && is_refused(&head.bytes);
+            let is_refused = (read == head.bytes.len() || new.contains(&b'\n')) && first_line.is_refused(&head.bytes);
             // At the end of the stream, hyper closes the connection.
             let is_over = read == 0 || is_refused || head.bytes.len() > most;
             if is_over || strict.check(new).is_some() || !strict.is_in_first_head() {
@@ -82,11 +82,28 @@ pub(super) async fn rest(stream: TcpStream, before: Bytes, is_first: bool, open:
     }
 }
 
-/// Whether hyper refuses the first line, such as the greeting of another protocol.
-fn is_refused(head: &[u8]) -> bool {
-    let start = head.iter().position(|byte| !b"\r\n".contains(byte)).unwrap_or(head.len());
-    let end = head[start..].iter().position(|byte| *byte == b'\n').map_or(head.len(), |length| start + length + 1);
-    httparse::Request::new(&mut []).parse(&head[start..end]).is_err()
+/// What is known about the first line of a head.
+#[derive(Default)]
+struct FirstLine {
+    /// The number of bytes of empty lines before it.
+    start: usize,
+    is_complete: bool,
+}
+
+impl FirstLine {
+    /// Whether hyper refuses the first line of these bytes, such as the greeting of another protocol. A complete line is
+    /// parsed only once.
+    fn is_refused(&mut self, head: &[u8]) -> bool {
+        if self.is_complete {
+            return false;
+        }
+        let empty = head[self.start..].iter().take_while(|byte| b"\r\n".contains(byte)).count();
+        self.start += empty;
+        let line = &head[self.start..];
+        let end = line.iter().position(|byte| *byte == b'\n');
+        self.is_complete = end.is_some();
+        httparse::Request::new(&mut []).parse(&line[..end.map_or(line.len(), |end| end + 1)]).is_err()
+    }
 }
 
 /// The bytes of a head so far. They count until this value is dropped.
@@ -132,5 +149,22 @@ impl Head<'_> {
 impl Drop for Head<'_> {
     fn drop(&mut self) {
         self.proxy.partial_heads.fetch_sub(self.counted, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise a head of short lines after a long first one would cost the square of its length.
+    #[test]
+    fn a_complete_first_line_is_parsed_once() {
+        let mut line = FirstLine::default();
+        assert!(!line.is_refused(b"\r\n"));
+        assert!(!line.is_refused(b"\r\n\r\nGET / HT"));
+        assert_eq!((line.start, line.is_complete), (4, false));
+        assert!(!line.is_refused(b"\r\n\r\nGET / HTTP/1.1\r\n"));
+        assert!(!line.is_refused(b"\r\n\r\nnot parsed again\r\n"));
+        assert!(FirstLine::default().is_refused(b"\r\n\r\nnot parsed again\r\n"));
     }
 }
