@@ -91,7 +91,7 @@ impl<'a> Take<'a> {
             reach: Reach { guard: micros(self.guard, LARGEST_REACH), lookahead: micros(self.lookahead, LARGEST_REACH) },
             owed: self.owed.min(MOST_UNITS).into(),
             credit: self.credit.min(MOST_UNITS).into(),
-            seen: seen.map(|seen| seen.marks.clone()),
+            seen: seen.map(|seen| seen.marks.to_vec()),
             ban: self.ban.map(|ban| ban.encode(seen.and_then(Level::banned))),
             returned: returned.map(|seats| (seats.birth, u64::from(seats.left()), seats.end(self.terms))),
         })
@@ -202,12 +202,14 @@ pub enum Next {
     Never,
 }
 
-/// The positions of a key's limits, from an answer of the store. Callers keep the newest level of each key.
+/// The positions of a key's limits, from an answer of the store. Callers keep the newest level of each key, so a level is
+/// small.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Level {
     stamp: u64,
-    marks: Vec<Mark>,
-    banned: Option<Banned>,
+    marks: Box<[Mark]>,
+    /// Few keys are banned.
+    banned: Option<Box<Banned>>,
 }
 
 /// The remaining units of a key, computed from a level.
@@ -223,8 +225,8 @@ pub struct Left {
 
 impl Level {
     /// The ban of the key. It can have ended since the answer.
-    pub const fn banned(&self) -> Option<Banned> {
-        self.banned
+    pub fn banned(&self) -> Option<Banned> {
+        self.banned.as_deref().copied()
     }
 
     /// Returns true if all limits are at full credit at this time, and the key is not banned. None if the level is of
@@ -245,7 +247,7 @@ impl Level {
             // For a log, the mark contains the time of the answer.
             None => mark[0].saturating_add(limit.period),
         });
-        each.chain(self.banned.map(|banned| banned.end())).max().or(Some(0))
+        each.chain(self.banned().map(|banned| banned.end())).max().or(Some(0))
     }
 
     /// The remaining units of the tightest limit at this time of the store. None if the level is of other terms.
@@ -316,7 +318,7 @@ impl EncodedReply {
             granted: u32::try_from(self.granted).ok()?,
             served: seats(served, self.granted * encoded.cost),
             prefetched: seats(prefetched, self.prefetched),
-            level: Level { stamp, marks: level, banned },
+            level: Level { stamp, marks: level.into(), banned: banned.map(Box::new) },
             time: self.time,
             next: self.next,
             newer,

@@ -8,11 +8,13 @@ mod ban;
 mod decision;
 mod demand;
 mod drive;
+mod entry;
 mod hand;
 mod question;
 mod queue;
 mod rule;
 mod share;
+mod share_count;
 mod sweep;
 mod table;
 #[cfg(test)]
@@ -32,10 +34,12 @@ use weir_seats::{Left, Seats, StoreTime, terms::MOST_UNITS};
 use self::{
     ban::ByBan,
     decision::QueueId,
+    entry::{Entry, Waiter},
     hand::Found,
     queue::Queues,
     rule::{Set, reach},
-    table::{Entry, Forgotten, LastRefusal, Share, Table, Waiter},
+    share_count::Share,
+    table::{Forgotten, Table},
 };
 pub use self::{
     decision::{Claim, Grant, PendingGrant, Refused},
@@ -162,9 +166,7 @@ impl SharedLimiter {
             for entry in self.table.shard(index).values_mut() {
                 // A higher limit takes effect immediately, also for requests that wait.
                 entry.refused = None;
-                if let Some(sleeps) = entry.sleeps.take() {
-                    sleeps.notify_one();
-                }
+                entry.wake();
                 // What the share of the old limits admitted stays charged.
                 if let Some(share) = entry.share.take() {
                     entry.add_owed(self.owed_of(&share, share_time).into());
@@ -214,7 +216,7 @@ impl SharedLimiter {
         let claim = self.claim_in(entry, (&rule, set), (hash, cost, patience), (now, time, lost));
         let refills = matches!(claim, Claim::Granted(_)) && lost.is_none() && self.refills(entry, (&rule, set), now);
         if refills {
-            entry.asks = true;
+            entry.begins_task();
         }
         drop(shard);
         if refills {
@@ -241,7 +243,7 @@ impl SharedLimiter {
             None => {}
         }
         if let Some(time) = time {
-            let (found, expired) = entry.hand.claim(terms, cost, time);
+            let (found, expired) = entry.claim_seats(terms, cost, time);
             self.client.stats.count_lost_seats(expired);
             match found {
                 Found::Seats(seats) => {
@@ -295,15 +297,11 @@ impl SharedLimiter {
         entry.demand.count(now, cost);
         let waiter = Waiter { id, queue_id, latest: now + patience, is_patient: !patience.is_zero(), sender };
         // A free slot does not go to this request while the store decides on earlier ones.
-        let can_join = !entry.asks && self.client.current_loss().is_none() && rule.ban.is_none();
+        let can_join = entry.task.is_none() && self.client.current_loss().is_none() && rule.ban.is_none();
         let asks = if can_join { self.join(waiter).err() } else { Some(waiter) };
         let begins = asks.is_some_and(|waiter| {
             self.waiting.fetch_add(1, Relaxed);
-            entry.waiting.push_back(waiter);
-            if let Some(sleeps) = entry.sleeps.take() {
-                sleeps.notify_one();
-            }
-            !std::mem::replace(&mut entry.asks, true)
+            entry.wait_for_task(waiter)
         });
         drop(shard);
         if begins {
@@ -339,7 +337,8 @@ impl SharedLimiter {
     /// the store. They are lost if its answer is lost, or if the table of keys is full.
     pub fn credit(&self, hash: u128, units: u64) {
         self.report(hash, |entry| {
-            entry.credit = entry.credit.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
+            let rare = entry.rare_mut();
+            rare.credit = rare.credit.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
         });
     }
 
@@ -350,10 +349,8 @@ impl SharedLimiter {
         let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys) else { return };
         entry.used = now;
         change(entry);
-        if let Some(sleeps) = entry.sleeps.take() {
-            sleeps.notify_one();
-        }
-        let begins = self.client.current_loss().is_none() && !std::mem::replace(&mut entry.asks, true);
+        entry.wake();
+        let begins = self.client.current_loss().is_none() && entry.begins_task();
         drop(shard);
         if begins {
             self.drive(hash);
@@ -380,7 +377,7 @@ impl SharedLimiter {
         // A ban refuses every cost until its end.
         let refused_for = refused_for.max(entry.ban_rest(&rule, now, Some(time)).filter(|_| !never));
         let left = entry.left(rule.set(hash), time.latest);
-        KeyView { seats: entry.hand.units(), left, refused_for, never, is_lost: false }
+        KeyView { seats: entry.seats(), left, refused_for, never, is_lost: false }
     }
 
     /// The statistics of the table of keys.
@@ -405,17 +402,18 @@ impl SharedLimiter {
 
     /// Returns true if the key should ask for seats now, before its last seat is used.
     fn refills(&self, entry: &Entry, (rule, set): (&SharedRule, &Set), now: Duration) -> bool {
-        if entry.asks || now < entry.refill_after {
+        if entry.task.is_some() || now < entry.rare().refill_after {
             return false;
         }
         let wanted = self.wanted(entry, rule, set);
-        wanted > 0 && entry.hand.units() <= wanted / 2
+        wanted > 0 && entry.seats() <= wanted / 2
     }
 
     /// Returns the number of the next loss if the store does not answer about this key, although it answers about others:
     /// one server of several is away. Then the key has its share, and the store is asked about it once per second.
     fn cut_off(&self, entry: &Entry, now: Duration) -> Option<u64> {
-        let is_cut_off = entry.misses >= MISSES_OF_KEY && now < entry.retry_at && !self.client.asks_operator();
+        let rare = entry.rare();
+        let is_cut_off = rare.misses >= MISSES_OF_KEY && now < rare.retry_at && !self.client.asks_operator();
         is_cut_off.then(|| self.client.loss_number())
     }
 
@@ -446,7 +444,7 @@ impl SharedLimiter {
         let is_cut_off = self.client.asks_operator() && self.client.current_loss().is_some();
         let mut shard = self.table.shard_of(hash);
         let dropped = match shard.get_mut(&hash).filter(|_| !is_cut_off) {
-            Some(entry) => entry.hand.add(terms, seats),
+            Some(entry) => entry.add_seats(terms, seats),
             None => seats.left(),
         };
         drop(shard);
@@ -470,33 +468,9 @@ impl SharedLimiter {
         if entry.share.as_ref().is_some_and(|share| share.admitted > 0) {
             self.shares_evicted_at.fetch_max(micros(self.client.now()), Relaxed);
         }
-        for seats in entry.hand.drain() {
+        for seats in entry.drain_seats() {
             self.give_back(hash, seats);
         }
-    }
-}
-
-impl Entry {
-    /// The time from which the level is at full credit. None without a level.
-    fn level_full_at(&self) -> Option<u64> {
-        self.level.as_ref()?.full_at(self.level_terms.as_ref()?)
-    }
-
-    /// Returns true if the key is at full credit at this time of the store, as far as the level shows it. None without a
-    /// level.
-    fn is_full(&self, time: u64) -> Option<bool> {
-        Some(self.level_full_at()? <= time)
-    }
-
-    fn left(&self, set: &Set, time: u64) -> Option<Left> {
-        self.level.as_ref()?.left(&set.terms, time)
-    }
-}
-
-impl LastRefusal {
-    /// Returns true if asking for this cost is useless for a request with this patience.
-    fn applies_to(&self, cost: u32, patience: Duration, time: StoreTime) -> bool {
-        cost >= self.cost && self.asks_at > time.latest + micros(patience)
     }
 }
 

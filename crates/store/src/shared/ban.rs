@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;
 use weir_seats::{BanChange, BanQuestion, Banned, Key, Reply, StoreError, StoreTime, Take};
 
-use super::{Entry, SharedLimiter, SharedRule, micros};
+use super::{Entry, SharedLimiter, SharedRule, entry::Answer, micros};
 
 /// The age of an answer after which the store is asked whether a ban is still in force.
 const RECENT: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ impl SharedLimiter {
     /// returns.
     pub fn start_ban(&self, hash: u128) {
         self.with_entry(hash, |entry, now| {
-            entry.ban_started.get_or_insert(now);
+            entry.rare_mut().ban_started.get_or_insert(now);
             true
         });
     }
@@ -54,11 +54,17 @@ impl SharedLimiter {
         let mut is_lifted = false;
         let rest = self.rule().ban.unwrap_or_default().saturating_sub(known);
         self.with_entry(hash, |entry, now| {
-            entry.banned_until = now + rest;
-            let is_banned = entry.level.as_ref().is_none_or(|level| level.banned().is_some());
-            is_lifted = entry.ban_started.is_none() && !is_banned && entry.asked_at + known > now;
-            entry.looks = !is_lifted && entry.asked_at + RECENT <= now;
-            entry.looks
+            let (asked_at, level) = (entry.asked_at(), entry.level());
+            let is_banned = level.is_none_or(|level| level.banned().is_some());
+            is_lifted = entry.rare().ban_started.is_none() && !is_banned && asked_at + known > now;
+            let looks = !is_lifted && asked_at + RECENT <= now;
+            if entry.answer.is_none() {
+                entry.rare_mut().banned_until = now + rest;
+            }
+            if looks {
+                entry.rare_mut().looks = true;
+            }
+            looks
         });
         is_lifted
     }
@@ -69,16 +75,16 @@ impl SharedLimiter {
         let (rule, now, lost) = (self.rule(), self.client.now(), self.client.current_loss());
         let shard = self.table.shard_of(hash);
         shard.get(&hash).is_some_and(|entry| {
-            entry.ban_started.is_none() && matches!(self.by_ban(entry, &rule, now, lost), Some(ByBan::Asks))
+            entry.rare().ban_started.is_none() && matches!(self.by_ban(entry, &rule, now, lost), Some(ByBan::Asks))
         })
     }
 
     /// What a ban that the store or the caller has reported means for a request of the key. `None` if there is no such ban.
     pub(super) fn by_ban(&self, entry: &Entry, rule: &SharedRule, now: Duration, lost: Option<u64>) -> Option<ByBan> {
         let rest = entry.ban_rest(rule, now, self.client.time(now))?;
-        let is_recent = entry.asked_at + RECENT > now;
+        let is_recent = entry.asked_at() + RECENT > now;
         // After a question without an answer, the next one waits.
-        let can_ask = lost.is_none() && now >= entry.retry_at;
+        let can_ask = lost.is_none() && now >= entry.rare().retry_at;
         Some(if !is_recent && can_ask { ByBan::Asks } else { ByBan::Refused(rest) })
     }
 
@@ -88,8 +94,8 @@ impl SharedLimiter {
     ///
     /// [`StoreError`] if the store does not answer.
     pub async fn lift_ban(&self, hash: u128) -> Result<bool, StoreError> {
-        if let Some(entry) = self.table.shard_of(hash).get_mut(&hash) {
-            entry.ban_started = None;
+        if let Some(rare) = self.table.shard_of(hash).get_mut(&hash).and_then(|entry| entry.rare.as_mut()) {
+            rare.ban_started = None;
         }
         let was_banned = self.change_ban(hash, BanChange::Keep).await?.is_some();
         self.change_ban(hash, BanChange::Lift).await?;
@@ -106,7 +112,9 @@ impl SharedLimiter {
         let Reply { level, newer, .. } = answer.map_err(|_| StoreError::Late)??.reply;
         let banned = level.banned();
         if let Some(entry) = self.table.shard_of(hash).get_mut(&hash) {
-            (entry.level, entry.level_terms) = (Some(level), Some(newer.map_or(terms, Arc::new)));
+            let last = entry.answer.take();
+            let (failures, asked_at) = last.map_or((0, Duration::ZERO), |last| (last.failures, last.asked_at));
+            entry.answer = Some(Answer { level, terms: newer.map_or(terms, Arc::new), failures, asked_at });
         }
         Ok(banned)
     }
@@ -118,10 +126,10 @@ impl SharedLimiter {
         let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys) else { return };
         entry.used = now;
         let asks = change(entry, now);
-        if asks && let Some(sleeps) = entry.sleeps.take() {
-            sleeps.notify_one();
+        if asks {
+            entry.wake();
         }
-        let begins = asks && self.client.current_loss().is_none() && !std::mem::replace(&mut entry.asks, true);
+        let begins = asks && self.client.current_loss().is_none() && entry.begins_task();
         drop(shard);
         if begins {
             self.drive(hash);
@@ -134,11 +142,11 @@ impl Entry {
     /// The rest of the key's ban, as far as this program knows it.
     pub(super) fn ban_rest(&self, rule: &SharedRule, now: Duration, time: Option<StoreTime>) -> Option<Duration> {
         let length = rule.ban?;
-        let rest = match &self.level {
+        let rest = match self.level() {
             Some(level) => {
                 Duration::from_micros((level.banned()?.since + micros(length)).saturating_sub(time?.earliest))
             }
-            None => self.banned_until.saturating_sub(now),
+            None => self.rare().banned_until.saturating_sub(now),
         };
         (!rest.is_zero()).then_some(rest)
     }

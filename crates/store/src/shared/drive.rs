@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    num::NonZeroU32,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
@@ -13,14 +14,14 @@ use weir_seats::{
 };
 
 use super::{
-    Entry, OnLoss, Refused, SharedLimiter, SharedRule, Waiter,
+    OnLoss, Refused, SharedLimiter, SharedRule,
     ban::{ByBan, started},
+    entry::{Answer, BETWEEN_ATTEMPTS, Entry, LastRefusal, Rare, Task, Waiter},
     hand::Found,
     micros,
     question::{Owned, Question},
     queue::{Decisions, TimedDecision, send},
     rule::reach,
-    table::{BETWEEN_ATTEMPTS, LastRefusal},
 };
 use crate::client::Answered;
 
@@ -68,7 +69,8 @@ impl SharedLimiter {
         let mut decisions = Decisions::new();
         let mut shard = self.table.shard_of(hash);
         let Some(entry) = shard.get_mut(&hash) else { return (Step::Ends, decisions) };
-        let mut waiting = std::mem::take(&mut entry.waiting);
+        let Some(mut task) = entry.task.take() else { return (Step::Ends, decisions) };
+        let mut waiting = std::mem::take(&mut task.waiting);
         let before = waiting.len();
         waiting.retain(|waiter| !waiter.sender.is_closed());
         self.waiting.fetch_sub(before - waiting.len(), Relaxed);
@@ -89,29 +91,30 @@ impl SharedLimiter {
                 LocalDecision::Decided(decision) => decisions.push((waiter, decision)),
                 LocalDecision::Waits(wait) => {
                     pause = Some(pause.map_or(wait, |pause| pause.min(wait)));
-                    entry.waiting.push_back(waiter);
+                    task.waiting.push_back(waiter);
                 }
                 LocalDecision::Asks => asks.push_back(waiter),
             }
         }
         let has_more = lost.is_none() && self.has_more(entry, &rule, (hash, now));
         let step = if !asks.is_empty() || has_more {
-            self.question(entry, &rule, (hash, asks), now)
+            self.question(entry, &mut task, &rule, (hash, asks), now)
         } else if let Some(pause) = pause {
-            Step::Sleeps(pause, Arc::clone(entry.sleeps.insert(Arc::default())))
+            Step::Sleeps(pause, Arc::clone(task.sleeps.insert(Arc::default())))
         } else {
-            entry.asks = false;
             Step::Ends
         };
+        entry.task = (!matches!(step, Step::Ends)).then_some(task);
         (step, decisions)
     }
 
     /// Returns true if a question is needed although no request waits: units are owed or given back, or few seats are left.
     fn has_more(&self, entry: &Entry, rule: &SharedRule, (hash, now): (u128, Duration)) -> bool {
         let wanted = self.wanted(entry, rule, rule.set(hash));
-        let is_due = entry.owes() || entry.looks || entry.owes_share(self.share_time(now));
-        let refills = wanted > 0 && now >= entry.refill_after && entry.hand.units() <= wanted / 2;
-        now >= entry.retry_at && (is_due || refills)
+        let rare = entry.rare();
+        let is_due = rare.owes() || rare.looks || entry.owes_share(self.share_time(now));
+        let refills = wanted > 0 && now >= rare.refill_after && entry.seats() <= wanted / 2;
+        now >= rare.retry_at && (is_due || refills)
     }
 
     /// Decides on one request without a question, if possible.
@@ -130,14 +133,14 @@ impl SharedLimiter {
             None => {}
         }
         if let Some(time) = self.client.time(now) {
-            let (found, expired) = entry.hand.claim(&set.terms, cost, time);
+            let (found, expired) = entry.claim_seats(&set.terms, cost, time);
             self.client.stats.count_lost_seats(expired);
             if let Found::Seats(seats) = found {
                 let left = entry.left(set, time.latest);
                 return LocalDecision::Decided(Ok((self.grant(hash, Some(seats), left), 0)));
             }
             if let (None, Some(refused)) = (lost, entry.refused)
-                && cost >= refused.cost
+                && cost >= refused.cost.get()
                 && refused.asks_at > time.latest
             {
                 let wait = Duration::from_micros(refused.asks_at - time.latest);
@@ -147,7 +150,8 @@ impl SharedLimiter {
                     return LocalDecision::Decided(Err(Refused::new(retry_after, left)));
                 }
                 if !set.has_slots() {
-                    return LocalDecision::Waits((wait + refused.jitter).min(wait.max(patience)));
+                    let jitter = Duration::from_micros(refused.jitter.into());
+                    return LocalDecision::Waits((wait + jitter).min(wait.max(patience)));
                 }
             }
         }
@@ -164,19 +168,17 @@ impl SharedLimiter {
     fn question(
         &self,
         entry: &mut Entry,
+        task: &mut Task,
         rule: &SharedRule,
         (hash, asks): (u128, VecDeque<Waiter>),
         now: Duration,
     ) -> Step {
-        let Ok(key) = Key::new(&rule.counters, hash) else {
-            entry.asks = false;
-            return Step::Ends;
-        };
+        let Ok(key) = Key::new(&rule.counters, hash) else { return Step::Ends };
         let all_share = entry.share.as_ref().map_or(0, |share| share.owed(self.share_time(now)));
         let share_owed = all_share.min(MOST_UNITS);
         let cost = asks.front().map_or(1, |waiter| waiter.queue_id.cost);
         // The store decides on requests when it knows everything that is owed.
-        let knows_all = entry.owed.saturating_add(all_share) <= MOST_UNITS;
+        let knows_all = entry.rare().owed.saturating_add(all_share) <= MOST_UNITS;
         let most =
             if knows_all { MOST_REQUESTS.min(usize::try_from(MOST_UNITS / cost).unwrap_or(1)).max(1) } else { 0 };
         let mut batch = Vec::new();
@@ -184,7 +186,7 @@ impl SharedLimiter {
             if waiter.queue_id.cost == cost && batch.len() < most {
                 batch.push(waiter);
             } else {
-                entry.waiting.push_back(waiter);
+                task.waiting.push_back(waiter);
             }
         }
         let round = self.client.round();
@@ -192,31 +194,34 @@ impl SharedLimiter {
         // The question has the shortest patience of its requests, so that no request gets a slot that is too late for
         // it.
         let patience = batch.iter().map(|waiter| waiter.patience(now)).min().unwrap_or_default();
-        let seen = if entry.level_failures == self.client.failures() { None } else { entry.level.clone() };
+        let failures = self.client.failures();
+        let seen = entry.answer.as_ref().filter(|answer| answer.failures != failures);
+        let seen = seen.map(|answer| answer.level.clone());
+        let (seats, share) = (entry.seats(), entry.share.as_ref());
+        let admitted = share.map_or(0, |share| share.admitted.saturating_sub((all_share - share_owed).into()));
+        let mut nothing = Rare::default();
+        let rare = entry.rare.as_deref_mut().unwrap_or(&mut nothing);
         // The credit is sent once. If it were sent again after a lost answer, the store could count it twice. What exceeds
         // one question is sent with the next one.
-        let credit = entry.credit.min(MOST_UNITS);
-        entry.credit -= credit;
+        let credit = rare.credit.min(MOST_UNITS);
+        rare.credit -= credit;
         let owned = Owned {
             key,
             terms: Arc::clone(&rule.set(hash).terms),
             requests: u32::try_from(batch.len()).unwrap_or(u32::MAX),
             cost,
             patience,
-            prefetch: wanted.saturating_sub(entry.hand.units()),
+            prefetch: wanted.saturating_sub(seats),
             reach: reach(round),
-            owed: entry.owed.saturating_add(share_owed).min(MOST_UNITS),
+            owed: rare.owed.saturating_add(share_owed).min(MOST_UNITS),
             credit,
-            share: (
-                share_owed,
-                entry.share.as_ref().map_or(0, |share| share.admitted.saturating_sub((all_share - share_owed).into())),
-            ),
+            share: (share_owed, admitted),
             seen,
-            ban: rule.ban(entry.ban_started.take().map_or(BanChange::Keep, |since| started(since, now))),
+            ban: rule.ban(rare.ban_started.take().map_or(BanChange::Keep, |since| started(since, now))),
             asked_at: now,
         };
-        entry.looks = false;
-        entry.owed -= owned.explicit();
+        rare.looks = false;
+        rare.owed -= owned.explicit();
         Step::Asks(Box::new(Question { batch, owned }))
     }
 
@@ -271,12 +276,13 @@ impl SharedLimiter {
         let mut shard = self.table.shard_of(hash);
         if units == 0 && started.is_none() {
             if let Some(entry) = shard.get_mut(&hash) {
-                entry.missed(retry_at);
+                entry.rare_mut().missed(retry_at);
             }
         } else if let Some((entry, _)) = self.table.entry(&mut shard, hash, usize::MAX) {
-            entry.missed(retry_at);
-            entry.owed = entry.owed.saturating_add(units);
-            entry.ban_started = entry.ban_started.or(started);
+            let rare = entry.rare_mut();
+            rare.missed(retry_at);
+            rare.owed = rare.owed.saturating_add(units);
+            rare.ban_started = rare.ban_started.or(started);
         }
     }
 
@@ -310,11 +316,9 @@ impl SharedLimiter {
         let Reply { granted, served, prefetched, level, time, next, newer } = reply;
         let terms = &newer.map_or_else(|| Arc::clone(&owned.terms), Arc::new);
         entry.end_share(owned.share.1);
-        entry.confirm_report(owned.asked_at);
-        (entry.level, entry.level_terms, entry.level_failures) = (Some(level), Some(Arc::clone(terms)), failures);
-        (entry.asked_at, entry.misses, entry.retry_at) = (owned.asked_at, 0, Duration::ZERO);
+        entry.learn(Answer { level, terms: Arc::clone(terms), failures, asked_at: owned.asked_at }, now);
         let passed = micros(now.saturating_sub(at));
-        let banned = entry.level.as_ref().and_then(Level::banned);
+        let banned = entry.level().and_then(Level::banned);
         let banned = banned.map(|banned| Duration::from_micros(banned.end().saturating_sub(time + passed)));
         let granted = served.as_ref().map_or(0, |_| usize::try_from(granted).unwrap_or(usize::MAX));
         let mut served_first = batch;
@@ -325,10 +329,10 @@ impl SharedLimiter {
         let lent = prefetched.as_ref().map_or(0, Seats::left);
         self.client.stats.count_prefetched(lent);
         if let Some(seats) = prefetched {
-            self.client.stats.count_lost_seats(entry.hand.add(terms, seats));
+            self.client.stats.count_lost_seats(entry.add_seats(terms, seats));
         }
         if owned.prefetch > 0 && lent < owned.prefetch / 2 {
-            entry.refill_after = now + owned.reach / 2;
+            entry.rare_mut().refill_after = now + owned.reach / 2;
         }
         // A refusal by limits that have changed meanwhile must not refuse later requests.
         let is_outdated = terms.stamp() < set.terms.stamp();
@@ -344,11 +348,12 @@ impl SharedLimiter {
             may_wait && waiter.is_patient && retry_after.is_some_and(|wait| now + wait <= waiter.latest)
         };
         for waiter in refused.into_iter().rev() {
-            if waits_on(&waiter) {
-                entry.waiting.push_front(waiter);
-            } else {
-                let refusal = || Refused::new(retry_after, entry.left(set, time));
-                decisions.push((waiter, Err(banned.map_or_else(refusal, Refused::banned))));
+            match &mut entry.task {
+                Some(task) if waits_on(&waiter) => task.waiting.push_front(waiter),
+                _ => {
+                    let refusal = || Refused::new(retry_after, entry.left(set, time));
+                    decisions.push((waiter, Err(banned.map_or_else(refusal, Refused::banned))));
+                }
             }
         }
         decisions
@@ -367,12 +372,14 @@ impl SharedLimiter {
         for waiter in batch {
             let due = if owned.patience.is_zero() { 0 } else { seats.due(terms, 0, owned.cost) };
             let own = seats.split(terms, owned.cost);
-            let goes_at = self.client.now() + Duration::from_micros(due.saturating_sub(time));
-            entry.last_slot = entry.last_slot.max(goes_at);
-            let left = entry.level.as_ref().and_then(|level| level.left(terms, time));
+            if due > time {
+                let (goes_at, rare) = (self.client.now() + Duration::from_micros(due - time), entry.rare_mut());
+                rare.last_slot = rare.last_slot.max(goes_at);
+            }
+            let left = entry.level().and_then(|level| level.left(terms, time));
             decisions.push((waiter, Ok((self.grant(hash, Some(own), left), due))));
         }
-        self.client.stats.count_lost_seats(entry.hand.add(terms, seats));
+        self.client.stats.count_lost_seats(entry.add_seats(terms, seats));
     }
 
     /// Computes from an answer until when later requests are refused.
@@ -380,8 +387,9 @@ impl SharedLimiter {
         let Next::At(until) = next else { return None };
         let wait = Duration::from_micros(until.saturating_sub(time));
         let jitter = (wait / 16).min(LONGEST_JITTER).mul_f64(self.client.jitter());
+        let jitter = u32::try_from(jitter.as_micros()).unwrap_or_default();
         let asks_at = if rule.has_credits { until.min(time + micros(BETWEEN_LOOKS)) } else { until };
-        Some(LastRefusal { cost: owned.cost, until, asks_at, jitter })
+        Some(LastRefusal { cost: NonZeroU32::new(owned.cost)?, jitter, until, asks_at })
     }
 
     /// Returns unused seats to the store.

@@ -44,6 +44,10 @@ impl Hand {
                 return 0;
             }
         }
+        if self.runs.is_empty() {
+            // Most hands have one run.
+            self.runs.reserve_exact(1);
+        }
         self.runs.push_back(rest);
         if self.runs.len() > RUNS { self.runs.pop_front().map_or(0, |oldest| oldest.left()) } else { 0 }
     }
@@ -70,8 +74,7 @@ impl Hand {
         (found, before.saturating_sub(self.units()).saturating_sub(used))
     }
 
-    /// Removes all seats, and returns them.
-    pub(super) fn drain(&mut self) -> Vec<Seats> {
-        self.runs.drain(..).collect()
+    pub(super) fn into_seats(self) -> Vec<Seats> {
+        self.runs.into()
     }
 }

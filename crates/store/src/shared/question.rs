@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use weir_seats::{BanChange, BanQuestion, Key, Level, Take, terms::StoreTerms};
 
-use super::Waiter;
+use super::entry::Waiter;
 
 /// A question, and the requests that wait for its answer.
 pub(super) struct Question {

@@ -19,8 +19,8 @@ use weir_seats::{Left, Seats};
 use super::{
     Refused, SharedLimiter,
     decision::{Decision, Grant, QueueId},
+    entry::Waiter,
     sweep::UNUSED,
-    table::Waiter,
 };
 use crate::lock::lock;
 

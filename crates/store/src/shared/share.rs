@@ -11,11 +11,12 @@ use weir_seats::{
 };
 
 use super::{
-    Entry, KeyView, OnLoss, SOON, SharedLimiter, SharedRule,
+    KeyView, OnLoss, SOON, SharedLimiter, SharedRule,
     decision::{Grant, Refused},
+    entry::{Entry, Rare},
     micros,
     rule::left_of,
-    table::Share,
+    share_count::Share,
 };
 
 /// The longest `Retry-After` of a share.
@@ -38,7 +39,7 @@ struct Before {
 
 impl Before {
     fn of(entry: &Entry, share: Option<Share>, prepares: bool) -> Self {
-        let Entry { owed, misses, last_slot, .. } = *entry;
+        let Rare { owed, misses, last_slot, .. } = *entry.rare();
         Self { share, owed, misses, last_slot, prepares }
     }
 }
@@ -83,12 +84,12 @@ impl SharedLimiter {
                     return Err(Refused::new(Some(gap), None));
                 }
                 let at = self.share_time(now);
-                let earlier = entry.share.take();
+                let earlier = entry.share.take().map(|share| *share);
                 let (share, owed) = self.share(Before::of(entry, earlier, true), terms, (now, at, loss));
                 entry.add_owed(owed);
                 let (value, left, answer) = Self::ask_share(&share, terms, cost, (now, at));
                 let granted = if answer.is_ok() { u64::from(cost) } else { 0 };
-                entry.share = Some(Share { loss, value, admitted: share.admitted + granted, ..share });
+                entry.share = Some(Box::new(Share { loss, value, admitted: share.admitted + granted, ..share }));
                 match answer {
                     Ok(()) => Ok(self.grant(hash, None, left)),
                     Err(wait) => Err(Refused::new(Some(wait), left)),
@@ -106,7 +107,7 @@ impl SharedLimiter {
         (hash, cost): (u128, u32),
         (now, loss): (Duration, u64),
     ) -> KeyView {
-        let known = KeyView { seats: entry.map_or(0, |entry| entry.hand.units()), is_lost: true, ..KeyView::default() };
+        let known = KeyView { seats: entry.map_or(0, Entry::seats), is_lost: true, ..KeyView::default() };
         let refused = |wait| KeyView { refused_for: Some(wait), ..known };
         match (rule.on_loss, &rule.set(hash).share_terms) {
             (OnLoss::Open, _) => {
@@ -119,7 +120,7 @@ impl SharedLimiter {
                     return refused(gap);
                 }
                 let at = self.share_time(now);
-                let before = entry.map(|entry| Before::of(entry, entry.share.clone(), false));
+                let before = entry.map(|entry| Before::of(entry, entry.share.as_deref().cloned(), false));
                 let (share, _) = self.share(before.unwrap_or_default(), terms, (now, at, loss));
                 let left = left_of(&share.value, terms, at);
                 match Self::ask_share(&share, terms, cost, (now, at)).2 {

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use weir_seats::{BanChange, Key};
+use weir_seats::{BanChange, Key, Seats};
 
 use super::{Entry, SharedLimiter, table};
 use crate::client::{KeyReport, Sweep};
@@ -30,12 +30,13 @@ impl Sweep for SharedLimiter {
         let (mut unused, mut owing) = (Vec::new(), Vec::new());
         let mut shard = self.table.shard(self.swept.fetch_add(1, Relaxed));
         for (&hash, entry) in shard.iter_mut() {
-            if (entry.owes() || entry.owes_share(share_time)) && !entry.asks && now >= entry.retry_at {
-                entry.asks = true;
+            let rare = entry.rare();
+            let is_due = (rare.owes() || entry.owes_share(share_time)) && now >= rare.retry_at;
+            if is_due && entry.begins_task() {
                 owing.push(hash);
             }
-            if entry.hand.units() > 0 && entry.used + UNUSED < now {
-                unused.push((hash, entry.hand.drain()));
+            if entry.used + UNUSED < now {
+                unused.push((hash, entry.drain_seats()));
             }
         }
         // The agents report to the next leader what this one has counted.
@@ -51,7 +52,7 @@ impl Sweep for SharedLimiter {
     fn give_all_back(&self) {
         self.end_free_slots();
         for index in 0..self.table.shards() {
-            let drain = |(&hash, entry): (&u128, &mut Box<Entry>)| (hash, entry.hand.drain());
+            let drain = |(&hash, entry): (&u128, &mut Box<Entry>)| (hash, entry.drain_seats());
             let unused: Vec<_> = self.table.shard(index).iter_mut().map(drain).collect();
             for (hash, all) in unused {
                 all.into_iter().for_each(|seats| self.give_back(hash, seats));
@@ -70,14 +71,14 @@ impl Sweep for SharedLimiter {
                 if entry.is_full(time.earliest) != Some(false) {
                     continue;
                 }
-                let Some(terms) = entry.level_terms.clone().filter(|_| levels.len() < most) else {
+                let Some(answer) = entry.answer.as_ref().filter(|_| levels.len() < most) else {
                     is_complete = false;
                     continue;
                 };
                 levels.push(KeyReport {
                     key,
-                    terms,
-                    level: entry.level.clone(),
+                    terms: Arc::clone(&answer.terms),
+                    level: Some(answer.level.clone()),
                     owed: 0,
                     ban: rule.ban(BanChange::Keep),
                 });
@@ -92,13 +93,11 @@ impl Sweep for SharedLimiter {
         let share_time = self.share_time(now);
         for index in 0..self.table.shards() {
             for (&hash, entry) in self.table.shard(index).iter_mut() {
-                let seats = std::mem::take(&mut entry.hand).units();
-                self.client.stats.count_lost_seats(seats);
+                let seats = entry.drain_seats();
+                self.client.stats.count_lost_seats(seats.iter().map(Seats::left).fold(0, u32::saturating_add));
                 // A refusal names a time of the earlier operator's clock, and the new one can differ by hours.
                 entry.refused = None;
-                if let Some(sleeps) = entry.sleeps.take() {
-                    sleeps.notify_one();
-                }
+                entry.wake();
                 let owed = entry.report(share_time, now);
                 let (Ok(key), true) = (Key::new(&rule.counters, hash), owed > 0) else { continue };
                 let terms = Arc::clone(&rule.set(hash).terms);
