@@ -452,6 +452,22 @@ async fn refused_questions_that_no_request_waits_for_are_asked_again_later() {
     assert!(asked.load(Relaxed) <= 70, "{asked:?}");
 }
 
+/// One question cannot report all that the key owes.
+#[tokio::test(start_paused = true)]
+async fn a_refused_question_decides_the_requests_of_a_key_with_a_large_debt() {
+    let world = World::new();
+    let program = world.program();
+    let asked = refusing(&program);
+    let limiter = program.limiter(quota(Strategy::TokenBucket, 10_000_000, 1));
+    limiter.owe(7, 3_000_000);
+    for _ in 0..100 {
+        let decided = timeout(Duration::from_secs(1), request(&limiter)).await;
+        assert!(decided.expect("a decision").is_err(), "the share begins without credit");
+    }
+    let asked = asked.load(Relaxed);
+    assert!(asked <= 1 + 100, "{asked}: one question for the debt, and one for each request");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_key_that_the_operator_refuses_gets_its_share() {
     let world = World::new();

@@ -177,10 +177,7 @@ impl SharedLimiter {
         let all_share = entry.share.as_ref().map_or(0, |share| share.owed(self.share_time(now)));
         let share_owed = all_share.min(MOST_UNITS);
         let cost = asks.front().map_or(1, |waiter| waiter.queue_id.cost);
-        // The store decides on requests when it knows everything that is owed.
-        let knows_all = entry.rare().owed.saturating_add(all_share) <= MOST_UNITS;
-        let most =
-            if knows_all { MOST_REQUESTS.min(usize::try_from(MOST_UNITS / cost).unwrap_or(1)).max(1) } else { 0 };
+        let most = MOST_REQUESTS.min(usize::try_from(MOST_UNITS / cost).unwrap_or(1)).max(1);
         let mut batch = Vec::new();
         for waiter in asks {
             if waiter.queue_id.cost == cost && batch.len() < most {
@@ -189,11 +186,14 @@ impl SharedLimiter {
                 task.waiting.push_back(waiter);
             }
         }
+        // The store decides on requests when it knows everything that is owed. Until then, they wait for further questions.
+        let knows_all = entry.rare().owed.saturating_add(all_share) <= MOST_UNITS;
+        let decides_on = if knows_all { &batch[..] } else { &[] };
         let round = self.client.round();
         let wanted = if knows_all { self.wanted(entry, rule, rule.set(hash)) } else { 0 };
         // The question has the shortest patience of its requests, so that no request gets a slot that is too late for
         // it.
-        let patience = batch.iter().map(|waiter| waiter.patience(now)).min().unwrap_or_default();
+        let patience = decides_on.iter().map(|waiter| waiter.patience(now)).min().unwrap_or_default();
         let failures = self.client.failures();
         let seen = entry.answer.as_ref().filter(|answer| answer.failures != failures);
         let seen = seen.map(|answer| answer.level.clone());
@@ -208,7 +208,7 @@ impl SharedLimiter {
         let owned = Owned {
             key,
             terms: Arc::clone(&rule.set(hash).terms),
-            requests: u32::try_from(batch.len()).unwrap_or(u32::MAX),
+            requests: u32::try_from(decides_on.len()).unwrap_or(u32::MAX),
             cost,
             patience,
             prefetch: wanted.saturating_sub(seats),
@@ -345,7 +345,8 @@ impl SharedLimiter {
         // If the strategy has slots, the store has no slot within the patience of these requests.
         let may_wait = banned.is_none() && !set.has_slots();
         let waits_on = |waiter: &Waiter| {
-            may_wait && waiter.is_patient && retry_after.is_some_and(|wait| now + wait <= waiter.latest)
+            let is_in_time = retry_after.is_some_and(|wait| now + wait <= waiter.latest);
+            owned.requests == 0 || (may_wait && waiter.is_patient && is_in_time)
         };
         for waiter in refused.into_iter().rev() {
             match &mut entry.task {
