@@ -321,13 +321,17 @@ impl SharedLimiter {
     }
 
     /// Charges a cost that became known after the decision. The next question of this key reports it to the store.
-    /// While the store is lost, this program's share is charged; a rule that then admits all requests charges nothing.
+    /// Without the store, this program's share is charged; a rule that then admits all requests charges nothing.
     pub fn owe(&self, hash: u128, units: u64) {
         let (rule, at) = (self.rule(), self.share_time(self.client.now()));
-        if rule.on_loss == OnLoss::Open && self.client.current_loss().is_some() {
+        let can_open = rule.on_loss == OnLoss::Open;
+        if can_open && self.client.current_loss().is_some() {
             return;
         }
         self.report(hash, |entry| {
+            if can_open && entry.rare().is_open {
+                return;
+            }
             let rest = entry.charge_share(rule.set(hash).share_terms.as_deref(), at, units);
             entry.add_owed(rest);
         });

@@ -97,6 +97,8 @@ pub(super) struct Rare {
     pub(super) looks: bool,
     /// The number of questions without an answer since the last answer.
     pub(super) misses: u32,
+    /// True if requests were admitted without the store since its last answer, by a rule that then charges nothing.
+    pub(super) is_open: bool,
     /// The earliest time of a question that no request waits for, if the last question had no answer.
     pub(super) retry_at: Duration,
     /// The earliest time at which the program asks for more seats.
@@ -154,7 +156,7 @@ impl Entry {
     pub(super) fn learn(&mut self, answer: Answer, now: Duration) {
         if let Some(rare) = &mut self.rare {
             rare.report = rare.report.filter(|report| report.sent_at > answer.asked_at);
-            (rare.misses, rare.retry_at) = (0, Duration::ZERO);
+            (rare.misses, rare.is_open, rare.retry_at) = (0, false, Duration::ZERO);
         }
         self.rare = self.rare.take().filter(|rare| rare.matters(now));
         self.answer = Some(answer);
@@ -264,6 +266,7 @@ impl Rare {
         banned_until: Duration::ZERO,
         looks: false,
         misses: 0,
+        is_open: false,
         retry_at: Duration::ZERO,
         refill_after: Duration::ZERO,
         last_slot: Duration::ZERO,

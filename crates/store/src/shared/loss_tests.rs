@@ -202,6 +202,38 @@ async fn an_open_rule_charges_nothing_while_the_store_is_lost() {
     request_of(&limiter, 7).await.expect("99 are free");
 }
 
+/// One server of several does not answer. A rule that then admits its keys charges nothing, also before it has noticed,
+/// and for a response that ends when the server is back.
+#[tokio::test(start_paused = true)]
+async fn an_open_rule_charges_nothing_for_a_key_whose_server_is_away() {
+    for fault in [Ok(Duration::MAX), Err(StoreError::Lost("refused".to_owned()))] {
+        let (world, is_there) = (World::new(), Arc::new(AtomicBool::new(true)));
+        let there = Arc::clone(&is_there);
+        let client = world.client_with(move |key, _| match key.as_str().ends_with("7}") && !there.load(Relaxed) {
+            true => fault.clone(),
+            false => Ok(MILLIS(1)),
+        });
+        let debt = quota(Strategy::TokenBucketWithDebt, 100, 3_600, Some(100));
+        let limiter = SharedLimiter::new(client, rule(1, debt, OnLoss::Open));
+        request_of(&limiter, 7).await.expect("it is free");
+        is_there.store(false, Relaxed);
+        for step in 0..500 {
+            request_of(&limiter, 0x10 * step).await.expect("its server is there");
+            request_of(&limiter, 7).await.expect("all are admitted");
+            limiter.owe(7, 50);
+            sleep(MILLIS(9)).await;
+        }
+        assert!(limiter.client().condition().reached);
+        is_there.store(true, Relaxed);
+        limiter.owe(7, 50);
+        sleep(Duration::from_secs(5)).await;
+        request_of(&limiter, 7).await.expect("the server is back, and the limit is almost unused");
+        limiter.owe(7, 200);
+        sleep(MILLIS(20)).await;
+        request_of(&limiter, 7).await.expect_err("the store counts again");
+    }
+}
+
 /// A store that is full or read-only answers, but it cannot count. It counts as lost all that time, and when it can
 /// count again, it charges only what still counts.
 #[tokio::test(start_paused = true)]

@@ -74,7 +74,10 @@ impl SharedLimiter {
             return Err(Refused::banned(rest));
         }
         match rule.on_loss {
-            OnLoss::Open => Ok(self.grant(hash, None, rule.set(hash).full)),
+            OnLoss::Open => {
+                entry.rare_mut().is_open = true;
+                Ok(self.grant(hash, None, rule.set(hash).full))
+            }
             OnLoss::Closed => Err(Refused::new(Some(SOON), None)),
             OnLoss::LocalShare => {
                 let Some(terms) = &rule.set(hash).share_terms else {
