@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;
 use weir_seats::{BanChange, BanQuestion, Banned, Key, Reply, StoreError, StoreTime, Take};
 
-use super::{Entry, SharedLimiter, SharedRule, entry::Answer, micros};
+use super::{Entry, SharedLimiter, SharedRule, entry::Answer, micros, question::Owned};
 
 /// The age of an answer after which the store is asked whether a ban is still in force.
 const RECENT: Duration = Duration::from_secs(1);
@@ -94,12 +94,19 @@ impl SharedLimiter {
     ///
     /// [`StoreError`] if the store does not answer.
     pub async fn lift_ban(&self, hash: u128) -> Result<bool, StoreError> {
-        if let Some(rare) = self.table.shard_of(hash).get_mut(&hash).and_then(|entry| entry.rare.as_mut()) {
-            rare.ban_started = None;
+        if let Some(entry) = self.table.shard_of(hash).get_mut(&hash) {
+            let rare = entry.rare_mut();
+            (rare.ban_started, rare.lifted_at) = (None, Some(self.client.now()));
         }
         let was_banned = self.change_ban(hash, BanChange::Keep).await?.is_some();
         self.change_ban(hash, BanChange::Lift).await?;
         Ok(was_banned)
+    }
+
+    /// Lifts a ban that a question has started after the lift overtook it.
+    pub(super) fn lift_again(&self, hash: u128) {
+        let Some(me) = self.me.upgrade() else { return };
+        self.client.spawn(async move { drop(me.change_ban(hash, BanChange::Lift).await) });
     }
 
     /// Asks the store about the ban of a key, and waits for the answer. Returns the ban that is in force then.
@@ -139,6 +146,11 @@ impl SharedLimiter {
 }
 
 impl Entry {
+    /// Returns true if this program has lifted the ban that the question starts.
+    pub(super) fn has_lifted(&self, question: &Owned) -> bool {
+        question.ban_started().is_some_and(|started| self.rare().lifted_at >= Some(started))
+    }
+
     /// The rest of the key's ban, as far as this program knows it.
     pub(super) fn ban_rest(&self, rule: &SharedRule, now: Duration, time: Option<StoreTime>) -> Option<Duration> {
         let length = rule.ban?;

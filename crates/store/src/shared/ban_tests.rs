@@ -1,5 +1,7 @@
 //! Bans of a rule that several programs share, with a paused clock.
 
+use weir_seats::BanChange;
+
 use super::*;
 
 const LENGTH: Duration = Duration::from_secs(600);
@@ -165,6 +167,27 @@ async fn a_ban_whose_report_failed_is_reported_again() {
         }
     })
     .await;
+}
+
+/// The question that starts a ban is under way when the ban is lifted. Then it fails, or the store gets it after the lift.
+#[tokio::test(start_paused = true)]
+async fn a_lifted_ban_does_not_return_with_an_earlier_question() {
+    for slow in [Duration::MAX, Duration::from_millis(100)] {
+        let (world, is_first) = (World::new(), AtomicBool::new(true));
+        let client = world.client_with(move |_, question| {
+            let starts = question.ban.is_some_and(|ban| matches!(ban.change, BanChange::Start { .. }));
+            Ok(if starts && is_first.swap(false, Relaxed) { slow } else { Duration::from_millis(1) })
+        });
+        let program = SharedLimiter::new(client, banning(1, 1_000));
+        let other = SharedLimiter::new(world.client(), banning(1, 1_000));
+        assert_eq!(is_banned(&program).await, None);
+        program.start_ban(KEY);
+        let_tasks_run().await;
+        assert_eq!(program.lift_ban(KEY).await, Ok(false), "the store does not know it yet");
+        assert_eq!(is_banned(&other).await, None);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!((is_banned(&program).await, is_banned(&other).await), (None, None), "{slow:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -279,6 +279,7 @@ impl SharedLimiter {
                 entry.rare_mut().missed(retry_at);
             }
         } else if let Some((entry, _)) = self.table.entry(&mut shard, hash, usize::MAX) {
+            let started = started.filter(|_| !entry.has_lifted(owned));
             let rare = entry.rare_mut();
             rare.missed(retry_at);
             rare.owed = rare.owed.saturating_add(units);
@@ -317,6 +318,9 @@ impl SharedLimiter {
         let terms = &newer.map_or_else(|| Arc::clone(&owned.terms), Arc::new);
         entry.end_share(owned.share.1);
         entry.learn(Answer { level, terms: Arc::clone(terms), failures, asked_at: owned.asked_at }, now);
+        if entry.has_lifted(owned) {
+            self.lift_again(hash);
+        }
         let passed = micros(now.saturating_sub(at));
         let banned = entry.level().and_then(Level::banned);
         let banned = banned.map(|banned| Duration::from_micros(banned.end().saturating_sub(time + passed)));

@@ -90,6 +90,8 @@ pub(super) struct Rare {
     pub(super) report: Option<Report>,
     /// The time at which this program started a ban that was not yet reported to the store.
     pub(super) ban_started: Option<Duration>,
+    /// The time at which this program last lifted the key's ban.
+    pub(super) lifted_at: Option<Duration>,
     /// The end of a ban that the caller knows. It counts as long as this entry has no answer: the entry of a banned key can
     /// be evicted.
     pub(super) banned_until: Duration,
@@ -263,6 +265,7 @@ impl Rare {
         credit: 0,
         report: None,
         ban_started: None,
+        lifted_at: None,
         banned_until: Duration::ZERO,
         looks: false,
         misses: 0,
@@ -284,7 +287,7 @@ impl Rare {
 
     /// Returns false if nothing here matters after an answer.
     fn matters(&self, now: Duration) -> bool {
-        self.owes() || self.looks || self.refill_after > now || self.last_slot > now
+        self.owes() || self.looks || self.lifted_at.is_some() || self.refill_after > now || self.last_slot > now
     }
 }
 

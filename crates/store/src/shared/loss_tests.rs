@@ -10,7 +10,7 @@ const MILLIS: fn(u64) -> Duration = Duration::from_millis;
 
 impl World {
     /// A client of the store, in which the answer to each question takes this time, or is this error.
-    fn client_with(
+    pub(super) fn client_with(
         &self,
         faults: impl Fn(&Key, &Take<'_>) -> Result<Duration, StoreError> + Send + Sync + 'static,
     ) -> Arc<StoreClient> {
