@@ -94,10 +94,23 @@ impl SharedLimiter {
     ///
     /// [`StoreError`] if the store does not answer.
     pub async fn lift_ban(&self, hash: u128) -> Result<bool, StoreError> {
+        let mut started = None;
         if let Some(entry) = self.table.shard_of(hash).get_mut(&hash) {
             let rare = entry.rare_mut();
-            (rare.ban_started, rare.lifted_at) = (None, Some(self.client.now()));
+            rare.lifted_at = Some(self.client.now());
+            started = rare.ban_started.take();
         }
+        let lifted = self.lift_in_store(hash).await;
+        if lifted.is_err()
+            && let Some(entry) = self.table.shard_of(hash).get_mut(&hash)
+        {
+            let rare = entry.rare_mut();
+            (rare.ban_started, rare.lifted_at) = (rare.ban_started.or(started), None);
+        }
+        lifted
+    }
+
+    async fn lift_in_store(&self, hash: u128) -> Result<bool, StoreError> {
         let was_banned = self.change_ban(hash, BanChange::Keep).await?.is_some();
         self.change_ban(hash, BanChange::Lift).await?;
         Ok(was_banned)
