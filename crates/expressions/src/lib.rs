@@ -14,6 +14,7 @@ mod network;
 mod path_regex;
 mod pattern;
 mod predicate;
+mod signs;
 mod template;
 mod weight;
 

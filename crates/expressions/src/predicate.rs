@@ -1,8 +1,8 @@
 //! Predicates: CEL expressions over one request.
 //!
 //! A request may lack a header or a parameter that a predicate reads. Therefore, a predicate whose evaluation fails is
-//! false. A misspelt name would then silently match no request. So names and functions are checked when the predicate
-//! is parsed, and the predicate is evaluated once with an empty request.
+//! false. A misspelt name would then silently match no request. So names, functions and the number of their values are
+//! checked when the predicate is parsed, and the predicate is evaluated once with an empty request.
 
 use std::{cell::Cell, collections::HashMap, sync::Arc, thread};
 
@@ -16,7 +16,8 @@ use crate::{
     language::{self, Patterns, language},
     network::{InvalidNetwork, network},
     pattern::Pattern,
-    weight::{ORDINARY, REQUEST, Size, cost, has_nested_loops},
+    signs::has_two_signs,
+    weight::{ORDINARY, REQUEST, Size, cost, has_nested_loops, is_operator},
 };
 
 /// The fields of the only variable, `request`.
@@ -27,6 +28,9 @@ const FUNCTIONS: [&str; 13] = [
     "contains", "startsWith", "endsWith", "matches", "inIpRange", "size", "max", "min", "string", "int", "uint",
     "double", "bytes",
 ];
+
+/// The macros, which the parser replaces unless they have a wrong number of values.
+const MACROS: [&str; 7] = ["has", "all", "exists", "exists_one", "existsOne", "map", "filter"];
 
 /// The maximum length of an expression in bytes. The author is not trusted, so the cost of parsing must be bounded.
 const LONGEST: usize = 1024;
@@ -78,9 +82,18 @@ pub enum InvalidPredicate {
     /// The predicate reads a field that a request does not have.
     #[error("reads request.{0}, which does not exist: a request has {fields}", fields = FIELDS.join(", "))]
     UnknownField(String),
+    /// The predicate reads a field in backticks, which the interpreter takes for a part of the name.
+    #[error("reads {0}, but a name in backticks is not found: write it as in request.headers['x-tier']")]
+    Backticks(String),
     /// The predicate calls a function that does not exist.
-    #[error("calls {0}, which does not exist: the functions are {functions}", functions = FUNCTIONS.join(", "))]
+    #[error("calls {0}, which does not exist: {hint}", hint = similar(.0))]
     UnknownFunction(String),
+    /// The predicate calls a function or a macro in a form that does not exist.
+    #[error(
+        "calls {0} with too many or too few values: write it as in request.path.startsWith('/a'), \
+         size(request.path), max(1, 2), has(request.query.a) or request.query.exists(k, k == 'a')"
+    )]
+    WrongValues(String),
     /// The predicate uses a type that does not exist.
     #[error("uses the type {0}, which does not exist: the types are texts, numbers, booleans, lists and maps")]
     UnknownType(String),
@@ -155,8 +168,7 @@ pub fn predicate(text: &str) -> Result<Predicate, InvalidPredicate> {
     if brackets(text) > DEEPEST {
         return Err(InvalidPredicate::TooDeep);
     }
-    let written: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    if written.windows(2).any(|pair| pair == b"!!" || pair == b"--") {
+    if has_two_signs(text) {
         return Err(InvalidPredicate::TwoSigns);
     }
     thread::scope(|scope| {
@@ -207,6 +219,31 @@ fn parse(text: &str) -> Result<Predicate, InvalidPredicate> {
         Some(Ok(Value::Bool(_)) | Err(_)) => Ok(Predicate { program, patterns, bytes }),
         Some(Ok(_)) => Err(InvalidPredicate::NotBoolean),
     }
+}
+
+/// Returns how to correct the name of an unknown function.
+fn similar(name: &str) -> String {
+    let plain = |name: &str| name.replace(['_', '.'], "").to_ascii_lowercase();
+    let known = FUNCTIONS.into_iter().chain(MACROS).find(|known| plain(known) == plain(name));
+    known.map_or_else(|| format!("the functions are {}", FUNCTIONS.join(", ")), |known| format!("write {known}"))
+}
+
+/// Checks the name of a called function, and the number of its values. The interpreter ignores values that it does not
+/// expect.
+fn check_call(call: &CallExpr) -> Result<(), InvalidPredicate> {
+    let name = call.func_name.as_str();
+    let values = call.args.len() + usize::from(call.target.is_some());
+    let is_right = match name {
+        operator if is_operator(operator) => true,
+        "contains" | "startsWith" | "endsWith" | "matches" => values == 2,
+        "size" | "string" | "int" | "uint" | "double" => values == 1,
+        "bytes" => values == 1 && call.target.is_none(),
+        "max" | "min" => values > 0 && call.target.is_none(),
+        "inIpRange" => return check_range(call),
+        other if MACROS.contains(&other) => false,
+        _ => return Err(InvalidPredicate::UnknownFunction(name.to_owned())),
+    };
+    is_right.then_some(()).ok_or_else(|| InvalidPredicate::WrongValues(name.to_owned()))
 }
 
 /// Compiles the regular expression of a call of `matches`.
@@ -296,19 +333,17 @@ fn walk<'a>(
             if of_request && !known.contains(&REQUEST) && !FIELDS.contains(&select.field.as_str()) {
                 report(unknown, InvalidPredicate::UnknownField(select.field.clone()));
             }
+            if select.field.starts_with('`') {
+                report(unknown, InvalidPredicate::Backticks(select.field.clone()));
+            }
             inner = walk(&select.operand, known, patterns, unknown);
         }
         Expr::Call(call) => {
-            let operator = call.func_name.contains(['_', '@']);
-            if !operator && !FUNCTIONS.contains(&call.func_name.as_str()) {
-                report(unknown, InvalidPredicate::UnknownFunction(call.func_name.clone()));
-            }
-            let checked = match call.func_name.as_str() {
+            let checked = check_call(call).and_then(|()| match call.func_name.as_str() {
                 "matches" => compile(call, patterns),
-                "inIpRange" => check_range(call),
                 "contains" if is_of_bytes(call) => Err(InvalidPredicate::ContainsBytes),
                 _ => Ok(()),
-            };
+            });
             if let Err(invalid) = checked {
                 report(unknown, invalid);
             }
@@ -407,6 +442,25 @@ mod tests {
             ("request.method = 'GET'", "is not CEL"),
             ("'open", "is not CEL"),
             ("request.method.lower() == 'get'", "calls lower, which"),
+            ("request.path.starts_with('/a')", "calls starts_with, which does not exist: write startsWith"),
+            (
+                "!in_ip_range(request.clientIP, '10.0.0.0/8')",
+                "calls in_ip_range, which does not exist: write inIpRange",
+            ),
+            (".endsWith(request.path, '.png')", "calls .endsWith, which does not exist: write endsWith"),
+            ("request.path.to_lower() == '/a'", "calls to_lower, which does not exist: the functions are contains"),
+            ("_() == 1", "calls _, which"),
+            ("request.headers.`x-tier` == 'gold'", "reads `x-tier`, but a name in backticks is not found: write it"),
+            ("has(request.query.`a//b`) && !!true", "reads `a//b`, but a name in backticks"),
+            ("request.query.exists(k, k.starts_with('a'))", "calls starts_with, which"),
+            ("request.query.exists_one(k)", "calls exists_one with too many or too few values: write it as in"),
+            ("has(request.query.a, request.query.b)", "calls has with too many or too few"),
+            ("request.path.startsWith()", "calls startsWith with too many or too few"),
+            ("request.method == 'PUT' && request.path.endsWith()", "calls endsWith with too many or too few"),
+            ("request.path.startsWith('/a', '/b')", "calls startsWith with too many or too few"),
+            ("request.path.matches()", "calls matches with too many or too few"),
+            ("request.path.max('/a') == '/a'", "calls max with too many or too few"),
+            ("request.path.bytes() == b'/a'", "calls bytes with too many or too few"),
             ("request.header['a'] == 'b'", "reads request.header, which"),
             ("request['header'] == 'b' && nobody", "reads nobody, which"),
             ("Request{method: 'GET'} == request", "uses the type Request, which"),

@@ -41,7 +41,8 @@ const LISTS: &[&str] = &[
 const PIECES: &[&str] = &[
     "request", ".", "path", "query", "[", "]", "(", ")", "{", "}", "'a'", "1", "2u", "true", "null", "==", "<", "&&",
     "||", "!", "-", "+", "%", "?", ":", ",", " in ", "has(", "exists(", "map(", "matches(", "size(", "k", "b'a'",
-    "'''", "\u{e4}", "\n", "//", "[?", ".?", "@", "`a`", "Request{}", "0x", "1e", "..",
+    "'''", "\u{e4}", "\n", "//", "[?", ".?", "@", "`a`", "Request{}", "0x", "1e", "..", "starts_with(", "exists_one(",
+    "max(",
 ];
 
 #[test]
@@ -200,6 +201,10 @@ fn runs_within(text: &str, predicate: &Predicate, request: &Request) -> Result<(
     }
     let Some(holds) = predicate.holds(&request.context(language()), &Cell::new(BUDGET)) else { return Ok(()) };
     let (cost, value) = counted(predicate, request);
+    // The predicate would match no request.
+    if let Some(Err(ExecutionError::UndeclaredReference(_) | ExecutionError::InvalidArgumentCount { .. })) = value {
+        return Err(format!("{text:?} has no value: {value:?}"));
+    }
     if cost > most {
         return Err(format!("{text:?} cost {cost}, and {most} was predicted for {size:?}"));
     }

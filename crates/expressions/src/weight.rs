@@ -95,6 +95,12 @@ pub(crate) fn has_nested_loops(expression: &IdedExpr, is_looped: bool) -> bool {
         || [&each.loop_cond, &each.loop_step].iter().any(|part| has_nested_loops(part, true))
 }
 
+/// Whether a call is an operator such as `_+_`, or a step of a macro such as `@not_strictly_false`. No other call has a
+/// name with such signs; a name can begin with a dot.
+pub(crate) fn is_operator(name: &str) -> bool {
+    !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.'))
+}
+
 impl<'a> Evaluation<'a> {
     /// Adds the cost of an expression, and returns the size of its value.
     fn value(&mut self, expression: &'a IdedExpr) -> Extent {
@@ -156,7 +162,7 @@ impl<'a> Evaluation<'a> {
         }
         let first = first.unwrap_or(Extent::SCALAR);
         self.add(all.copy(), 0);
-        let is_function = !call.func_name.contains(['_', '@']);
+        let is_function = !is_operator(&call.func_name);
         if is_function {
             // The library copies the arguments of a function.
             self.add(all.bytes.saturating_mul(READ), all.memory());

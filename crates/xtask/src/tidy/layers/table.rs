@@ -56,7 +56,7 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "crates/expressions/src/lib.rs",
         layers: &[
-            &["cost", "named", "network", "template"],
+            &["cost", "named", "network", "signs", "template"],
             &["pattern"],
             &["language", "path_regex"],
             &["weight"],
