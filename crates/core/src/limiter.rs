@@ -314,9 +314,9 @@ impl Limiter {
     ///
     /// The newest charges become smaller. The limiter has at most its full credit: a bucket is not filled beyond its
     /// burst, a window or a sliding window counter takes off only units of its current window, and a sliding window log
-    /// only requests of the last period. Reservations that wait keep their times, and a sliding window log gives nothing
-    /// back before the time of its last reservation. A caller that gives back more than it has charged lets other
-    /// requests pass beyond the limit.
+    /// only requests of the last period. Reservations that wait keep their times: a sliding window log gives nothing
+    /// back before the time of its last reservation, and a window nothing while a later window has reservations. A
+    /// caller that gives back more than it has charged lets other requests pass beyond the limit.
     ///
     /// `clock` is read as for [`refund`](Self::refund).
     ///

@@ -205,10 +205,7 @@ impl Meter {
     /// credit. `clock` is called after the state was read.
     pub(crate) fn credit(&self, words: &[AtomicU64], cost: u64, clock: &impl Fn() -> Time) -> Result<(), Sealed> {
         match &self.kind {
-            Kind::Level(supply) => {
-                let receipt = level::newest(supply, &words[0], cost, clock)?;
-                level::refund(supply, &words[0], &receipt, clock)
-            }
+            Kind::Level(supply) => level::credit(supply, &words[0], cost, clock),
             Kind::Counter(counter) => counter.credit(words, cost, clock()),
             Kind::Log(log) => log.credit(words, cost, clock),
             Kind::Guarded(guarded) => guarded.credit(words, cost, clock()),

@@ -292,6 +292,16 @@ impl Supply {
         level.saturating_sub(units.saturating_sub(lost))
     }
 
+    /// Returns the level after giving back units of the newest charges. If a later window has reservations, the level
+    /// does not say which units of the current window were used, and all of them are lost.
+    pub(crate) fn credit(&self, level: u64, now: Time, cost: u64) -> u64 {
+        if self.is_window() && level > self.floor(now) + self.each {
+            return level;
+        }
+        // A limit cannot get back more than its full credit.
+        self.refund(level, now, now, cost.min(self.quota.most()), level)
+    }
+
     /// Returns true if `level` is so far ahead that the clock must have been set back. Then the limit is used up, and
     /// refills from now on.
     #[inline]

@@ -9,7 +9,7 @@ mod model;
 mod random;
 mod suite;
 
-use std::{num::NonZeroUsize, time::Duration};
+use std::{collections::HashMap, num::NonZeroUsize, time::Duration};
 
 use proptest::prelude::*;
 use weir_core::{
@@ -296,6 +296,73 @@ fn a_credit_is_the_models() {
             Ok(())
         },
     );
+}
+
+/// After a reservation, too.
+#[test]
+fn a_credit_after_reservations_is_the_models() {
+    for_each_strategy(
+        |quotas| (quotas, arrivals(60)),
+        |(quota, arrivals)| {
+            let mut pair = Pair::new(quota);
+            let mut now = START;
+            for arrival in arrivals {
+                let cost;
+                (now, cost) = arrival.after(now, quota);
+                if now > END {
+                    break;
+                }
+                let admitted = match arrival.ask {
+                    What::Charge => pair.charge(now, cost)?,
+                    What::Reserve => pair.reserve(now, cost, arrival.latest(now, quota))?,
+                    What::ChargeAndGiveBack | What::ReserveAndGiveBack => {
+                        // A limiter takes no larger cost, and gives back no more at once.
+                        let units = cost.min(quota.most());
+                        pair.limiter.credit(units, || at(now));
+                        pair.model.credit(now, units);
+                        None
+                    }
+                };
+                if let Some((_, goes)) = admitted {
+                    pair.model.charge(now, goes, cost);
+                }
+                pair.stands(now)?;
+            }
+            Ok(())
+        },
+    );
+}
+
+proptest! {
+    /// A window admits at most its limit and the units that are given back during this window.
+    #[test]
+    fn a_credit_opens_no_other_window(
+        limit in 1..=12_u64,
+        steps in prop::collection::vec((0..=12_u64, 0..=600_u64, 0..3_u8), 1..80),
+    ) {
+        let limiter = Limiter::new(at(START), suite::quota(Counting::FixedWindow, limit, Duration::from_millis(1)));
+        let window = |nanos: u64| nanos / 1_000_000;
+        let (mut now, mut admitted, mut given_back) = (START, HashMap::new(), HashMap::new());
+        for (cost, micros, step) in steps {
+            now += micros * 1_000;
+            let time = match step {
+                0 => limiter.charge(at(now), cost).ok().map(|_| now),
+                1 => limiter.reserve(at(now), cost, at(now + 3_000_000)).ok().map(|reserved| reserved.at.as_nanos()),
+                _ => {
+                    limiter.credit(cost, || at(now));
+                    *given_back.entry(window(now)).or_insert(0) += cost;
+                    None
+                }
+            };
+            if let Some(time) = time {
+                *admitted.entry(window(time)).or_insert(0) += cost;
+            }
+        }
+        for (window, admitted) in admitted {
+            let most = limit + given_back.get(&window).copied().unwrap_or(0);
+            prop_assert!(admitted <= most, "window {window} admitted {admitted} of {most}");
+        }
+    }
 }
 
 /// A refund at any time gives back at most the charge.

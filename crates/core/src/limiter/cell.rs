@@ -397,10 +397,7 @@ impl Cell {
 
     /// Takes back units of any earlier charges.
     pub(super) fn credit(&self, cost: u64, clock: &impl Fn() -> Time) -> Result<(), Sealed> {
-        let Kind::Level(supply) = &self.meter.kind else {
-            return self.meter.credit(self.words.all(), cost, clock);
-        };
-        self.refund(&level::newest(supply, self.words.line(), cost, clock)?, clock)
+        self.meter.credit(self.words.all(), cost, clock)
     }
 
     pub(super) fn is_sealed(&self) -> bool {

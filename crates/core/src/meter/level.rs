@@ -114,9 +114,18 @@ pub(crate) fn refund(
     receipt: &Receipt,
     clock: &impl Fn() -> Time,
 ) -> Result<(), Sealed> {
+    lower(word, |level| supply.refund(level, receipt.at, clock(), receipt.cost, receipt.mark))
+}
+
+pub(crate) fn credit(supply: &Supply, word: &AtomicU64, cost: u64, clock: &impl Fn() -> Time) -> Result<(), Sealed> {
+    lower(word, |level| supply.credit(level, clock(), cost))
+}
+
+/// Replaces the level by the level that `after` returns for it.
+fn lower(word: &AtomicU64, after: impl Fn(u64) -> u64) -> Result<(), Sealed> {
     let mut level = load(word)?;
     loop {
-        let after = supply.refund(level, receipt.at, clock(), receipt.cost, receipt.mark);
+        let after = after(level);
         if after == level {
             return Ok(());
         }
@@ -125,18 +134,6 @@ pub(crate) fn refund(
             Err(moved_on) => level = moved_on?,
         }
     }
-}
-
-/// Returns the receipt that the newest charge would have with this cost.
-pub(crate) fn newest(
-    supply: &Supply,
-    word: &AtomicU64,
-    cost: u64,
-    clock: &impl Fn() -> Time,
-) -> Result<Receipt, Sealed> {
-    let mark = load(word)?;
-    // A limit cannot get back more than its full credit.
-    Ok(Receipt { at: clock(), cost: cost.min(supply.quota().most()), mark })
 }
 
 /// Replaces the level, or returns its current value.

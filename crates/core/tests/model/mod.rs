@@ -87,10 +87,8 @@ impl Model {
         let (quota, now, units) = (self.quota, i128::from(now), i128::from(units));
         let (used, counts, parts) = (self.used(now), self.counts(now), self.parts(now));
         match &mut self.state {
-            // A window in the future has the newest charges.
-            State::FixedWindow { window, used: count } if *window > now / period(quota) => {
-                *count = (*count - units).max(0);
-            }
+            // A reservation in a later window keeps its place, and nothing before it is given back.
+            State::FixedWindow { window, .. } if *window > now / period(quota) => {}
             State::FixedWindow { window, used: count } => {
                 (*window, *count) = (now / period(quota), (used - units).max(0));
             }
