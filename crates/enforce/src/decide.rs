@@ -23,8 +23,8 @@ use weir_tower::MonotonicClock;
 
 use super::{
     charge::{Demand, charge_rules, slices},
-    deferred::DeferredCost,
-    follow_up::{Deadline, FollowUp},
+    deferred::{DeferredCost, Shadow},
+    follow_up::{Deadline, FollowUp, HeldPermit},
     format::Format,
     header_rules::{HeaderRule, HeaderRules},
     in_force::RulesInForce,
@@ -175,7 +175,7 @@ impl RequestContext<'_> {
         keys: &mut Vec<u8>,
     ) -> Verdict<'r> {
         self.with_demands(rules, deadline.as_ref().map(Deadline::after), keys, |demands| {
-            let costs = || demands.iter().filter_map(|demand| DeferredCost::of(demand, true)).collect();
+            let costs = || demands.iter().filter_map(|demand| DeferredCost::of(demand)).collect();
             let follow_up = || FollowUp { deadline, costs: costs(), permits: Vec::new() };
             if demands.iter().any(|demand| demand.limits.shared.is_some()) {
                 return self.enforce_with_stores(demands, follow_up());
@@ -260,54 +260,60 @@ impl RequestContext<'_> {
 
     fn try_each(&self, set: &RuleSet, indices: &[usize], keys: &mut Vec<u8>, verdict: &mut Verdict<'_>) {
         for indices in indices.chunk_by(|one, other| set.get(*one).policy == set.get(*other).policy) {
-            let find = |is: fn(&Rule) -> bool| indices.iter().map(|index| &set.get(*index).rule).find(|rule| is(rule));
-            if let Some(deny) = find(Rule::is_deny) {
+            let rules = || indices.iter().map(|index| &set.get(*index).rule);
+            let admitted = if let Some(deny) = rules().find(|rule| rule.is_deny()) {
                 deny.statistics.count_shadow_limited();
-                continue;
-            }
-            if let Some(bypass) = find(Rule::is_bypass) {
+                None
+            } else if let Some(bypass) = rules().find(|rule| rule.is_bypass()) {
                 bypass.statistics.count_bypassed();
                 continue;
-            }
-            if self.is_banned_in_shadow(set, indices, keys) {
-                continue;
-            }
-            let mut permits = match self.acquire_permits(indices.iter().map(|index| set.get(*index)), keys) {
-                Ok(permits) => permits,
-                Err((rule, _)) => {
-                    rule.statistics.count_shadow_limited();
-                    continue;
-                }
+            } else {
+                self.try_policy(set, indices, keys)
             };
-            let rules = limiting(set, indices);
-            let deadline = rules.iter().filter_map(|(member, _)| Some(member.deadline.as_ref()?.after)).min();
-            let costs = self.with_demands(&rules, deadline, keys, |demands| {
-                if demands.iter().any(|demand| demand.limits.shared.is_some()) {
-                    return self.try_with_stores(demands);
-                }
-                match charge_rules(demands, || self.now()) {
-                    Ok(charged) => {
-                        let now = self.now();
-                        for (demand, RuleCharged { at, .. }) in demands.iter().zip(charged) {
-                            demand.rule.statistics.count_allowed();
-                            if let Some(at) = at {
-                                demand.rule.statistics.count_wait(at.duration_since(now));
-                            }
-                        }
-                        Some(demands.iter().filter_map(|demand| DeferredCost::of(demand, false)).collect())
-                    }
-                    Err(RuleRefusedAt { index, .. }) => {
-                        demands[index].count_shadow_limited(self.now());
-                        None
-                    }
-                }
-            });
-            if let Some(costs) = costs {
-                let admitted = permits.iter_mut().filter_map(|held| held.admitted.take());
-                admitted.for_each(|admitted| admitted.rule.statistics.count_allowed());
-                verdict.add(costs, permits);
-            }
+            let refused = || (rules().filter_map(DeferredCost::refused_in_shadow).collect(), Vec::new());
+            let (costs, permits) = admitted.unwrap_or_else(refused);
+            verdict.add(costs, permits);
         }
+    }
+
+    /// Charges the rules of one policy in shadow mode. Returns `None` if one of them would refuse the request.
+    fn try_policy(
+        &self,
+        set: &RuleSet,
+        indices: &[usize],
+        keys: &mut Vec<u8>,
+    ) -> Option<(Vec<DeferredCost>, Vec<HeldPermit>)> {
+        if self.is_banned_in_shadow(set, indices, keys) {
+            return None;
+        }
+        let permits = self.acquire_permits(indices.iter().map(|index| set.get(*index)), keys);
+        let mut permits = permits.inspect_err(|(rule, _)| rule.statistics.count_shadow_limited()).ok()?;
+        let rules = limiting(set, indices);
+        let deadline = rules.iter().filter_map(|(member, _)| Some(member.deadline.as_ref()?.after)).min();
+        let costs = self.with_demands(&rules, deadline, keys, |demands| {
+            if demands.iter().any(|demand| demand.limits.shared.is_some()) {
+                return self.try_with_stores(demands);
+            }
+            match charge_rules(demands, || self.now()) {
+                Ok(charged) => {
+                    let now = self.now();
+                    for (demand, RuleCharged { at, .. }) in demands.iter().zip(charged) {
+                        demand.rule.statistics.count_allowed();
+                        if let Some(at) = at {
+                            demand.rule.statistics.count_wait(at.duration_since(now));
+                        }
+                    }
+                    Some(shadow_costs(demands, || Shadow::Admits))
+                }
+                Err(RuleRefusedAt { index, .. }) => {
+                    demands[index].count_shadow_limited(self.now());
+                    None
+                }
+            }
+        })?;
+        let admitted = permits.iter_mut().filter_map(|held| held.admitted.take());
+        admitted.for_each(|admitted| admitted.rule.statistics.count_allowed());
+        Some((costs, permits))
     }
 
     /// Computes the key, the cost and the latest time of admission for each rule.
@@ -343,4 +349,9 @@ impl RequestContext<'_> {
 pub(super) fn limiting<'a>(set: &'a RuleSet, indices: &[usize]) -> Vec<(&'a Member, &'a Limits)> {
     let members = indices.iter().map(|index| set.get(*index));
     members.filter_map(|member| Some((member, member.rule.limits.as_ref()?))).collect()
+}
+
+/// Returns the deferred costs of rules in shadow mode.
+fn shadow_costs(demands: &[Demand<'_, '_>], shadow: fn() -> Shadow) -> Vec<DeferredCost> {
+    demands.iter().filter_map(|demand| DeferredCost::in_shadow(demand, shadow())).collect()
 }

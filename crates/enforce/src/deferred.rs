@@ -7,8 +7,15 @@
 //!
 //! The bytes of a body pass at the times of their reservations ([`LimitedBody`](super::LimitedBody)). A cost in a
 //! header does not delay its response: the response passes immediately, and the next requests wait or are refused.
+//!
+//! A rule in shadow mode that would refuse the request is charged nothing. But the request goes to the app, so the
+//! header of the response must be removed as well.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use weir_core::{RuleChargedAhead, Ticket, Time};
@@ -24,12 +31,22 @@ use super::{
 const FAR: Duration = Duration::from_hours(24);
 
 /// A cost that one rule charges when a body or the response supplies it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct DeferredCost {
     pub(super) rule: Arc<Rule>,
     pub(super) key: Box<[u8]>,
-    /// Whether the cost delays the body: true unless the rule is in shadow mode.
-    pub(super) enforced: bool,
+    /// The decision of a rule in shadow mode. `None` if the rule enforces.
+    shadow: Option<Arc<Mutex<Shadow>>>,
+}
+
+/// The decision of a rule in shadow mode on a request that goes to the app.
+#[derive(Debug)]
+pub(super) enum Shadow {
+    Admits,
+    /// The rule charges nothing.
+    Refuses,
+    /// A store has not answered yet. The rule charges these units if the store admits the request.
+    AsksStore(u64),
 }
 
 /// The reason why a reservation is not possible.
@@ -42,10 +59,43 @@ pub(super) enum NotReserved {
 }
 
 impl DeferredCost {
-    /// Returns the deferred cost of a rule. `None` if the cost is known on arrival.
-    pub(super) fn of(demand: &Demand<'_, '_>, enforced: bool) -> Option<Self> {
+    /// Returns the deferred cost of a rule that enforces. `None` if the cost is known on arrival.
+    pub(super) fn of(demand: &Demand<'_, '_>) -> Option<Self> {
         let later = demand.limits.cost.is_known_later();
-        later.then(|| Self { rule: Arc::clone(demand.rule), key: demand.key.into(), enforced })
+        later.then(|| Self { rule: Arc::clone(demand.rule), key: demand.key.into(), shadow: None })
+    }
+
+    /// As [`of`](Self::of), for a rule in shadow mode.
+    pub(super) fn in_shadow(demand: &Demand<'_, '_>, shadow: Shadow) -> Option<Self> {
+        let cost = Self::of(demand)?;
+        Some(Self { shadow: Some(Arc::new(Mutex::new(shadow))), ..cost })
+    }
+
+    /// As [`in_shadow`](Self::in_shadow), for a rule that would refuse the request. `None` if the response has no header
+    /// to remove.
+    pub(super) fn refused_in_shadow(rule: &Arc<Rule>) -> Option<Self> {
+        let Cost::ResponseHeader(_) = rule.limits.as_ref()?.cost else { return None };
+        let shadow = Some(Arc::new(Mutex::new(Shadow::Refuses)));
+        Some(Self { rule: Arc::clone(rule), key: Box::default(), shadow })
+    }
+
+    /// Ends the question to a store, which admits the request or not.
+    pub(super) fn end_question(&self, is_admitted: bool, clock: MonotonicClock) {
+        let answer = if is_admitted { Shadow::Admits } else { Shadow::Refuses };
+        if let Some(Shadow::AsksStore(units)) = self.shadow().map(|mut shadow| mem::replace(&mut *shadow, answer))
+            && is_admitted
+        {
+            self.charge_now(units, clock);
+        }
+    }
+
+    fn shadow(&self) -> Option<MutexGuard<'_, Shadow>> {
+        self.shadow.as_ref().map(|shadow| shadow.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether the cost delays the body: true unless the rule is in shadow mode.
+    pub(super) fn is_enforced(&self) -> bool {
+        self.shadow.is_none()
     }
 
     /// Whether the cost is the bytes of the request's body.
@@ -94,6 +144,14 @@ impl DeferredCost {
 
     /// Charges each limit the cost, as far ahead as possible.
     pub(super) fn charge(&self, cost: u64, clock: MonotonicClock) {
+        match self.shadow().as_deref_mut() {
+            None | Some(Shadow::Admits) => self.charge_now(cost, clock),
+            Some(Shadow::Refuses) => {}
+            Some(Shadow::AsksStore(units)) => *units = units.saturating_add(cost),
+        }
+    }
+
+    fn charge_now(&self, cost: u64, clock: MonotonicClock) {
         if let Some(limits) = &self.rule.limits
             && let Some(shared) = &limits.shared
         {

@@ -13,6 +13,7 @@ mod matching;
 mod refused_costs;
 mod removed;
 mod request_bodies;
+mod shadow_costs;
 mod stores;
 mod waiting;
 

@@ -46,7 +46,7 @@ impl RequestContext<'_> {
             }
             demands.iter().for_each(|demand| demand.rule.statistics.count_allowed());
             let fields = fields_of_several(demands, &charged);
-            let costs = demands.iter().filter_map(|demand| DeferredCost::of(demand, true));
+            let costs = demands.iter().filter_map(DeferredCost::of);
             let costs = costs.filter(|cost| !cost.is_request_bytes()).collect();
             Some(Verdict::Pass(Pass { fields, follow_up: FollowUp { deadline, costs, permits: Vec::new() }.boxed() }))
         })?;

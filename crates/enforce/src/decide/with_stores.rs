@@ -5,10 +5,10 @@ use std::future::poll_fn;
 use weir_core::RuleRefusedAt;
 use weir_store::{Claim, Grant, Refused};
 
-use super::{Member, RequestContext};
+use super::{Member, RequestContext, shadow_costs};
 use crate::{
     charge::{Demand, charge_rules, opens_after},
-    deferred::DeferredCost,
+    deferred::{DeferredCost, Shadow},
     fields::Fields,
     follow_up::FollowUp,
     outcome::{fields_with_shared, final_refusal, refusal},
@@ -87,11 +87,10 @@ impl RequestContext<'_> {
         }
     }
 
-    /// Tries the rules in shadow mode of one policy. If a store must be asked, the request is counted when it answers.
-    /// Returns `None` if the rules would refuse.
+    /// Tries the rules in shadow mode of one policy. If a store must be asked, the request and its costs are counted
+    /// when it answers. Returns `None` if the rules would refuse.
     pub(super) fn try_with_stores(&self, demands: &[Demand<'_, '_>]) -> Option<Vec<DeferredCost>> {
         let (shared, others) = split(demands, self.now());
-        let costs = || Some(demands.iter().filter_map(|demand| DeferredCost::of(demand, false)).collect());
         let grants = match claim_all(&shared) {
             Ok(grants) => grants,
             Err((index, refused)) => {
@@ -103,19 +102,23 @@ impl RequestContext<'_> {
             let first = shared.first()?.clone();
             let others: Vec<_> = others.iter().map(|demand| Demand { latest: None, ..*demand }).collect();
             let mut wait = Wait::for_stores(shared.into_iter().zip(grants).collect(), &others, self.clock);
+            let costs = shadow_costs(demands, || Shadow::AsksStore(0));
+            let (asking, clock) = (costs.clone(), self.clock);
             first.spawn(async move {
-                if let Err(late) = poll_fn(|context| wait.poll_turn(context)).await {
+                let answer = poll_fn(|context| wait.poll_turn(context)).await;
+                asking.iter().for_each(|cost| cost.end_question(answer.is_ok(), clock));
+                if let Err(late) = answer {
                     late.count_shadow();
                 }
             });
-            return costs();
+            return Some(costs);
         }
         let mut seats: Vec<(SharedDemand, Grant)> = shared.into_iter().zip(grants.into_iter().flatten()).collect();
         match charge_rules(&others, || self.now()) {
             Ok(_) => {
                 others.iter().for_each(|demand| demand.rule.statistics.count_allowed());
                 settle(&mut seats);
-                costs()
+                Some(shadow_costs(demands, || Shadow::Admits))
             }
             Err(RuleRefusedAt { index, .. }) => {
                 others[index].count_shadow_limited(self.now());

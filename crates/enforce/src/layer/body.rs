@@ -90,7 +90,7 @@ impl Turn {
         loop {
             ready!(self.sleep.as_mut().poll(cx));
             let now = clock.now();
-            if now >= self.at || costs.iter().filter(|cost| cost.enforced).all(|cost| cost.has_room(now)) {
+            if now >= self.at || costs.iter().filter(|cost| cost.is_enforced()).all(|cost| cost.has_room(now)) {
                 return Poll::Ready(());
             }
             self.sleep = sleep(now, self.at);
@@ -163,14 +163,14 @@ impl<B> Counted<B> {
     /// Charges the whole frame immediately for rules in shadow mode, which delay no body.
     fn count_in_shadow(&self) {
         let bytes = self.rest.len() - self.paid.min(self.rest.len());
-        for cost in self.costs.iter().filter(|cost| !cost.enforced) {
+        for cost in self.costs.iter().filter(|cost| !cost.is_enforced()) {
             cost.charge(u64::try_from(bytes).unwrap_or(u64::MAX), self.clock);
         }
     }
 
     /// Ready when this body is at the head of all queues, or if no other body waits.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut limits = self.costs.iter().filter(|cost| cost.enforced);
+        let mut limits = self.costs.iter().filter(|cost| cost.is_enforced());
         if self.position.is_none() && limits.any(|cost| cost.queue_len() > 0) {
             self.position = Some(self.enqueue());
         }
@@ -182,7 +182,7 @@ impl<B> Counted<B> {
 
     fn enqueue(&self) -> Waiting {
         let now = self.clock.now();
-        let tickets = self.costs.iter().filter(|cost| cost.enforced).filter_map(|cost| cost.enqueue(now));
+        let tickets = self.costs.iter().filter(|cost| cost.is_enforced()).filter_map(|cost| cost.enqueue(now));
         Waiting::new(tickets.collect(), None, self.clock)
     }
 
@@ -224,7 +224,7 @@ impl<B> Counted<B> {
         'smaller: loop {
             let cost = u64::try_from(piece).unwrap_or(u64::MAX);
             let (mut at, mut charges) = (Time::default(), Vec::with_capacity(self.costs.len()));
-            for (index, deferred) in self.costs.iter().enumerate().filter(|(_, cost)| cost.enforced) {
+            for (index, deferred) in self.costs.iter().enumerate().filter(|(_, cost)| cost.is_enforced()) {
                 match deferred.reserve(cost, self.clock) {
                     Ok(reserved) => {
                         at = at.max(reserved.at);
