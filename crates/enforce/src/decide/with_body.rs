@@ -33,6 +33,10 @@ impl RequestContext<'_> {
         };
         let (rules, deadline) = (limiting(set, indices), self.deadline(members()));
         let mut verdict = self.with_demands(&rules, deadline.as_ref().map(Deadline::after), keys, |demands| {
+            // A charge that is given back would be lost in a log that has charged other requests meanwhile.
+            if self.body_waits(demands, rest_of(body)) {
+                return None;
+            }
             let charged = match enter(demands, self.clock) {
                 Ok(Entry::Goes(charged)) => charged,
                 Ok(Entry::Waits(_)) => return None,
@@ -54,6 +58,16 @@ impl RequestContext<'_> {
             verdict.keep_permits(permits);
         }
         Some(verdict)
+    }
+
+    /// Whether all rules admit the request, but not its whole body now. Bodies that wait go first.
+    fn body_waits(&self, demands: &[Demand<'_, '_>], rest: u64) -> bool {
+        let now = self.now();
+        let has_room = |it: &Demand<'_, '_>, cost| it.limits.pod_limiter().peek(now, it.key, cost).is_ok();
+        let waits = |it: &Demand<'_, '_>| it.limits.pod_limiter().queue_len(it.key) > 0 || !has_room(it, 1 + rest);
+        rest > 0
+            && demands.iter().any(|it| it.limits.cost == Cost::RequestBytes && waits(it))
+            && demands.iter().all(|it| has_room(it, it.cost))
     }
 
     /// Charges the rest of the body to all rules that count it, or to none of them. Bodies that wait go first.

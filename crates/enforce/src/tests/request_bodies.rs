@@ -304,3 +304,27 @@ async fn a_whole_body_holds_a_permit() {
     drop(held);
     assert_eq!((in_flight(), limits.remaining()), (0, 2490));
 }
+
+/// A request whose body must wait charges no other rule, also while other threads charge this rule.
+#[test]
+fn a_whole_body_that_must_wait_leaves_no_trace_in_a_log() {
+    const MOST: u64 = 20_000;
+    let log = rule("log", &[limit("SlidingWindowLog", MOST, 86_400_000, json!({}))], json!({}));
+    let slow = rule("slow", &[narrow()], json!({"cost": "requestBytes", "match": [{"paths": ["/large"]}]}));
+    let limits = Limits::with_clock(MonotonicClock::start(), &[policy("p", &[log, slow])]);
+    let rules = &limits.rules;
+    let decide = |path: &str, body: usize| {
+        rules
+            .gates()
+            .of(PEER)
+            .decide_at_once("POST", (path, None), Headers::Lines(&[]), body, |decided| decided.is_ok())
+    };
+    std::thread::scope(|scope| {
+        let small = scope.spawn(|| (0..MOST).filter(|_| decide("/", 0) == Some(true)).count());
+        while !small.is_finished() {
+            assert_ne!(decide("/large", 1_000_000), Some(true));
+        }
+        assert_eq!(small.join().ok(), usize::try_from(MOST).ok());
+    });
+    assert_eq!(limits.counts(0, 0)[0], MOST);
+}
