@@ -190,7 +190,7 @@ impl Operator {
             tokio::spawn(identity.run(client, metrics, ready, serving.clone()));
         }
         let resign = CancellationToken::new();
-        let (terms, campaign) = start_campaign(&self.source, &self.metrics, resign.clone(), stop.clone());
+        let (terms, campaign) = start_campaign(&self.source, &self.metrics, &self.ready, resign.clone(), stop.clone());
         let engine = Engine::new(shared, self.ready, self.heartbeat, report_tx.clone(), self.traffic_interval);
         let (sink, source) = start_source(self.source, proof, update_tx, report_tx, self.metrics.clone());
         let writer = tokio::spawn(report::run(sink, report_rx, written_tx, self.metrics));
@@ -256,13 +256,15 @@ impl Operator {
 fn start_campaign(
     source: &Source,
     metrics: &Metrics,
+    ready: &Ready,
     resign: CancellationToken,
     stop: CancellationToken,
 ) -> (TermReceiver, JoinHandle<Result<(), Restored>>) {
     match source {
         Source::Cluster { client, candidacy, .. } => {
             let Candidacy { lease, identity, timing } = &**candidacy;
-            let (campaign, terms) = Campaign::new(client.clone(), lease, identity.clone(), *timing, metrics.clone());
+            let (metrics, ready) = (metrics.clone(), ready.clone());
+            let (campaign, terms) = Campaign::new(client.clone(), lease, identity.clone(), *timing, metrics, ready);
             let campaign = async move {
                 let outcome = campaign.run(resign).await;
                 if let Err(restored) = &outcome {

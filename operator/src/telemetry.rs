@@ -7,13 +7,14 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use axum::{Router, extract::State, routing::get};
 use http::{StatusCode, header::CONTENT_TYPE};
+use tokio::sync::watch;
 
 use crate::{clock, metrics::Metrics};
 
@@ -25,35 +26,35 @@ pub(crate) const IDLE: Duration = Duration::from_secs(120);
 /// The operator's readiness: everything that existed at the start is compiled, and the injection webhook and the
 /// identity service, if enabled, have certificates. A clone is cheap and shares the state.
 #[derive(Clone, Debug)]
-pub struct Ready(Arc<Gates>);
+pub struct Ready(watch::Sender<Gates>);
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Gates {
-    listed: AtomicBool,
-    injecting: AtomicBool,
-    identified: AtomicBool,
+    listed: bool,
+    injecting: bool,
+    identified: bool,
 }
 
 impl Default for Ready {
     fn default() -> Self {
-        Self(Arc::new(Gates { listed: false.into(), injecting: true.into(), identified: true.into() }))
+        Self(watch::Sender::new(Gates { listed: false, injecting: true, identified: true }))
     }
 }
 
 impl Ready {
     /// Records whether everything was compiled.
     pub fn set(&self, listed: bool) {
-        self.0.listed.store(listed, Ordering::Release);
+        self.0.send_modify(|gates| gates.listed = listed);
     }
 
     /// Records whether the injection webhook can answer.
     pub fn set_injecting(&self, injecting: bool) {
-        self.0.injecting.store(injecting, Ordering::Release);
+        self.0.send_modify(|gates| gates.injecting = injecting);
     }
 
     /// Records whether certificates for mutual TLS exist.
     pub fn set_identified(&self, identified: bool) {
-        self.0.identified.store(identified, Ordering::Release);
+        self.0.send_modify(|gates| gates.identified = identified);
     }
 
     /// Returns true if the operator is ready.
@@ -61,15 +62,22 @@ impl Ready {
         self.lacks().is_none()
     }
 
+    /// Waits until this operator could push: everything is compiled, and there are certificates for mutual TLS. Agents
+    /// do not need the injection webhook.
+    pub(crate) async fn can_push(&self) {
+        let can_push = |gates: &Gates| gates.listed && gates.identified;
+        self.0.subscribe().wait_for(can_push).await.expect("this clone keeps the channel open");
+    }
+
     /// Returns the missing condition of readiness, if any.
     fn lacks(&self) -> Option<&'static str> {
-        if !self.0.listed.load(Ordering::Acquire) {
+        let Gates { listed, injecting, identified } = *self.0.borrow();
+        if !listed {
             return Some("still listing\n");
         }
-        if !self.0.identified.load(Ordering::Acquire) {
+        if !identified {
             return Some("there are no certificates for mutual TLS yet\n");
         }
-        let injecting = self.0.injecting.load(Ordering::Acquire);
         (!injecting).then_some("the injection webhook has no certificate yet\n")
     }
 }

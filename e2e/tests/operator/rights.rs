@@ -68,6 +68,31 @@ async fn the_rights_of_the_chart_are_enough_and_each_is_needed() -> Result<()> {
     Ok(())
 }
 
+/// A replica that cannot list a kind can never push, so it must leave the Lease to the others.
+#[tokio::test]
+async fn an_operator_that_cannot_list_a_kind_does_not_lead() -> Result<()> {
+    let stage = Stage::set().await?;
+    let namespace = serde_json::from_value(json!({"metadata": {"name": HOME}}))?;
+    Api::<Namespace>::all(stage.client()).create(&PostParams::default(), &namespace).await?;
+    grant(&stage).await?;
+    let roles: Api<ClusterRole> = Api::all(stage.client());
+    let rules = roles.get(ACCOUNT).await?.rules.unwrap_or_default();
+    let mut fewer = rules.clone();
+    fewer.iter_mut().flat_map(|rule| &mut rule.resources).for_each(|kinds| kinds.retain(|kind| kind != "daemonsets"));
+    let set = async |rules| roles.patch(ACCOUNT, &PatchParams::default(), &Patch::Merge(json!({"rules": rules}))).await;
+    set(fewer).await?;
+
+    let log = stage.files.path().join("operator.log");
+    let args = ["--lease", ACCOUNT, "--lease-namespace", HOME];
+    let output = std::fs::File::create(&log)?.into();
+    let operator = Operator::with(stage.control_plane.operators_kubeconfig(), &args, output).await?;
+    until("failed watches", async || Ok(std::fs::read_to_string(&log)?.matches("\"DaemonSet\"").count() >= 3)).await?;
+    let leases: Api<Lease> = Api::namespaced(stage.client(), HOME);
+    ensure!(leases.get_opt(ACCOUNT).await?.is_none(), "it holds the Lease");
+    set(rules).await?;
+    operator.until_leader(true).await
+}
+
 /// helm does not create the Lease. In a cluster, the garbage collector deletes it after the Deployment; this test has
 /// no garbage collector. So the Deployment must own the Lease, also if a leader creates it again while it ends. The
 /// labels of the Lease name its release.

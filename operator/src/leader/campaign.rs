@@ -1,6 +1,8 @@
 //! The loop of one candidate: executes the steps of its [`Election`], and publishes the [`Term`].
 
-use futures::{StreamExt, stream::BoxStream};
+use std::pin::pin;
+
+use futures::{FutureExt, StreamExt, future::FusedFuture, stream::BoxStream};
 use kube::Client;
 use tokio::{
     sync::watch,
@@ -14,7 +16,7 @@ use super::{
     term::Term,
     timing::LeaseTiming,
 };
-use crate::{clock, metrics::Metrics};
+use crate::{clock, metrics::Metrics, telemetry::Ready};
 
 /// The receiver of terms; `None` while this operator does not lead.
 pub type TermReceiver = watch::Receiver<Option<Term>>;
@@ -27,6 +29,7 @@ pub struct Campaign {
     election: Election,
     terms: watch::Sender<Option<Term>>,
     metrics: Metrics,
+    ready: Ready,
 }
 
 impl std::fmt::Debug for Campaign {
@@ -36,19 +39,21 @@ impl std::fmt::Debug for Campaign {
 }
 
 impl Campaign {
-    /// Returns a candidate for this Lease. No other candidate may have the same `identity`.
+    /// Returns a candidate for this Lease, which claims it as soon as it could push. No other candidate may have the same
+    /// `identity`.
     pub fn new(
         client: Client,
         lease: &LeaseName,
         identity: String,
         timing: LeaseTiming,
         metrics: Metrics,
+        ready: Ready,
     ) -> (Self, TermReceiver) {
         let (terms, handed_out) = watch::channel(None);
         let election = Election::new(identity.clone(), timing, rand::random());
         metrics.set_leader(false);
         metrics.set_lease_duration(timing.lease());
-        (Self { store: Store::new(client, lease), timing, identity, election, terms, metrics }, handed_out)
+        (Self { store: Store::new(client, lease), timing, identity, election, terms, metrics, ready }, handed_out)
     }
 
     /// Competes until `stop` is cancelled, and then releases the Lease. All writers must have stopped before.
@@ -67,12 +72,20 @@ impl Campaign {
         }
     }
 
+    /// Competes. A candidate that cannot push yet only observes the Lease, because an operator that lacks a permission
+    /// would hold the Lease forever and push nothing.
     async fn compete(&mut self, changes: &mut BoxStream<'static, Option<Record>>) -> Restored {
+        let ready = self.ready.clone();
+        let mut until_ready = pin!(ready.can_push().fuse());
         loop {
             let step = self.election.next(clock::since_boot(), clock::unix_micros());
             self.hand_out();
             match step {
                 Step::Read => self.read().await,
+                Step::Claim(_) if !until_ready.is_terminated() => tokio::select! {
+                    () = &mut until_ready => {}
+                    Some(record) = changes.next() => self.election.shown(clock::since_boot(), record),
+                },
                 Step::Claim(claim) => self.claim(&claim).await,
                 Step::Exit(restored) => return restored,
                 Step::Wait(until) => tokio::select! {
@@ -151,5 +164,83 @@ impl Campaign {
             Err(_) => tracing::warn!("cannot {what} the lease: no answer"),
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        sync::{Arc, Mutex},
+        time::Duration,
+    };
+
+    use bytes::Bytes;
+    use futures::stream;
+    use http::{Method, Request, Response};
+    use http_body_util::{BodyExt as _, StreamBody};
+    use hyper::body::Frame;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// An apiserver with a free Lease.
+    #[derive(Clone, Default)]
+    struct Apiserver {
+        ready: Ready,
+        is_watched: Arc<watch::Sender<bool>>,
+        /// For each write to the Lease, whether the candidate was ready.
+        writes: Arc<Mutex<Vec<bool>>>,
+    }
+
+    impl Apiserver {
+        async fn answer(
+            self,
+            request: Request<Body>,
+        ) -> Result<Response<StreamBody<BoxStream<'static, Result<Frame<Bytes>, Infallible>>>>, kube::Error> {
+            let (head, body) = request.into_parts();
+            let mut lease = json!({"metadata": {"name": "weir", "resourceVersion": "7"}, "spec": {}});
+            let query = head.uri.query().unwrap_or_default();
+            if head.method == Method::PATCH {
+                self.writes.lock().unwrap().push(self.ready.get());
+                let patch: Value = serde_json::from_slice(&body.collect().await?.to_bytes()).unwrap();
+                lease["spec"] = patch["spec"].clone();
+            } else if query.contains("watch=true") {
+                return Ok(Response::new(StreamBody::new(stream::pending().boxed())));
+            } else if query.contains("fieldSelector") {
+                self.is_watched.send_replace(true);
+                lease = json!({"metadata": {"resourceVersion": "7"}, "items": []});
+            }
+            let answer = stream::iter([Ok(Frame::data(Bytes::from(lease.to_string())))]);
+            Ok(Response::new(StreamBody::new(answer.boxed())))
+        }
+
+        /// Starts a candidate, which runs until the test ends.
+        fn candidate(&self) -> TermReceiver {
+            let this = self.clone();
+            let service = tower::service_fn(move |request| this.clone().answer(request));
+            let client = Client::new(service, "weir-system");
+            let lease = LeaseName { namespace: "weir-system".to_owned(), name: "weir".to_owned(), owner: None };
+            let timing = LeaseTiming::new(Duration::from_secs(8), Duration::from_secs(2)).expect("a valid timing");
+            let (metrics, ready) = (Metrics::default(), self.ready.clone());
+            let (campaign, terms) = Campaign::new(client, &lease, "a".to_owned(), timing, metrics, ready);
+            tokio::spawn(campaign.run(CancellationToken::new()));
+            terms
+        }
+    }
+
+    #[tokio::test]
+    async fn a_candidate_claims_the_lease_only_when_it_could_push() {
+        for lacks in [Ready::set, Ready::set_identified] {
+            let apiserver = Apiserver::default();
+            apiserver.ready.set(true);
+            lacks(&apiserver.ready, false);
+            let mut terms = apiserver.candidate();
+            apiserver.is_watched.subscribe().wait_for(|is_watched| *is_watched).await.unwrap();
+            lacks(&apiserver.ready, true);
+            terms.wait_for(Option::is_some).await.expect("the candidate runs");
+            assert!(apiserver.writes.lock().unwrap()[0], "it claimed the Lease earlier");
+        }
     }
 }
