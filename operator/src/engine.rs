@@ -158,7 +158,9 @@ impl Engine {
                 self.retired.retain(|task| !task.is_finished());
                 self.retired.extend(self.links.remove(&pod).map(Link::retire));
             }
-            EngineAction::Expect { name, uid, content } => self.shared.fleet.expect(&uid, &name, content.as_deref()),
+            EngineAction::Expect { name, uid, has_run, content } => {
+                self.shared.fleet.expect(&uid, &name, has_run, content.as_deref());
+            }
             EngineAction::Planned => self.shared.fleet.planned(),
             EngineAction::SpreadStatuses(agents) => self.shared.status_interval.spread(agents),
             EngineAction::LogListed { policies, pods } => {

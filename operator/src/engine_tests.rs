@@ -42,7 +42,13 @@ async fn a_new_pod_of_the_same_name_and_address_gets_a_new_link() {
     engine.handle(EngineEvent::Term(Some(Term::unbounded())));
     for uid in ["first", "second"] {
         let agent = Agent::At(url.clone());
-        let pod = Pod { uid: uid.to_owned(), membership: Arc::new(Membership::Everything), agent, store_secrets: None };
+        let pod = Pod {
+            uid: uid.to_owned(),
+            membership: Arc::new(Membership::Everything),
+            agent,
+            has_run: true,
+            store_secrets: None,
+        };
         let changes = vec![Change::Pod(ObjectKey::new("shop", "a"), Some(pod))];
         engine.handle(EngineEvent::Update(Update { changes, complete: true }));
         engine.handle(EngineEvent::Due);
@@ -59,7 +65,9 @@ fn a_pod_whose_policy_was_deleted_is_not_gone() {
         let moment = EngineMoment { now: clock::now(), timestamp: clock::timestamp() };
         let actions = machine.handle(event, moment).into_iter();
         let expected = actions.filter_map(|action| match action {
-            EngineAction::Expect { uid, content, .. } => Some((uid, content.map(|content| content.fleet.len()))),
+            EngineAction::Expect { uid, has_run, content, .. } => {
+                Some((uid, has_run, content.map(|content| content.fleet.len())))
+            }
             _ => None,
         });
         expected.collect::<Vec<_>>()
@@ -79,12 +87,16 @@ fn a_pod_whose_policy_was_deleted_is_not_gone() {
         Some((policy, StoredStatus { status: None, version: None }))
     };
     let (agent, membership) = (Agent::At("http://127.0.0.1:1".into()), Arc::new(Membership::Everything));
-    let pod = Pod { uid: "a".to_owned(), membership, agent, store_secrets: None };
+    let pod = |has_run| {
+        let (agent, membership) = (agent.clone(), membership.clone());
+        Some(Pod { uid: "a".to_owned(), membership, agent, has_run, store_secrets: None })
+    };
     let (pod_key, policy_key) = (ObjectKey::new("shop", "a"), ObjectKey::new("shop", "checkout"));
 
-    after(Change::Pod(pod_key.clone(), Some(pod)));
-    let a = |rules| [("a".to_owned(), rules)];
-    assert_eq!(after(Change::Policy(policy_key.clone(), policy())), a(Some(1)));
+    after(Change::Pod(pod_key.clone(), pod(false)));
+    assert_eq!(after(Change::Policy(policy_key.clone(), policy())), [("a".to_owned(), false, Some(1))]);
+    let a = |rules| [("a".to_owned(), true, rules)];
+    assert_eq!(after(Change::Pod(pod_key.clone(), pod(true))), a(Some(1)));
     assert_eq!(after(Change::Policy(policy_key.clone(), None)), a(Some(0)));
     assert_eq!(after(Change::Policy(policy_key, policy())), a(Some(1)));
     assert_eq!(after(Change::Pod(pod_key, None)), a(None));

@@ -57,10 +57,15 @@ impl Fleet {
     }
 
     /// Sets the content that the engine has planned for the pod with this UID and name. `None` if the pod is gone.
-    pub fn expect(&self, pod: &str, name: &Arc<str>, content: Option<&Content>) {
+    /// `has_run` is false if its agent has never run.
+    pub fn expect(&self, pod: &str, name: &Arc<str>, has_run: bool, content: Option<&Content>) {
         self.with(|counter, now| match content {
             Some(content) => {
-                counter.expect(pod, &content.fleet, now);
+                if has_run {
+                    counter.expect(pod, &content.fleet, now);
+                } else {
+                    counter.expect_start(pod, &content.fleet, now);
+                }
                 counter.name(pod, name);
             }
             None => counter.gone(pod, now),

@@ -10,7 +10,7 @@ fn key() -> ObjectKey {
 }
 
 fn pod(agent: Agent) -> Pod {
-    Pod { uid: "pod".to_owned(), membership: Membership::Everything.into(), agent, store_secrets: None }
+    Pod { uid: "pod".to_owned(), membership: Membership::Everything.into(), agent, has_run: true, store_secrets: None }
 }
 
 fn failed(kind: FailureKind) -> Seen {

@@ -105,6 +105,22 @@ impl PodPorts {
     }
 }
 
+/// Returns the name of the agent's container, if the pod shows it: the usual name, the control port among its ports, or
+/// flags of the agent.
+pub fn agent_container<'a>(
+    containers: &'a [Container],
+    init_containers: &'a [Container],
+    control: u16,
+) -> Option<&'a str> {
+    let find = |is_agent: fn(&Container, u16) -> bool| {
+        containers.iter().chain(init_containers).find(|container| is_agent(container, control))
+    };
+    let agent = find(|container, _| container.name == AGENT)
+        .or_else(|| find(|container, control| container.ports.iter().any(|port| port.container_port == control)))
+        .or_else(|| find(|container, _| container.addresses().is_some()));
+    agent.map(|container| container.name.as_str())
+}
+
 impl Container {
     /// Returns the addresses of an agent: on which it listens, and of the app. `None` if the container is no agent, or
     /// if another object contains an address.

@@ -102,6 +102,8 @@ pub struct Pod {
     pub membership: Arc<Membership>,
     /// The state of the pod's agent.
     pub agent: Agent,
+    /// False if the agent has never run, as the kubelet reports it. So the agent can have used no limit.
+    pub has_run: bool,
     /// The Secrets of stores that the pod's agent can read, as the annotation `weir.dev/store-secrets` lists them.
     pub store_secrets: Option<Arc<str>>,
 }
@@ -335,7 +337,8 @@ mod tests {
         let (mut world, mut dirty) = (World::default(), DirtySet::default());
         let mut add = |name: &str, app: &str| {
             let membership = Membership::of_labels(BTreeMap::from([("app".to_owned(), app.to_owned())])).into();
-            let pod = Pod { uid: name.to_owned(), membership, agent: Agent::Pending, store_secrets: None };
+            let pod =
+                Pod { uid: name.to_owned(), membership, agent: Agent::Pending, has_run: true, store_secrets: None };
             world.apply(Change::Pod(ObjectKey::new("shop", name), Some(pod)), &mut dirty);
             world.pods[&ObjectKey::new("shop", name)].membership.clone()
         };

@@ -450,7 +450,13 @@ fn only_a_pod_can_lack_secrets() {
         StoreSecrets { directory: "shop.limits".to_owned(), credentials: Some("redis".to_owned()), authorities: None };
     let lacks = |membership: Membership, annotation: Option<&str>| {
         let store_secrets = annotation.map(Into::into);
-        let pod = Pod { uid: String::new(), membership: membership.into(), agent: Agent::Pending, store_secrets };
+        let pod = Pod {
+            uid: String::new(),
+            membership: membership.into(),
+            agent: Agent::Pending,
+            has_run: true,
+            store_secrets,
+        };
         secrets.are_missing_in(&pod)
     };
     let pod = Membership::of_labels(BTreeMap::new());

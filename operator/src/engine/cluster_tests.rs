@@ -180,6 +180,7 @@ impl Pod {
             uid: self.uid.clone(),
             membership: Membership::Pod { labels, ports: PodPorts::default(), controller }.into(),
             agent,
+            has_run: true,
             store_secrets: None,
         }
     }

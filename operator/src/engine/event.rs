@@ -53,8 +53,9 @@ pub(super) enum EngineAction {
     Push { pod: ObjectKey, content: Arc<Content> },
     /// End the pod's link, if there is one.
     Unlink(ObjectKey),
-    /// The counter of scope Fleet should expect this pod with this content; `None` if the pod is gone.
-    Expect { name: Arc<str>, uid: String, content: Option<Arc<Content>> },
+    /// The counter of scope Fleet should expect this pod with this content; `None` if the pod is gone. `has_run` is false
+    /// if its agent has never run.
+    Expect { name: Arc<str>, uid: String, has_run: bool, content: Option<Arc<Content>> },
     /// All known pods are planned, and the counter expects them.
     Planned,
     /// Set the interval at which agents send their statuses, for this number of agents.

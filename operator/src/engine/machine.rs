@@ -307,11 +307,12 @@ impl EngineMachine {
             if let Some(uid) = before.filter(|before| counted.is_none_or(|(known, _)| known.uid != *before)) {
                 let still = planned.filter(|(pod, _)| pod.uid == uid && matches!(pod.agent, Agent::At(_)));
                 let content = still.map(|(_, cohort)| cohort.content.clone());
-                actions.push(EngineAction::Expect { name: pod.name.clone(), uid, content });
+                let has_run = still.is_none_or(|(known, _)| known.has_run);
+                actions.push(EngineAction::Expect { name: pod.name.clone(), uid, has_run, content });
             }
             if let Some((known, cohort)) = counted {
-                let (uid, content) = (known.uid.clone(), Some(cohort.content.clone()));
-                actions.push(EngineAction::Expect { name: pod.name.clone(), uid, content });
+                let (uid, has_run, content) = (known.uid.clone(), known.has_run, Some(cohort.content.clone()));
+                actions.push(EngineAction::Expect { name: pod.name.clone(), uid, has_run, content });
             }
             let action = if let Some((Pod { uid, agent: Agent::At(url), .. }, cohort)) = planned {
                 let content = cohort.content.clone();

@@ -619,6 +619,37 @@ fn a_new_pod_reserves_nothing_for_ten_seconds_and_a_deleted_one_nothing() {
     assert_eq!(bench.granted(100), 40);
 }
 
+/// An agent that has never run has used nothing: a new term does not wait for it, and its share is not kept free.
+#[test]
+fn a_pod_whose_agent_never_ran_is_not_missing() {
+    for connects in [true, false] {
+        let mut bench = Bench::new();
+        bench.counter.expect_start("c", &bench.rules, bench.now);
+        let (mut bench, channels) = bench.into_counting();
+        assert_eq!(used_up(&mut bench), []);
+        let alive = |bench: &mut Bench| {
+            for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
+                bench.counter.record_message(pod, channel, Duration::from_secs(60), bench.now);
+            }
+        };
+        alive(&mut bench);
+        bench.after(30);
+        // Its content can change meanwhile.
+        bench.counter.expect_start("c", &bench.rules, bench.now);
+        assert_eq!((bench.counter.absent(), bench.granted(40)), (0, 40));
+        // Its start can first be known from its channel.
+        if connects {
+            let channel = bench.counter.connected("c", bench.now);
+            bench.counter.expect_start("c", &bench.rules, bench.now);
+            bench.counter.ended("c", channel, bench.now);
+        } else {
+            bench.counter.expect("c", &bench.rules, bench.now);
+        }
+        assert_eq!(bench.after(9).counter.absent(), 0, "a new agent uses no share yet");
+        assert_eq!(bench.after(1).counter.absent(), 1);
+    }
+}
+
 /// Users can create and delete any number of policies in one term.
 #[test]
 fn a_policy_is_forgotten_when_no_pod_and_no_key_is_left_of_it() {

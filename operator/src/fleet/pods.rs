@@ -70,6 +70,8 @@ struct Pod {
     policies: Vec<Sharing>,
     /// The policies that the pod lost, and that its agent can still have.
     lost: Vec<Lost>,
+    /// True if the pod's agent has never run.
+    awaits_start: bool,
     /// The time until which the pod is new.
     new_until: u64,
     channel: Option<Channel>,
@@ -159,6 +161,13 @@ impl Pod {
         self.channel.as_ref().is_some_and(|channel| channel.stage == Stage::Present && now < channel.until)
     }
 
+    /// Records that the agent runs. If this is its first start, the pod is new.
+    fn starts(&mut self, now: u64) {
+        if std::mem::take(&mut self.awaits_start) {
+            self.new_until = now + NEW;
+        }
+    }
+
     /// The time at which the pod must be judged again.
     fn due(&self, now: u64) -> Option<u64> {
         let channel = self.channel.as_ref().and_then(|channel| match channel.stage {
@@ -172,7 +181,7 @@ impl Pod {
 
     /// What this pod adds to the totals.
     fn totals(&self) -> Totals {
-        if self.policies.is_empty() {
+        if self.policies.is_empty() || self.awaits_start {
             return Totals::default();
         }
         let stage = self.channel.as_ref().map_or(Stage::Greeted, |channel| channel.stage);
@@ -203,8 +212,8 @@ impl Incomplete {
 
 impl Pods {
     /// Sets the rules of a pod. A pod without rules is not expected. If `is_new`, the pod's agent may still be
-    /// starting.
-    pub(super) fn expect(&mut self, pod: &str, rules: &[CountedRule], is_new: bool, now: u64) {
+    /// starting. `has_run` is false if it has never run.
+    pub(super) fn expect(&mut self, pod: &str, rules: &[CountedRule], has_run: bool, is_new: bool, now: u64) {
         let mut policies: Vec<Sharing> = Vec::new();
         for CountedRule { policy, sharers, .. } in rules {
             self.policies.entry(policy.clone()).or_default();
@@ -217,8 +226,14 @@ impl Pods {
             return;
         }
         self.change(pod, now, |pod| {
-            if pod.shares().next().is_none() && is_new {
+            let is_first = pod.shares().next().is_none();
+            if is_first && is_new {
                 pod.new_until = now + NEW;
+            }
+            if has_run {
+                pod.starts(now);
+            } else if is_first && pod.channel.is_none() {
+                pod.awaits_start = true;
             }
             for earlier in pod.shares() {
                 if let Some(known) = policies.iter_mut().find(|known| known.policy == earlier.policy) {
@@ -263,7 +278,10 @@ impl Pods {
         self.channels += 1;
         let number = self.channels;
         let channel = Channel { number, stage: Stage::Greeted, releases: 0, last_message_at: now, until: now };
-        self.change(pod, now, |pod| pod.channel = Some(channel));
+        self.change(pod, now, |pod| {
+            pod.channel = Some(channel);
+            pod.starts(now);
+        });
         number
     }
 
@@ -413,7 +431,8 @@ impl Pods {
             // An agent that got empty answers does not wait as a new one does, if its channel ends.
             pod.new_until = pod.new_until.min(now);
         }
-        let is_absent = pod.shares().next().is_some() && !pod.is_present(now) && now >= pod.new_until;
+        let is_absent =
+            pod.shares().next().is_some() && !pod.awaits_start && !pod.is_present(now) && now >= pod.new_until;
         pod.absent_since = is_absent.then_some(since);
         if is_absent {
             self.count(pod.shares(), since, 1, now);

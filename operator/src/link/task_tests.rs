@@ -205,7 +205,7 @@ async fn questions_are_answered_once_the_share_of_the_agent_is_over() {
     let (sender, _observed) = observations();
     let shared = LinkContext { credentials: Some(held), ..shared(Timing::default(), sender) };
     let (content, pod, fleet) = (Content::counted("one"), pod("web"), shared.fleet.clone());
-    fleet.expect(&pod.uid, &pod.key.name, Some(&content));
+    fleet.expect(&pod.uid, &pod.key.name, true, Some(&content));
     fleet.planned();
     let (uid, url) = (pod.uid.clone(), format!("https://{address}"));
     let link = Link::start(Arc::new(shared), pod.key, pod.uid, &url, content.clone());
@@ -236,7 +236,7 @@ async fn questions_are_answered_once_the_share_of_the_agent_is_over() {
     assert_eq!((*id, granted.granted), (2, 7));
 
     // The pod is being deleted. Its agent still serves requests, and asks until it ends.
-    fleet.expect(&uid, &"web".into(), None);
+    fleet.expect(&uid, &"web".into(), true, None);
     let task = link.retire();
     // The pod comes back, and its new link pushes.
     served.say(status(Some("newer"))).await;

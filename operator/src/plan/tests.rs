@@ -32,7 +32,8 @@ fn service(labels: BTreeMap<String, String>, target_port: u16) -> (Option<Select
 }
 
 fn add_pod(world: &mut World, namespace: &str, name: &str, membership: Membership, agent: Agent) {
-    let pod = Pod { uid: format!("uid-{name}"), membership: membership.into(), agent, store_secrets: None };
+    let pod =
+        Pod { uid: format!("uid-{name}"), membership: membership.into(), agent, has_run: true, store_secrets: None };
     apply(world, Change::Pod(ObjectKey::new(namespace, name), Some(pod)));
 }
 
@@ -334,7 +335,7 @@ proptest! {
                         (1, _) => guarded(app_labels),
                         _ => Membership::Pod { labels: app_labels, ports: PodPorts::default(), controller: Some(workload) },
                     };
-                    let pod = Pod { uid: version.to_string(), membership: membership.into(), agent: at("http://1:1"), store_secrets: None };
+                    let pod = Pod { uid: version.to_string(), membership: membership.into(), agent: at("http://1:1"), has_run: true, store_secrets: None };
                     Change::Pod(key, Some(pod))
                 }
                 1 => Change::Pod(key, None),
@@ -440,6 +441,7 @@ fn bypasses_follow_services_pods_and_policies() {
         uid: "a".to_owned(),
         membership: guarded(web.clone()).into(),
         agent: at("http://1:1"),
+        has_run: true,
         store_secrets: None,
     };
     let written =
@@ -459,6 +461,7 @@ fn bypasses_follow_services_pods_and_policies() {
         uid: "b".to_owned(),
         membership: Membership::Pod { labels: web.clone(), ports: open, controller: None }.into(),
         agent: at("http://2:1"),
+        has_run: true,
         store_secrets: None,
     };
     let past_it = vec![Bypass::HostPort { port: 80, app: 8080 }];
@@ -527,8 +530,13 @@ fn only_four_fit(large: &serde_json::Value) {
     let web = labels(&[("app", "web")]);
     let (mut world, mut compiler, mut plan) = (World::default(), Compiler::default(), Plan::default());
     let mut dirty = DirtySet::default();
-    let pod =
-        Pod { uid: "web".to_owned(), membership: member(web).into(), agent: at("http://1:1"), store_secrets: None };
+    let pod = Pod {
+        uid: "web".to_owned(),
+        membership: member(web).into(),
+        agent: at("http://1:1"),
+        has_run: true,
+        store_secrets: None,
+    };
     world.apply(Change::Pod(ObjectKey::new("shop", "web"), Some(pod)), &mut dirty);
     for number in 0..6 {
         let small = json!({"name": "all", "limits": [{"name": "a", "requests": 100, "per": "1m"}]});
@@ -599,8 +607,13 @@ fn policies_that_do_not_fit_are_left_out_and_grown_ones_keep_their_old_rules() {
     };
     let names = ["a", "b", "c", "d", "small"];
     let mut dirty = DirtySet::default();
-    let pod =
-        Pod { uid: "web".to_owned(), membership: member(web).into(), agent: at("http://1:1"), store_secrets: None };
+    let pod = Pod {
+        uid: "web".to_owned(),
+        membership: member(web).into(),
+        agent: at("http://1:1"),
+        has_run: true,
+        store_secrets: None,
+    };
     world.apply(Change::Pod(key("web"), Some(pod)), &mut dirty);
     for (age, name) in names.iter().enumerate() {
         let kilobytes = if *name == "small" { 1 } else { 300 };
@@ -653,7 +666,13 @@ fn the_old_rules_of_a_grown_policy_follow_the_number_of_pods() {
             let mut dirty = DirtySet::default();
             for number in pods {
                 let membership = member(labels(&[("app", "web")])).into();
-                let pod = Pod { uid: number.to_string(), membership, agent: at("http://1:1"), store_secrets: None };
+                let pod = Pod {
+                    uid: number.to_string(),
+                    membership,
+                    agent: at("http://1:1"),
+                    has_run: true,
+                    store_secrets: None,
+                };
                 world.apply(Change::Pod(ObjectKey::new("shop", number.to_string()), Some(pod)), &mut dirty);
             }
             dirty

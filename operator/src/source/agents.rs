@@ -100,7 +100,7 @@ impl StandaloneAgent {
         let agent = Agent::At(self.url.as_str().into());
         (
             ObjectKey::new(NAMESPACE, name),
-            Pod { uid: self.url.clone(), membership: membership.into(), agent, store_secrets: None },
+            Pod { uid: self.url.clone(), membership: membership.into(), agent, has_run: true, store_secrets: None },
         )
     }
 }

@@ -20,7 +20,7 @@ use weir_api::{
 use super::pod::Pod;
 use crate::{
     labels::{AGENT_LABEL, CONTROL_ANNOTATION, CONTROL_PORT_ANNOTATION, INJECT, NOT_INJECTED, STORE_SECRETS},
-    pod_ports::{PodPorts, Service as Ports},
+    pod_ports::{PodPorts, Service as Ports, agent_container},
     world::{Agent, Change, Fault, Membership, ObjectKey, Policy, Store, StoredStatus, Workload, WorkloadKind},
 };
 
@@ -109,23 +109,21 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: IdentityProof) -> Change {
     }
     let labels = pod.metadata.labels.unwrap_or_default();
     let annotations = pod.metadata.annotations.unwrap_or_default();
-    let agent = if labels.get(AGENT_LABEL).is_none_or(|value| value != "enabled") {
-        Agent::None(why_absent(&labels, &annotations))
+    let spec = pod.spec.unwrap_or_default();
+    let (agent, has_run, pod_ports) = if labels.get(AGENT_LABEL).is_none_or(|value| value != "enabled") {
+        (Agent::None(why_absent(&labels, &annotations)), false, PodPorts::default())
     } else {
         let port = control_port(&key, &annotations);
         let scheme =
             if proof == IdentityProof::NotRequired || is_plaintext(&key, &annotations) { "http" } else { "https" };
-        match status.pod_ip.as_deref() {
+        let agent = match status.pod_ip.as_deref() {
             None | Some("") => Agent::Pending,
             Some(ip) if ip.contains(':') => Agent::At(format!("{scheme}://[{ip}]:{port}").into()),
             Some(ip) => Agent::At(format!("{scheme}://{ip}:{port}").into()),
-        }
-    };
-    let ports = match &agent {
-        Agent::None(_) => PodPorts::default(),
-        Agent::Pending | Agent::At(_) => {
-            pod.spec.map(|spec| PodPorts::of(&spec.containers, &spec.init_containers)).unwrap_or_default()
-        }
+        };
+        let container = agent_container(&spec.containers, &spec.init_containers, port);
+        let has_run = container.is_none_or(|container| status.has_run(container));
+        (agent, has_run, PodPorts::of(&spec.containers, &spec.init_containers))
     };
     let controller = controller(&key, &labels, pod.metadata.owner_references.as_deref().unwrap_or_default());
     let store_secrets = annotations.get(STORE_SECRETS).map(|list| Arc::from(list.as_str()));
@@ -133,6 +131,7 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: IdentityProof) -> Change {
         uid: pod.metadata.uid.unwrap_or_default(),
         membership: Membership::Pod { labels, ports, controller }.into(),
         agent,
+        has_run,
         store_secrets,
     };
     Change::Pod(key, Some(pod))
@@ -382,6 +381,55 @@ mod tests {
             ),
         ] {
             assert_eq!(seen(pod).expect(what).agent, agent, "{what}");
+        }
+    }
+
+    #[test]
+    fn an_agent_has_run_unless_the_kubelet_says_that_its_container_never_did() {
+        let labels = json!({"weir.dev/agent": "enabled"});
+        let statuses = |state: Value| json!([{"name": "app", "state": {"running": {}}}, state]);
+        let waiting = json!({"waiting": {"reason": "ImagePullBackOff"}});
+        let agent = |state: &Value| json!({"name": "weir-agent", "state": state, "restartCount": 0, "lastState": {}});
+        let mut again = agent(&json!({"waiting": {"reason": "CrashLoopBackOff"}}));
+        again["lastState"] = json!({"terminated": {"exitCode": 1}});
+        let mut forgotten = agent(&waiting);
+        forgotten["restartCount"] = json!(1);
+        let own = json!({"name": "own", "ports": [{"containerPort": 8481}]});
+        let spec = json!({"containers": [{"name": "app"}, {"name": "weir-agent"}]});
+        let injected = json!({"containers": [{"name": "app"}], "initContainers": [{"name": "weir-agent"}]});
+        let guarding = json!({"name": "guard", "args": ["--upstream=127.0.0.1:80"]});
+        for (what, spec, list, status, has_run) in [
+            ("no status", &spec, "containerStatuses", json!([]), true),
+            ("never", &spec, "containerStatuses", statuses(agent(&waiting)), false),
+            ("never", &injected, "initContainerStatuses", statuses(agent(&waiting)), false),
+            ("runs", &injected, "initContainerStatuses", statuses(agent(&json!({"running": {}}))), true),
+            ("ended", &spec, "containerStatuses", statuses(agent(&json!({"terminated": {"exitCode": 0}}))), true),
+            ("crashes", &spec, "containerStatuses", statuses(again), true),
+            ("restarts", &spec, "containerStatuses", statuses(forgotten), true),
+            (
+                "the control port",
+                &json!({"containers": [{"name": "app"}, own]}),
+                "containerStatuses",
+                statuses(json!({"name": "own", "state": waiting})),
+                false,
+            ),
+            (
+                "an upstream",
+                &json!({"containers": [{"name": "app"}, guarding]}),
+                "containerStatuses",
+                statuses(json!({"name": "guard", "state": waiting})),
+                false,
+            ),
+            (
+                "no known container",
+                &json!({"containers": [{"name": "app"}, {"name": "other"}]}),
+                "containerStatuses",
+                statuses(json!({"name": "other", "state": waiting})),
+                true,
+            ),
+        ] {
+            let pod = seen(json!({"metadata": {"labels": labels}, "spec": spec, "status": {list: status}}));
+            assert_eq!(pod.expect(what).has_run, has_run, "{what}: {list}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The watched parts of a pod: its metadata, its containers' ports, and the status fields with its address and phase.
+//! The watched parts of a pod: its metadata, its containers' ports, and its address, phase and states of containers.
 //!
 //! A page of a listing has hundreds of pods. Parsing into this type skips all other fields.
 
@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use k8s_openapi::{api::core::v1 as core, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{Resource, core::NamespaceResourceScope};
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 
 use crate::pod_ports::Container;
 
@@ -27,12 +27,46 @@ pub(super) struct PodSpec {
     pub(super) init_containers: Vec<Container>,
 }
 
-/// The pod's address, and whether it has ended.
+/// The pod's address, and which of its containers have run.
 #[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct PodStatus {
     pub(super) phase: Option<String>,
     #[serde(rename = "podIP")]
     pub(super) pod_ip: Option<String>,
+    #[serde(default)]
+    container_statuses: Vec<ContainerStatus>,
+    #[serde(default)]
+    init_container_statuses: Vec<ContainerStatus>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ContainerStatus {
+    name: String,
+    #[serde(default)]
+    restart_count: i32,
+    #[serde(default)]
+    state: ContainerState,
+    #[serde(default)]
+    last_state: ContainerState,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct ContainerState {
+    running: Option<IgnoredAny>,
+    terminated: Option<IgnoredAny>,
+}
+
+impl PodStatus {
+    /// Returns false if the kubelet reports that this container has never run.
+    pub(super) fn has_run(&self, container: &str) -> bool {
+        let mut statuses = self.container_statuses.iter().chain(&self.init_container_statuses);
+        statuses.find(|status| status.name == container).is_none_or(|status| {
+            let began = |state: &ContainerState| state.running.is_some() || state.terminated.is_some();
+            status.restart_count > 0 || began(&status.state) || began(&status.last_state)
+        })
+    }
 }
 
 impl Resource for Pod {
