@@ -29,7 +29,8 @@ mod trust;
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
-    sync::{Semaphore, watch},
+    net::TcpStream,
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::AbortHandle,
     time::Instant,
 };
@@ -63,6 +64,9 @@ pub struct Timing {
     /// The time after which an agent counts as not answering. Two misses in a row plus an interval must stay under five
     /// seconds. The same is true for one miss plus the silence that ends a connection.
     pub timeout: Duration,
+    /// The time after which the first dial of an agent gives its permit to the dials of other agents. The agent is dialed
+    /// again in the lane of silent agents, with the whole `timeout`.
+    pub quick_answer: Duration,
     /// The upper bound of the first delay after a failed push.
     pub backoff_first: Duration,
     /// The upper bound of all later delays.
@@ -83,6 +87,7 @@ impl Default for Timing {
             longest_status_interval: Duration::from_secs(10),
             statuses_per_second: 1000,
             timeout: Duration::from_millis(1500),
+            quick_answer: Duration::from_millis(500),
             backoff_first: Duration::from_millis(50),
             backoff_most: Duration::from_secs(5),
         }
@@ -221,27 +226,55 @@ impl ContactError {
     }
 }
 
-/// Limits the concurrent dials and pushes: each needs a permit of a lane. Agents that did not answer last time have a
-/// separate lane, so that many dead pods do not delay a push to a live one.
+/// Limits the concurrent dials and pushes. Agents that did not answer last time have a separate lane. A new leader does
+/// not know which agents these are, and many of them must not delay a push to a live one. So a dial opens TCP before it
+/// waits for a permit, and leaves the lane of the other agents after [`Timing::quick_answer`].
 #[derive(Debug)]
 pub struct Lanes {
-    answering: Arc<Semaphore>,
-    silent: Arc<Semaphore>,
+    answering: Arc<Lane>,
+    silent: Arc<Lane>,
+}
+
+#[derive(Debug)]
+struct Lane {
+    /// Permits to open TCP connections. They cost no processor time.
+    connecting: Semaphore,
+    /// Permits for handshakes and pushes.
+    working: Arc<Semaphore>,
 }
 
 impl Lanes {
     const ANSWERING: usize = 64;
     const SILENT: usize = 32;
+    /// The number of TCP connections that a lane opens at the same time, for each permit.
+    const CONNECTING: usize = 16;
 
-    fn lane(&self, is_silent: bool) -> Arc<Semaphore> {
+    fn lane(&self, is_silent: bool) -> Arc<Lane> {
         if is_silent { self.silent.clone() } else { self.answering.clone() }
     }
 }
 
 impl Default for Lanes {
     fn default() -> Self {
-        let lane = |permits| Arc::new(Semaphore::new(permits));
+        let lane = |permits| {
+            let connecting = Semaphore::new(permits * Self::CONNECTING);
+            Arc::new(Lane { connecting, working: Arc::new(Semaphore::new(permits)) })
+        };
         Self { answering: lane(Self::ANSWERING), silent: lane(Self::SILENT) }
+    }
+}
+
+impl Lane {
+    /// Waits for a permit to push.
+    async fn permit(&self) -> OwnedSemaphorePermit {
+        self.working.clone().acquire_owned().await.expect("the lanes are never closed")
+    }
+
+    /// Opens TCP, and waits for a permit for the handshake.
+    async fn reach(&self, dial: &Dial, limit: Duration) -> (OwnedSemaphorePermit, Result<TcpStream, ContactError>) {
+        let _connecting = self.connecting.acquire().await.expect("the lanes are never closed");
+        let reached = dial.reach(limit).await;
+        (self.permit().await, reached)
     }
 }
 

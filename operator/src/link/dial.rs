@@ -69,18 +69,45 @@ impl Dial {
     ///
     /// # Errors
     ///
-    /// The connection is not open within `limit`, or the peer is not the agent.
+    /// Opening TCP takes longer than `limit`, or the rest does, or the peer is not the agent.
     pub(super) async fn connect(self, limit: Duration) -> Result<Dialed, ContactError> {
-        match timeout(limit, self.open(limit)).await {
-            Ok(opened) => opened.map_err(|error| self.contact_error(error)),
+        let stream = self.reach(limit).await?;
+        self.greet(stream, limit).await
+    }
+
+    /// Opens TCP to the agent.
+    ///
+    /// # Errors
+    ///
+    /// The connection is not open within `limit`.
+    pub(super) async fn reach(&self, limit: Duration) -> Result<TcpStream, ContactError> {
+        self.in_time(limit, self.tcp()).await
+    }
+
+    /// Opens the channel on a connection to the agent, and waits for the agent's first message.
+    ///
+    /// # Errors
+    ///
+    /// The message does not arrive within `limit`, or the peer is not the agent.
+    pub(super) async fn greet(&self, stream: TcpStream, limit: Duration) -> Result<Dialed, ContactError> {
+        self.in_time(limit, self.open(stream, limit)).await
+    }
+
+    async fn in_time<T>(
+        &self,
+        limit: Duration,
+        step: impl Future<Output = Result<T, DialError>>,
+    ) -> Result<T, ContactError> {
+        match timeout(limit, step).await {
+            Ok(outcome) => outcome.map_err(|error| self.contact_error(error)),
             Err(_) => Err(ContactError::Timeout(limit)),
         }
     }
 
-    async fn open(&self, limit: Duration) -> Result<Dialed, DialError> {
+    async fn open(&self, stream: TcpStream, limit: Duration) -> Result<Dialed, DialError> {
         let (mut channel, not_after) = match &self.security {
             Security::Plain => {
-                let mut channel = Box::new(Channel::new(Either::Right(self.tcp().await?)));
+                let mut channel = Box::new(Channel::new(Either::Right(stream)));
                 // The agent serves HTTP on the same port. The first byte of a frame selects the channel.
                 let hello = ToAgent::Hello.frame().expect("an empty frame is short");
                 channel.send(hello, limit).await.map_err(DialError::Channel)?;
@@ -91,7 +118,7 @@ impl Dial {
                 let credentials = credentials.ok_or(DialError::NoCertificate)?;
                 let name = peer.server_name().map_err(DialError::Name)?;
                 let connector = TlsConnector::from(credentials.client.clone());
-                let stream = connector.connect(name, self.tcp().await?).await.map_err(DialError::Tls)?;
+                let stream = connector.connect(name, stream).await.map_err(DialError::Tls)?;
                 let (_, session) = stream.get_ref();
                 if session.alpn_protocol() != Some(ALPN) {
                     return Err(DialError::NoChannel);

@@ -47,11 +47,12 @@ pub(super) enum LinkEvent {
 /// An action of the task. The task performs actions in order.
 #[derive(Debug)]
 pub(super) enum LinkAction {
-    /// Wait for a permit of the lane (see [`Lanes`](super::Lanes)), then report [`LinkEvent::PermitGranted`].
+    /// Wait for a permit of the lane (see [`Lanes`](super::Lanes)), then report [`LinkEvent::PermitGranted`]. Without a
+    /// connection, open TCP before.
     AcquirePermit { is_silent: bool },
     /// Release the permit.
     ReleasePermit,
-    /// Open a connection, then report [`LinkEvent::Connected`] or [`LinkEvent::Ended`].
+    /// Open the channel, then report [`LinkEvent::Connected`] or [`LinkEvent::Ended`].
     Dial,
     /// Close the connection.
     HangUp,

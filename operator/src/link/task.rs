@@ -42,8 +42,10 @@ pub(super) struct Task {
     /// The agent's presence at the counter of scope Fleet, while there is a connection.
     presence: Option<Presence>,
     dialing: InProgress<Result<Dialed, ContactError>>,
-    acquiring: InProgress<OwnedSemaphorePermit>,
+    acquiring: InProgress<(OwnedSemaphorePermit, InProgress<Result<Dialed, ContactError>>)>,
     permit: Option<OwnedSemaphorePermit>,
+    /// The dial that follows on the connection that was opened before the permit was granted.
+    reached: InProgress<Result<Dialed, ContactError>>,
     /// Counts this agent in the metrics while another operator writes to it.
     contest: Option<Contest>,
     /// True if the pod is gone for the engine. The task ends with the connection.
@@ -64,7 +66,7 @@ impl Task {
         let content = wanted.borrow_and_update().clone();
         let machine = LinkMachine::new(shared.timing, content, clock::now(), rand::random());
         let (connection, presence, dialing, acquiring, permit, contest) = (None, None, None, None, None, None);
-        let (is_retired, in_row) = (false, 0);
+        let (reached, is_retired, in_row) = (None, false, 0);
         Self {
             shared,
             pod,
@@ -78,6 +80,7 @@ impl Task {
             dialing,
             acquiring,
             permit,
+            reached,
             contest,
             is_retired,
         }
@@ -115,8 +118,8 @@ impl Task {
                     Err(error) => LinkEvent::Ended(error),
                 }
             },
-            permit = progress(&mut self.acquiring) => {
-                (self.acquiring, self.permit) = (None, Some(permit));
+            (permit, reached) = progress(&mut self.acquiring) => {
+                (self.acquiring, self.permit, self.reached) = (None, Some(permit), reached);
                 LinkEvent::PermitGranted
             },
             () = levels_collected(&mut self.presence) => LinkEvent::LevelsCollected,
@@ -173,12 +176,25 @@ impl Task {
         let limit = self.shared.timing.timeout;
         match action {
             LinkAction::AcquirePermit { is_silent } => {
-                let lane = self.shared.lanes.lane(is_silent);
-                self.acquiring =
-                    Some(Box::pin(async move { lane.acquire_owned().await.expect("the lanes are never closed") }));
+                let (lane, dial) = (self.shared.lanes.lane(is_silent), self.dial.clone());
+                let quick = if is_silent { limit } else { limit.min(self.shared.timing.quick_answer) };
+                self.acquiring = Some(if self.connection.is_some() {
+                    Box::pin(async move { (lane.permit().await, None) })
+                } else {
+                    Box::pin(async move {
+                        let (permit, reached) = lane.reach(&dial, limit).await;
+                        let greeted: Pin<Box<dyn Future<Output = _> + Send>> =
+                            Box::pin(async move { dial.greet(reached?, quick).await });
+                        (permit, Some(greeted))
+                    })
+                });
             }
-            LinkAction::ReleasePermit => self.permit = None,
-            LinkAction::Dial => self.dialing = Some(Box::pin(self.dial.clone().connect(limit))),
+            LinkAction::ReleasePermit => (self.permit, self.reached) = (None, None),
+            // The permit was requested for a push if the connection has ended since then.
+            LinkAction::Dial => {
+                let dial = self.dial.clone();
+                self.dialing = self.reached.take().or_else(|| Some(Box::pin(dial.connect(limit))));
+            }
             LinkAction::HangUp => self.close(),
             LinkAction::RequestStatus(every) => {
                 if let Some(connection) = &mut self.connection {

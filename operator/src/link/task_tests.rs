@@ -3,7 +3,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use bytes::BufMut;
-use tokio::{io::AsyncWriteExt, net::TcpListener, time::timeout};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpSocket},
+    time::timeout,
+};
 use weir_channel::{ToAgent, ToOperator};
 use weir_wire::{Answer, ApplyReply, Goodbye, LevelsSent, Outcome, Question, Snapshot, SnapshotInForce};
 
@@ -134,13 +138,45 @@ async fn an_agent_that_ends_is_noticed_at_once() {
 async fn a_call_waits_for_a_permit() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let shared = Arc::new(shared(Timing::default(), observations().0));
-    let permits = shared.lanes.answering.clone().acquire_many_owned(64).await.unwrap();
+    let permits = shared.lanes.answering.working.clone().acquire_many_owned(64).await.unwrap();
     let pod = PodIdentity { key: ObjectKey::new("shop", "a"), uid: "uid".to_owned() };
     let url = format!("http://{}", listener.local_addr().unwrap());
     let _link = Link::start(shared, pod.key, pod.uid, &url, content());
-    timeout(Duration::from_millis(500), listener.accept()).await.expect_err("the link dialed without a permit");
+    let (mut reached, _) = timeout(LONG, listener.accept()).await.expect("the link opens TCP").unwrap();
+    let mut first = [0];
+    timeout(Duration::from_millis(500), reached.read(&mut first)).await.expect_err("the link speaks without a permit");
     drop(permits);
-    timeout(LONG, listener.accept()).await.expect("the link must dial with the free permit").unwrap();
+    timeout(LONG, reached.read_exact(&mut first)).await.expect("the link dials with the free permit").unwrap();
+}
+
+/// A new leader does not know which agents are dead: their hosts do not answer, or they accept connections and are
+/// silent.
+#[tokio::test]
+async fn dead_agents_do_not_delay_a_live_one() {
+    for accepted in [0, 1024] {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let dead = socket.listen(accepted).unwrap();
+        let (address, mut dials, held) = agent().await;
+        let (timeout_of_dead, quick_answer) = (Duration::from_secs(3600), Duration::from_secs(2));
+        let timing = Timing { timeout: timeout_of_dead, quick_answer, ..Timing::default() };
+        let (sender, mut observed) = observations();
+        let shared = Arc::new(LinkContext { credentials: Some(held), ..shared(timing, sender) });
+        let start = |name: &str, url: String| {
+            let pod = pod(name);
+            Link::start(shared.clone(), pod.key, pod.uid, &url, content())
+        };
+        let url = format!("http://{}", dead.local_addr().unwrap());
+        let mut links: Vec<_> = (0..Lanes::ANSWERING).map(|n| start(&format!("dead-{n}"), url.clone())).collect();
+        links.push(start("web", format!("https://{address}")));
+        let pushed = async {
+            let mut served = dials.recv().await.unwrap();
+            served.say(status(None)).await;
+            acknowledge(&mut served).await;
+            while !matches!(observed.recv().await.unwrap().seen, Seen::Acknowledged(_)) {}
+        };
+        timeout(LONG, pushed).await.unwrap_or_else(|_| panic!("{accepted}: the live agent waits"));
+    }
 }
 
 /// A broken agent must not keep its pod from getting new rules.
