@@ -11,6 +11,7 @@
 
 mod counter;
 mod pods;
+mod room;
 mod unknown;
 
 use std::{

@@ -28,18 +28,11 @@ use weir_wire::{Answer, LevelsSent, Outcome, Question};
 use super::{
     Usage,
     pods::Pods,
+    room::Room,
     unknown::{UnknownUse, UsedUp},
 };
 use crate::{leader::Term, plan::CountedRule};
 
-/// The maximum number of keys. A key takes 560 bytes, and 90 bytes more for each further limit of its rule. A table of
-/// this size has 2^20 buckets. With the keys, it takes about 500 MB, or 580 MB with two limits. The operator has 1 GiB.
-const MOST_KEYS: usize = if cfg!(test) { 2_000 } else { 900_000 };
-/// The maximum number of times in the logs of all keys. They take 64 MiB.
-const MOST_TIMES: usize = if cfg!(test) { 20_000 } else { 8 << 20 };
-/// One rule has at most this part of the keys and times. So the clients of one policy cannot use up the room of all
-/// others.
-const OF_RULE: usize = 4;
 /// With fewer keys than this, the machine does not look for keys to forget.
 const FEW_KEYS: usize = 1_024;
 /// The shortest time between two searches of a full table.
@@ -75,10 +68,7 @@ pub struct Counter {
     unknown: Arc<UnknownUse>,
     pods: Pods,
     keys: HashMap<Key, Entry>,
-    /// The number of times for which the logs of all keys have memory.
-    times: usize,
-    /// What the keys of each rule take, by the name of its counters.
-    of_rule: HashMap<String, OfRule>,
+    room: Room,
     /// The number of keys above which the machine looks for keys to forget.
     enough: usize,
     search_at: u64,
@@ -93,15 +83,6 @@ enum Phase {
     Settling(u64),
     /// The counter answers questions, since this time.
     Counting(u64),
-}
-
-/// The keys of one rule.
-#[derive(Debug)]
-struct OfRule {
-    policy: Arc<str>,
-    keys: usize,
-    /// The number of times for which their logs have memory.
-    times: usize,
 }
 
 #[derive(Debug)]
@@ -134,8 +115,7 @@ impl Counter {
             unknown: Arc::default(),
             pods: Pods::default(),
             keys: HashMap::new(),
-            times: 0,
-            of_rule: HashMap::new(),
+            room: Room::default(),
             enough: 0,
             search_at: 0,
             sweep_at: 0,
@@ -179,17 +159,16 @@ impl Counter {
         // Otherwise, a table that does not grow would keep keys at full credit. The work per second is bounded.
         if at >= self.sweep_at {
             self.forget(at);
-            self.pods.forget(self.of_rule.values().map(|rule| rule.policy.clone()).collect());
+            self.pods.forget(self.room.policies().cloned().collect());
             self.sweep_at = at + BETWEEN_SWEEPS.max(SWEEP_PER_KEY * self.keys.len() as u64);
         }
-        let keys = self.of_rule.iter().map(|(counters, rule)| (counters.clone(), rule.keys)).collect();
         let used_up = match self.phase {
             Phase::Counting(since) if !self.earlier.is_empty() => {
                 Some(UsedUp { since, rules: self.earlier.clone(), unknown: self.unknown.clone() })
             }
             _ => None,
         };
-        Usage { policies: self.pods.sharing().collect(), keys, used_up }
+        Usage { policies: self.pods.sharing().collect(), keys: self.room.keys_of_rules(), used_up }
     }
 
     /// Sets the rules of scope Fleet that a pod has. A pod without rules is not expected. It keeps the shares of policies
@@ -387,10 +366,7 @@ impl Counter {
             entry.full_at = entry.value.full_at();
         }
         let before = std::mem::replace(&mut entry.times, entry.value.memory());
-        self.times = self.times - before + entry.times;
-        if let Some(rule) = self.of_rule.get_mut(&rule.counters) {
-            rule.times = rule.times - before + entry.times;
-        }
+        self.room.set_times(&rule.counters, before, entry.times);
         Ok(Outcome::Counted(answer.message()))
     }
 
@@ -408,8 +384,7 @@ impl Counter {
         }
         // The key itself can be forgotten now.
         if !self.keys.contains_key(key) {
-            let new = || OfRule { policy: rule.policy.clone(), keys: 0, times: 0 };
-            self.of_rule.entry(rule.counters.clone()).or_insert_with(new).keys += 1;
+            self.room.add_key(rule);
         }
         Ok(())
     }
@@ -420,29 +395,19 @@ impl Counter {
             Some(entry) => (false, encoded.requests > 0 && entry.value.can_grow()),
             None => (true, Value::new(encoded.stamp, &encoded.limits, 0).can_grow()),
         };
-        let (keys, times) = self.of_rule.get(&rule.counters).map_or((0, 0), |rule| (rule.keys, rule.times));
-        let bounds = [
-            (is_new, self.keys.len(), MOST_KEYS, "keys"),
-            (is_new, keys, MOST_KEYS / OF_RULE, "keys of the rule"),
-            (needs_times, self.times, MOST_TIMES, "times in logs"),
-            (needs_times, times, MOST_TIMES / OF_RULE, "times in logs of the rule"),
-        ];
-        let reached = bounds.into_iter().find(|(is_needed, count, most, _)| *is_needed && count >= most);
-        reached.map(|(_, _, most, what)| format!("more than {most} {what}"))
+        self.room.lacks(rule, is_new, needs_times)
     }
 
     /// Forgets keys at full credit.
     fn forget(&mut self, now: u64) {
-        let (of_rule, times) = (&mut self.of_rule, &mut self.times);
+        let room = &mut self.room;
         self.keys.retain(|key, entry| {
             let keeps = entry.full_at > now;
-            if !keeps && let Some(rule) = of_rule.get_mut(rule_of(key.counters()).0) {
-                (rule.keys, rule.times) = (rule.keys - 1, rule.times - entry.times);
-                *times -= entry.times;
+            if !keeps {
+                room.remove_key(rule_of(key.counters()).0, entry.times);
             }
             keeps
         });
-        of_rule.retain(|_, rule| rule.keys > 0);
         self.enough = 2 * self.keys.len();
         self.search_at = now + BETWEEN_SEARCHES;
     }

@@ -5,7 +5,10 @@ use weir_seats::{Key, StoreTerms, Take};
 use weir_wire::{BanChange, BanPart, Granted};
 
 use super::*;
-use crate::plan::CountedRule;
+use crate::{
+    fleet::room::{MOST_KEYS, MOST_TIMES, OF_RULE},
+    plan::CountedRule,
+};
 
 const UNIX: u64 = 1_790_000_000_000_000;
 const SILENCE: Duration = Duration::from_secs(5);
@@ -940,19 +943,21 @@ fn a_silent_pod_is_released_with_its_next_message() {
 fn a_full_table_refuses_unknown_keys_until_others_are_at_full_credit() {
     let (mut bench, channels) = Bench::counting();
     let key = |bench: &Bench, number: usize| Question { hash: format!("{number:x}"), ..bench.question(1) };
-    let rules = ["shop/api.all", "shop/b.all", "shop/c.all", "shop/d.all", "shop/e.all"];
+    let rules = ["shop/api.all", "shop/b.all", "shop/c.all"];
     bench.rules = rules.map(|counters| rule(counters, 7)).into();
+    let of_bank = FleetRule { policy: "bank/api".into(), ..rule("bank/api.all", 7) };
+    bench.rules.insert(0, of_bank);
     let of = |bench: &Bench, counters: &str, number| Question { counters: counters.to_owned(), ..key(bench, number) };
-    for counters in &rules[..4] {
+    for counters in &rules[..2] {
         for number in 0..MOST_KEYS / OF_RULE {
             assert!(matches!(bench.ask(of(&bench, counters, number)), Outcome::Counted(_)), "{counters} {number}");
         }
-        if *counters != rules[3] {
-            let reason = bench.refusal(of(&bench, counters, MOST_KEYS));
-            assert_eq!(reason, "more than 500 keys of the rule", "the others have room");
-        }
+        let reason = bench.refusal(of(&bench, counters, MOST_KEYS));
+        assert_eq!(reason, "more than 500 keys of the rule", "the others have room");
     }
-    assert_eq!(bench.refusal(of(&bench, rules[4], 1)), "more than 2000 keys");
+    let reason = bench.refusal(of(&bench, rules[2], 1));
+    assert_eq!(reason, "more than 1000 keys of the namespace, because no more are free");
+    assert!(matches!(bench.ask(of(&bench, "bank/api.all", 1)), Outcome::Counted(_)), "another namespace has room");
     assert!(matches!(bench.ask(key(&bench, 7)), Outcome::Counted(_)), "a known key");
     bench.counter.term = Term::unbounded();
     bench.after(86_400);
@@ -989,7 +994,7 @@ fn logs_have_a_bound_of_their_own() {
     let refused = more.into_iter().position(|question| matches!(bench.ask(question), Outcome::Refused(_)));
     assert!(refused.is_some_and(|count| (2..=4).contains(&count)), "{refused:?}");
     let times = |bench: &Bench| bench.counter.keys.values().map(|entry| entry.value.memory()).sum::<usize>();
-    assert_eq!(bench.counter.times, times(&bench));
+    assert_eq!(bench.counter.room.times(), times(&bench));
     assert!(times(&bench) < 2 * MOST_TIMES / OF_RULE);
     assert_eq!(bench.refusal(of(&bench, "shop/api.all", 99, 1)), reason);
     assert_eq!(bench.refusal(small.clone()), reason, "its log can grow");
@@ -1008,10 +1013,10 @@ fn logs_have_a_bound_of_their_own() {
     }
     // A known key can be forgotten while its question is counted.
     assert!(matches!(bench.ask(small), Outcome::Counted(granted) if granted.granted == 1));
-    assert_eq!((bench.counter.keys(), bench.counter.times), (1, times(&bench)));
+    assert_eq!((bench.counter.keys(), bench.counter.room.times()), (1, times(&bench)));
     assert_eq!(bench.counter.usage(bench.now).keys, [("shop/api.all".to_owned(), 1)].into());
     bench.after(60);
-    assert_eq!((bench.counter.usage(bench.now).keys, bench.counter.times), ([].into(), 0));
+    assert_eq!((bench.counter.usage(bench.now).keys, bench.counter.room.times()), ([].into(), 0));
 }
 
 #[test]

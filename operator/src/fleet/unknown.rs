@@ -80,6 +80,6 @@ impl FewPods {
 }
 
 /// The namespace of a policy, from `NAMESPACE/NAME`.
-fn namespace(policy: &str) -> &str {
+pub(super) fn namespace(policy: &str) -> &str {
     policy.split_once('/').map_or(policy, |(namespace, _)| namespace)
 }

@@ -110,7 +110,7 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: IdentityProof) -> Change {
     let labels = pod.metadata.labels.unwrap_or_default();
     let annotations = pod.metadata.annotations.unwrap_or_default();
     let spec = pod.spec.unwrap_or_default();
-    let (agent, has_run, pod_ports) = if labels.get(AGENT_LABEL).is_none_or(|value| value != "enabled") {
+    let (agent, has_run, ports) = if labels.get(AGENT_LABEL).is_none_or(|value| value != "enabled") {
         (Agent::None(why_absent(&labels, &annotations)), false, PodPorts::default())
     } else {
         let port = control_port(&key, &annotations);
