@@ -13,6 +13,7 @@
 //! sends nothing on a new connection. The link detects this after the interval between two statuses and 3 s.
 
 mod bound;
+mod budget;
 mod dial;
 mod dial_error;
 mod digest;

@@ -16,6 +16,7 @@ use weir_wire::{Answer, StatusRequest};
 
 use super::{
     ContactError, LinkContext, Observation, Seen,
+    budget::Budget,
     dial::{Connection, Dial, Dialed},
     event::{LinkAction, LinkEvent, LinkMoment},
     machine::LinkMachine,
@@ -39,6 +40,8 @@ pub(super) struct Task {
     connection: Option<Connection>,
     /// The number of messages without a pause since other events were looked for.
     in_row: u32,
+    /// The questions that the agent may ask.
+    budget: Budget,
     /// The agent's presence at the counter of scope Fleet, while there is a connection.
     presence: Option<Presence>,
     dialing: InProgress<Result<Dialed, ContactError>>,
@@ -66,7 +69,7 @@ impl Task {
         let content = wanted.borrow_and_update().clone();
         let machine = LinkMachine::new(shared.timing, content, clock::now(), rand::random());
         let (connection, presence, dialing, acquiring, permit, contest) = (None, None, None, None, None, None);
-        let (reached, is_retired, in_row) = (None, false, 0);
+        let (reached, is_retired, in_row, budget) = (None, false, 0, Budget::new(clock::now()));
         Self {
             shared,
             pod,
@@ -76,6 +79,7 @@ impl Task {
             machine,
             connection,
             in_row,
+            budget,
             presence,
             dialing,
             acquiring,
@@ -100,7 +104,7 @@ impl Task {
         Ok(tokio::select! {
             // Messages cause nearly all wake-ups, and they must be handled before their deadline is checked.
             biased;
-            received = receive(&mut self.connection, &mut self.in_row) => match received {
+            received = receive(&mut self.connection, &mut self.in_row, &mut self.budget) => match received {
                 Ok(message) => LinkEvent::Received(message),
                 Err(error) => {
                     self.close();
@@ -276,20 +280,30 @@ impl Task {
 }
 
 /// Returns the next message from the connection. Without a connection, it waits forever. After many messages without a
-/// pause, it waits until the caller has polled its other branches.
-async fn receive(connection: &mut Option<Connection>, in_row: &mut u32) -> Result<ToOperator, ContactError> {
+/// pause, it waits until the caller has polled its other branches, and after too many questions, until the agent may ask
+/// again.
+async fn receive(
+    connection: &mut Option<Connection>,
+    in_row: &mut u32,
+    budget: &mut Budget,
+) -> Result<ToOperator, ContactError> {
     let Some(connection) = connection else { return pending().await };
+    if budget.read_at() > clock::now() {
+        sleep_until(budget.read_at()).await;
+    }
     if *in_row >= MOST_IN_ROW {
         *in_row = 0;
         yield_now().await;
     }
     let mut next = pin!(connection.next());
-    poll_fn(|cx| {
+    let message = poll_fn(|cx| {
         let received = next.as_mut().poll(cx);
         *in_row = if received.is_pending() { 0 } else { *in_row + 1 };
         received
     })
-    .await
+    .await?;
+    budget.spend(&message, clock::now());
+    Ok(message)
 }
 
 /// Returns the next wanted content. `None` if the engine has ended the link.

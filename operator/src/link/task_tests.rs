@@ -214,6 +214,42 @@ async fn a_flood_of_messages_does_not_hold_back_new_content() {
     assert!(messages <= MOST_IN_ROW, "the content waited for {messages} messages");
 }
 
+/// TCP slows down an agent that asks without a pause. It keeps its connection, and still gets new content.
+#[tokio::test]
+async fn an_agent_without_budget_is_not_read() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let pod = pod("web");
+    let dial = Dial::new(&format!("http://{}", listener.local_addr().unwrap()), pod.clone(), None);
+    let greets = async {
+        let mut stream = listener.accept().await.unwrap().0;
+        stream.write_all_buf(&mut status(None).frame().unwrap().into_buf()).await.unwrap();
+        stream
+    };
+    let (dialed, mut agent) = tokio::join!(dial.clone().connect(LONG), greets);
+    let (want, wanted) = watch::channel(content());
+    let context = Arc::new(shared(Timing::default(), observations().0));
+    let mut task = Task::new(context, pod.key, pod.uid, dial, wanted);
+    task.connection = Some(dialed.unwrap().connection);
+    let asks = ToOperator::Questions(vec![question(1, 0); 256]);
+    let begun = task.budget.read_at();
+    agent.write_all_buf(&mut asks.frame().unwrap().into_buf()).await.unwrap();
+    while !matches!(task.next().await, Ok(LinkEvent::Received(_))) {}
+    assert!(task.budget.read_at() >= begun + Duration::from_micros(25_600), "it has asked 256 questions");
+
+    while task.budget.read_at() < clock::now() + LONG {
+        task.budget.spend(&asks, clock::now());
+    }
+    agent.write_all_buf(&mut ToOperator::Unchanged.frame().unwrap().into_buf()).await.unwrap();
+    for _ in 0..100 {
+        want.send(content()).unwrap();
+        yield_now().await;
+        let event = task.next().await.unwrap_or_else(|Over| panic!("the engine has not ended"));
+        assert!(!matches!(event, LinkEvent::Received(_)), "{event:?}");
+    }
+    task.budget = Budget::new(clock::now());
+    while !matches!(task.next().await, Ok(LinkEvent::Received(ToOperator::Unchanged))) {}
+}
+
 fn question(id: u64, owed: u64) -> Question {
     Question {
         id,
