@@ -1,6 +1,6 @@
 //! The loop of one candidate: executes the steps of its [`Election`], and publishes the [`Term`].
 
-use std::pin::pin;
+use std::{pin::pin, time::Duration};
 
 use futures::{FutureExt, StreamExt, future::FusedFuture, stream::BoxStream};
 use kube::Client;
@@ -156,9 +156,11 @@ impl Campaign {
         }
     }
 
-    /// Returns the apiserver's answer. `None`, after a log line, if there is none before the next renewal.
+    /// Returns the apiserver's answer. `None`, after a log line, if there is none in time, or before the term ends.
     async fn in_time<T>(&self, what: &str, call: impl Future<Output = Result<T, kube::Error>>) -> Option<T> {
-        match timeout(self.timing.renew(), call).await {
+        let now = clock::since_boot();
+        let rest = self.election.tenure(now).map_or(Duration::MAX, |tenure| tenure.until - now);
+        match timeout(self.timing.answer().min(rest), call).await {
             Ok(Ok(answer)) => return Some(answer),
             Ok(Err(error)) => tracing::warn!(error = %format!("{error:#}"), "cannot {what} the lease"),
             Err(_) => tracing::warn!("cannot {what} the lease: no answer"),
@@ -172,7 +174,6 @@ mod tests {
     use std::{
         convert::Infallible,
         sync::{Arc, Mutex},
-        time::Duration,
     };
 
     use bytes::Bytes;
@@ -192,6 +193,8 @@ mod tests {
         is_watched: Arc<watch::Sender<bool>>,
         /// For each write to the Lease, whether the candidate was ready.
         writes: Arc<Mutex<Vec<bool>>>,
+        /// The time that each write takes.
+        delay: Duration,
     }
 
     impl Apiserver {
@@ -206,6 +209,7 @@ mod tests {
                 self.writes.lock().unwrap().push(self.ready.get());
                 let patch: Value = serde_json::from_slice(&body.collect().await?.to_bytes()).unwrap();
                 lease["spec"] = patch["spec"].clone();
+                sleep(self.delay).await;
             } else if query.contains("watch=true") {
                 return Ok(Response::new(StreamBody::new(stream::pending().boxed())));
             } else if query.contains("fieldSelector") {
@@ -242,5 +246,15 @@ mod tests {
             terms.wait_for(Option::is_some).await.expect("the candidate runs");
             assert!(apiserver.writes.lock().unwrap()[0], "it claimed the Lease earlier");
         }
+    }
+
+    /// In this time, a leader of a Lease of 8 s can renew again and again.
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_takes_less_than_three_seconds_counts() {
+        let apiserver = Apiserver { delay: Duration::from_millis(2_900), ..Apiserver::default() };
+        apiserver.ready.set(true);
+        let mut terms = apiserver.candidate();
+        terms.wait_for(Option::is_some).await.expect("the candidate runs");
+        assert_eq!(apiserver.writes.lock().unwrap().len(), 1);
     }
 }

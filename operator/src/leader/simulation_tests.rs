@@ -8,6 +8,8 @@ use super::*;
 const CANDIDATES: usize = 3;
 const LEASE: f64 = 8.0;
 const RENEW: f64 = 2.0;
+/// The seconds for which a candidate waits for an answer, if its term does not end before.
+const ANSWER: f64 = LEASE * 3.0 / 8.0;
 /// The seconds of trouble, and of calm after it.
 const TROUBLE: f64 = 300.0;
 const CALM: f64 = 40.0;
@@ -148,7 +150,9 @@ impl World {
         // Some writes arrive long after their sender has stopped waiting.
         let slow = trouble && self.rng.random_bool(0.1);
         let delay = if slow { self.rng.random_range(0.0..30.0) } else { self.rng.random_range(0.0..0.05) };
+        let local = self.local(who);
         let machine = &mut self.machines[who];
+        let rest = machine.election.tenure(local).map_or(ANSWER, |tenure| (tenure.until - local).as_secs_f64());
         machine.token += 1;
         let (life, token, speed) = (machine.life, machine.token, machine.speed);
         let given_up = match &request {
@@ -158,7 +162,7 @@ impl World {
         if !(trouble && self.rng.random_bool(0.1)) {
             self.plan(self.now + delay, Happening::Arrive { who, life, token, request, lost });
         }
-        self.plan(self.now + RENEW / speed, Happening::Answer { who, life, token, answer: given_up });
+        self.plan(self.now + rest.min(ANSWER) / speed, Happening::Answer { who, life, token, answer: given_up });
     }
 
     fn store(&mut self, request: Request) -> Answer {

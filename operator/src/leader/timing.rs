@@ -52,6 +52,12 @@ impl LeaseTiming {
         self.lease * 3 / 4
     }
 
+    /// Returns the time limit of a request to the apiserver. A leader keeps its term as long as each renewal lands in this
+    /// time: the next one is sent when it has landed.
+    pub(super) fn answer(&self) -> Duration {
+        self.term() / 2
+    }
+
     /// Returns the time for which other candidates wait for a holder that does not renew.
     pub fn lease(&self) -> Duration {
         self.lease
