@@ -89,7 +89,8 @@ pub async fn run(client: Client, namespaces: Vec<String>, proof: IdentityProof, 
         watches.spawn(follow("Service", api::<Service>(&client, namespace), sender, objects::service, gone));
     }
     drop(updates);
-    while watches.join_next().await.is_some() {}
+    // If a watch panics, the source ends, and the operator with it.
+    while let Some(Ok(())) = watches.join_next().await {}
 }
 
 fn api<K>(client: &Client, namespace: Option<&str>) -> Api<K>
