@@ -21,7 +21,7 @@ use self::{
 };
 use crate::{
     clock,
-    fleet::Fleet,
+    fleet::FleetCounter,
     inject::ContentRequest,
     leader::{Term, TermReceiver},
     link::{Link, LinkContext, LinkTask, ObservationReceiver},
@@ -143,7 +143,7 @@ impl Engine {
                 metrics.forget_pods();
                 let (term, metrics) = (term.unwrap_or_else(Term::over), metrics.clone());
                 let shared = Arc::make_mut(&mut self.shared);
-                (shared.term, shared.fleet) = (term.clone(), Fleet::new(term, metrics));
+                (shared.term, shared.fleet) = (term.clone(), FleetCounter::new(term, metrics));
             }
             EngineAction::Link { pod, uid, url, content } => {
                 let link = Link::start(self.shared.clone(), pod.clone(), uid, &url, content);

@@ -8,10 +8,10 @@ use tokio::{
 
 use super::*;
 use crate::{
-    fleet::Fleet,
+    fleet::FleetCounter,
     link::{Lanes, Observation, ObservationSender, Seen, StatusInterval, Timing, observations},
     metrics::Metrics,
-    world::{Agent, Change, Membership, Pod, Policy, StoredStatus},
+    world::{AgentAddress, Change, Membership, Pod, Policy, StoredStatus},
 };
 
 fn engine(sender: ObservationSender, reports: mpsc::UnboundedSender<Message>) -> Engine {
@@ -24,7 +24,7 @@ fn engine(sender: ObservationSender, reports: mpsc::UnboundedSender<Message>) ->
         observations: sender,
         metrics: Metrics::default(),
         term: Term::over(),
-        fleet: Fleet::new(Term::over(), Metrics::default()),
+        fleet: FleetCounter::new(Term::over(), Metrics::default()),
         status_interval: Arc::new(StatusInterval::new(timing)),
     };
     Engine::new(shared, Ready::default(), Heartbeat::new(Duration::ZERO), reports, Duration::from_secs(10))
@@ -41,7 +41,7 @@ async fn a_new_pod_of_the_same_name_and_address_gets_a_new_link() {
     let mut engine = engine(sender, reports);
     engine.handle(EngineEvent::Term(Some(Term::unbounded())));
     for uid in ["first", "second"] {
-        let agent = Agent::At(url.clone());
+        let agent = AgentAddress::At(url.clone());
         let pod = Pod {
             uid: uid.to_owned(),
             membership: Arc::new(Membership::Everything),
@@ -86,7 +86,7 @@ fn a_pod_whose_policy_was_deleted_is_not_gone() {
         let policy = Policy { uid: "p".to_owned(), generation: 1, created: None, changed: None, spec, file: None };
         Some((policy, StoredStatus { status: None, version: None }))
     };
-    let (agent, membership) = (Agent::At("http://127.0.0.1:1".into()), Arc::new(Membership::Everything));
+    let (agent, membership) = (AgentAddress::At("http://127.0.0.1:1".into()), Arc::new(Membership::Everything));
     let pod = |has_run| {
         let (agent, membership) = (agent.clone(), membership.clone());
         Some(Pod { uid: "a".to_owned(), membership, agent, has_run, store_secrets: None })
@@ -118,7 +118,7 @@ fn a_pod_that_has_its_address_for_itself_again_gets_a_new_link() {
     links(EngineEvent::Term(Some(Term::unbounded())));
     let after = |links: &mut dyn FnMut(EngineEvent) -> Vec<String>, name: &str, url: Option<&str>| {
         let (uid, membership) = (name.to_owned(), Arc::new(Membership::Everything));
-        let pod = url.map(|url| Pod { uid, membership, agent: Agent::At(url.into()), store_secrets: None });
+        let pod = url.map(|url| Pod { uid, membership, agent: AgentAddress::At(url.into()), store_secrets: None });
         let changes = vec![Change::Pod(ObjectKey::new("shop", name), pod)];
         links(EngineEvent::Update(Update { changes, complete: true }));
         links(EngineEvent::Due)

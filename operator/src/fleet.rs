@@ -43,14 +43,14 @@ pub struct Usage {
 
 /// The counter of one term, which all links share.
 #[derive(Debug)]
-pub struct Fleet {
+pub struct FleetCounter {
     counter: Mutex<Counter>,
     /// True once agents that have sent their levels can end their shares.
     has_levels: watch::Sender<bool>,
     metrics: Metrics,
 }
 
-impl Fleet {
+impl FleetCounter {
     /// Returns the counter of a term that begins now.
     pub fn new(term: Term, metrics: Metrics) -> Arc<Self> {
         let counter = Counter::new(term, clock::since_boot(), clock::unix_micros());
@@ -114,7 +114,7 @@ impl Fleet {
 /// The registration of one agent's channel in the counter. Dropping it records that the channel has ended.
 #[derive(Debug)]
 pub struct Presence {
-    fleet: Arc<Fleet>,
+    fleet: Arc<FleetCounter>,
     pod: Arc<str>,
     number: u64,
     has_levels: watch::Receiver<bool>,

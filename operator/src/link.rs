@@ -44,7 +44,7 @@ pub use self::{
 };
 use crate::{
     dialing::{Held, TlsFiles},
-    fleet::Fleet,
+    fleet::FleetCounter,
     identity::{Peer, PodIdentity},
     leader::Term,
     metrics::Metrics,
@@ -184,7 +184,7 @@ pub struct LinkContext {
     /// The leader's term. The link must not push outside of it.
     pub term: Term,
     /// The counter of that term.
-    pub fleet: Arc<Fleet>,
+    pub fleet: Arc<FleetCounter>,
     /// The interval at which agents send their status.
     pub status_interval: Arc<StatusInterval>,
 }

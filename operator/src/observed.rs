@@ -19,7 +19,7 @@ pub use self::stores::ReachedStores;
 use crate::{
     link::{Failure, FailureKind, Observation, Seen},
     plan::Content,
-    world::{Agent, ObjectKey, Pod},
+    world::{AgentAddress, ObjectKey, Pod},
 };
 
 /// The time allowed to a pod that has never answered or will get a change. After that the pod counts as drifted.
@@ -29,23 +29,23 @@ pub const PATIENCE: Duration = Duration::from_secs(4);
 const CONTESTED: &str = "another operator writes to this agent, and each overwrites the other's snapshots: stop one \
                          operator, or list the agent in only one of them";
 
-/// The answer to the question whether one pod enforces one policy.
+/// Whether one pod enforces one policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Convergence {
     /// The pod acknowledged the policy's revision, and answers.
     Enforcing,
     /// The pod does not enforce the policy yet, but is expected to do so soon.
-    Waiting(DriftReason, String),
+    Pending(DriftReason, String),
     /// The pod does not enforce the policy.
     Drifted(DriftReason, String),
 }
 
-impl Standing {
+impl Convergence {
     /// Returns the severity. Larger is worse.
     pub fn severity(&self) -> u8 {
         match self {
             Self::Enforcing => 0,
-            Self::Waiting(..) => 1,
+            Self::Pending(..) => 1,
             Self::Drifted(..) => 2,
         }
     }
@@ -259,41 +259,41 @@ impl Observed {
     pub fn has_converged(&self, key: &ObjectKey, pod: &Pod, wanted: &Content) -> bool {
         let view =
             self.views.get(key).filter(|view| view.pod_uid == pod.uid && view.failure.is_none() && !view.contested);
-        matches!(pod.agent, Agent::At(_)) && view.is_some_and(|view| view.in_force.has(wanted))
+        matches!(pod.agent, AgentAddress::At(_)) && view.is_some_and(|view| view.in_force.has(wanted))
     }
 
     /// Returns whether a targeted pod enforces a policy, and the reason if it does not.
-    pub fn standing(&self, now: Instant, key: &ObjectKey, pod: &Pod, wanted: Wanted<'_>) -> Standing {
+    pub fn convergence(&self, now: Instant, key: &ObjectKey, pod: &Pod, wanted: Wanted<'_>) -> Convergence {
         match &pod.agent {
-            Agent::None(why) => return Standing::Drifted(DriftReason::NoAgent, why.clone().into_owned()),
-            Agent::Pending => {
-                return Standing::Waiting(
+            AgentAddress::None(why) => return Convergence::Drifted(DriftReason::NoAgent, why.clone().into_owned()),
+            AgentAddress::Pending => {
+                return Convergence::Pending(
                     DriftReason::Pending,
                     "the pod has no address yet: if this lasts, kubectl describe pod gives the reason".into(),
                 );
             }
-            Agent::At(_) => {}
+            AgentAddress::At(_) => {}
         }
         let Some(view) = self.views.get(key).filter(|view| view.pod_uid == pod.uid) else {
-            return Standing::Waiting(DriftReason::Pending, "the agent was not contacted yet".into());
+            return Convergence::Pending(DriftReason::Pending, "the agent was not contacted yet".into());
         };
         let enforces = view.in_force.revision(wanted.uid) == Some(wanted.revision);
         match &view.failure {
             Some(failure) if failure.kind == FailureKind::Unreachable => {
                 if !view.answered && now.duration_since(view.since) < PATIENCE {
-                    Standing::Waiting(DriftReason::Pending, failure.message.clone())
+                    Convergence::Pending(DriftReason::Pending, failure.message.clone())
                 } else {
-                    Standing::Drifted(DriftReason::Unreachable, failure.message.clone())
+                    Convergence::Drifted(DriftReason::Unreachable, failure.message.clone())
                 }
             }
-            _ if view.contested => Standing::Drifted(DriftReason::Outdated, self.contest(key, &view.url)),
-            _ if enforces => Standing::Enforcing,
+            _ if view.contested => Convergence::Drifted(DriftReason::Outdated, self.contest(key, &view.url)),
+            _ if enforces => Convergence::Enforcing,
             Some(failure) if failure.kind == FailureKind::Withheld => {
-                Standing::Drifted(DriftReason::Outdated, failure.message.clone())
+                Convergence::Drifted(DriftReason::Outdated, failure.message.clone())
             }
-            Some(failure) => Standing::Drifted(DriftReason::Refused, failure.message.clone()),
+            Some(failure) => Convergence::Drifted(DriftReason::Refused, failure.message.clone()),
             None if !view.answered && now.duration_since(view.since) < PATIENCE => {
-                Standing::Waiting(DriftReason::Pending, "the agent has not answered yet".into())
+                Convergence::Pending(DriftReason::Pending, "the agent has not answered yet".into())
             }
             None => {
                 let message = match view.in_force.revision(wanted.uid) {
@@ -301,9 +301,9 @@ impl Observed {
                     None => "does not enforce this policy".to_owned(),
                 };
                 if now.duration_since(wanted.since.max(view.since)) < PATIENCE {
-                    Standing::Waiting(DriftReason::Outdated, message)
+                    Convergence::Pending(DriftReason::Outdated, message)
                 } else {
-                    Standing::Drifted(DriftReason::Outdated, message)
+                    Convergence::Drifted(DriftReason::Outdated, message)
                 }
             }
         }

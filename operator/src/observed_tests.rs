@@ -9,7 +9,7 @@ fn key() -> ObjectKey {
     ObjectKey::new("shop", "a")
 }
 
-fn pod(agent: Agent) -> Pod {
+fn pod(agent: AgentAddress) -> Pod {
     Pod { uid: "pod".to_owned(), membership: Membership::Everything.into(), agent, has_run: true, store_secrets: None }
 }
 
@@ -42,11 +42,11 @@ async fn the_standing_of_a_pod_follows_its_observations() {
     use DriftReason::{NoAgent, Outdated, Pending, Refused, Unreachable};
     use FailureKind as Kind;
     let (soon, late) = (Duration::from_secs(1), PATIENCE + Duration::from_secs(1));
-    let here = || Agent::At("http://1:1".into());
+    let here = || AgentAddress::At("http://1:1".into());
     let (enforcing, waiting, drifted) = (("enforcing", None), |r| ("waiting", Some(r)), |r| ("drifted", Some(r)));
     for (what, agent, received, after, expected) in [
-        ("no agent", Agent::None("why".into()), vec![], soon, drifted(NoAgent)),
-        ("no address", Agent::Pending, vec![], late, waiting(Pending)),
+        ("no agent", AgentAddress::None("why".into()), vec![], soon, drifted(NoAgent)),
+        ("no address", AgentAddress::Pending, vec![], late, waiting(Pending)),
         ("no observation yet", here(), vec![], soon, waiting(Pending)),
         ("silent from the start", here(), vec![failed(Kind::Unreachable)], soon, waiting(Pending)),
         ("silent for long", here(), vec![failed(Kind::Unreachable)], late, drifted(Unreachable)),
@@ -94,12 +94,12 @@ async fn the_standing_of_a_pod_follows_its_observations() {
             observed.observe(&Observation { pod: key(), pod_uid: "pod".to_owned(), at: start, seen }, None);
         }
         let wanted = Wanted { uid: "p", revision: "new", since: start };
-        let standing = match observed.standing(start + after, &key(), &pod(agent), wanted) {
-            Standing::Enforcing => ("enforcing", None),
-            Standing::Waiting(reason, _) => ("waiting", Some(reason)),
-            Standing::Drifted(reason, _) => ("drifted", Some(reason)),
+        let convergence = match observed.convergence(start + after, &key(), &pod(agent), wanted) {
+            Convergence::Enforcing => ("enforcing", None),
+            Convergence::Pending(reason, _) => ("waiting", Some(reason)),
+            Convergence::Drifted(reason, _) => ("drifted", Some(reason)),
         };
-        assert_eq!(standing, expected, "{what}");
+        assert_eq!(convergence, expected, "{what}");
     }
 }
 
@@ -128,7 +128,10 @@ async fn observations_of_an_earlier_agent_of_the_pod_do_not_count() {
     assert!(!observed.observe(&told(before, Seen::Contested(true)), None));
     observed.observe(&told(now, enforces(Some("new"))), None);
     let wanted = Wanted { uid: "p", revision: "new", since: now };
-    assert_eq!(observed.standing(now, &key(), &pod(Agent::At("http://1:2".into())), wanted), Standing::Enforcing);
+    assert_eq!(
+        observed.convergence(now, &key(), &pod(AgentAddress::At("http://1:2".into())), wanted),
+        Convergence::Enforcing
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -150,9 +153,9 @@ async fn another_pod_at_the_address_of_an_agent_is_named() {
     let mut observed = Observed::default();
     let message = |observed: &Observed| {
         let wanted = Wanted { uid: "p", revision: "new", since: now };
-        match observed.standing(now, &key(), &pod(Agent::At("http://1:1".into())), wanted) {
-            Standing::Drifted(DriftReason::Outdated, message) => message,
-            standing => panic!("{standing:?}"),
+        match observed.convergence(now, &key(), &pod(AgentAddress::At("http://1:1".into())), wanted) {
+            Convergence::Drifted(DriftReason::Outdated, message) => message,
+            convergence => panic!("{convergence:?}"),
         }
     };
     observed.track(now, &key(), "pod", &"http://1:1".into());

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     clock,
     engine::{Engine, SourceEnded},
-    fleet::Fleet,
+    fleet::FleetCounter,
     identity::Identity,
     inject::Injection,
     leader::{self, Campaign, LeaseName, Restored, Term, TermReceiver},
@@ -174,7 +174,7 @@ impl Operator {
             observations: observation_tx,
             metrics: self.metrics.clone(),
             term: Term::over(),
-            fleet: Fleet::new(Term::over(), self.metrics.clone()),
+            fleet: FleetCounter::new(Term::over(), self.metrics.clone()),
             status_interval: Arc::new(StatusInterval::new(self.timing)),
         };
         let serving = CancellationToken::new();

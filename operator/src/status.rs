@@ -18,7 +18,7 @@ use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, OPERATOR_STORE};
 use crate::{
     compile::{Compiled, GoodGeneration, Target, only_waits_for_stores, store_key},
     fleet_status::{FleetCounts, UsedUpRules, build_fleet},
-    observed::Standing,
+    observed::Convergence,
     pod_ports::Bypass,
     reason::Reason,
     store_status::{LostConnections, fleet_degraded, store_reachable},
@@ -50,7 +50,7 @@ pub struct Facts<'a> {
     /// The number of pods that the policy targets.
     pub targeted: usize,
     /// The targeted pods that do not enforce the policy, each with the reason.
-    pub others: &'a [(&'a ObjectKey, Standing)],
+    pub others: &'a [(&'a ObjectKey, Convergence)],
     /// The traffic in the last minute: of each rule, in the policy's order, and of all rules together.
     pub traffic: (&'a [(String, Counts)], Counts),
     /// The targeted pods that do not reach a store of the policy, or the operator.
@@ -74,13 +74,13 @@ pub struct Tally {
 
 impl Tally {
     /// Counts the states: all of `targeted` except `others` enforce the policy.
-    pub fn of(targeted: usize, others: &[(&ObjectKey, Standing)]) -> Self {
+    pub fn of(targeted: usize, others: &[(&ObjectKey, Convergence)]) -> Self {
         let mut tally = Self { targeted, enforcing: targeted.saturating_sub(others.len()), ..Self::default() };
-        for (_, standing) in others {
-            match standing {
-                Standing::Enforcing => tally.enforcing += 1,
-                Standing::Waiting(..) => tally.waiting += 1,
-                Standing::Drifted(..) => tally.drifted += 1,
+        for (_, convergence) in others {
+            match convergence {
+                Convergence::Enforcing => tally.enforcing += 1,
+                Convergence::Pending(..) => tally.waiting += 1,
+                Convergence::Drifted(..) => tally.drifted += 1,
             }
         }
         tally
@@ -142,8 +142,8 @@ fn is_counted_by_operator(compiled: &Compiled) -> bool {
 }
 
 fn fleet(facts: &Facts<'_>, tally: Tally) -> Said {
-    let unreachable = facts.others.iter().filter_map(|(pod, standing)| {
-        matches!(standing, Standing::Drifted(DriftReason::Unreachable, _)).then_some(&*pod.name)
+    let unreachable = facts.others.iter().filter_map(|(pod, convergence)| {
+        matches!(convergence, Convergence::Drifted(DriftReason::Unreachable, _)).then_some(&*pod.name)
     });
     let (is_cut_off, reason, message) =
         fleet_degraded(&facts.lost.operator, &unreachable.collect(), tally.enforcing, tally.targeted);
@@ -190,7 +190,7 @@ impl Health {
 }
 
 fn health(facts: &Facts<'_>, accepted: &Said, enforced: &Said) -> Health {
-    let refused = |(_, standing): &(_, Standing)| matches!(standing, Standing::Drifted(DriftReason::Refused, _));
+    let refused = |(_, convergence): &(_, Convergence)| matches!(convergence, Convergence::Drifted(DriftReason::Refused, _));
     let (_, reason, message) = if accepted.0 { enforced } else { accepted }.clone();
     match (accepted.0, reason) {
         // A target or a store that is applied together with its policy can appear later than the policy.
@@ -340,14 +340,14 @@ fn too_large(facts: &Facts<'_>) -> String {
     )
 }
 
-fn drifted(others: &[(&ObjectKey, Standing)]) -> Vec<Drift> {
+fn drifted(others: &[(&ObjectKey, Convergence)]) -> Vec<Drift> {
     let mut worst: Vec<(bool, Drift)> = others
         .iter()
-        .filter_map(|(pod, standing)| {
-            let (waiting, reason, message) = match standing {
-                Standing::Enforcing => return None,
-                Standing::Waiting(reason, message) => (true, *reason, message),
-                Standing::Drifted(reason, message) => (false, *reason, message),
+        .filter_map(|(pod, convergence)| {
+            let (waiting, reason, message) = match convergence {
+                Convergence::Enforcing => return None,
+                Convergence::Pending(reason, message) => (true, *reason, message),
+                Convergence::Drifted(reason, message) => (false, *reason, message),
             };
             let message = Some(shorten(message.clone(), LONGEST_MESSAGE));
             Some((waiting, Drift { pod: pod.name.to_string(), reason, message }))

@@ -48,27 +48,28 @@ fn facts(compiled: &Compiled) -> Facts<'_> {
     }
 }
 
-fn enforcing(count: usize) -> Vec<Standing> {
-    vec![Standing::Enforcing; count]
+fn enforcing(count: usize) -> Vec<Convergence> {
+    vec![Convergence::Enforcing; count]
 }
 
-fn drifted(reason: DriftReason) -> Standing {
-    Standing::Drifted(reason, "why".to_owned())
+fn drifted(reason: DriftReason) -> Convergence {
+    Convergence::Drifted(reason, "why".to_owned())
 }
 
-fn waiting(reason: DriftReason) -> Standing {
-    Standing::Waiting(reason, "why".to_owned())
+fn waiting(reason: DriftReason) -> Convergence {
+    Convergence::Pending(reason, "why".to_owned())
 }
 
 fn status_of(
     compiled: &Compiled,
     missing: &[Workload],
-    standings: &[Standing],
+    convergences: &[Convergence],
     previous: Option<&RateLimitPolicyStatus>,
     now: i64,
 ) -> RateLimitPolicyStatus {
-    let pods: Vec<ObjectKey> = (0..standings.len()).map(|i| ObjectKey::new("shop", format!("pod-{i:02}"))).collect();
-    let others = pods.iter().zip(standings.iter().cloned()).filter(|(_, standing)| *standing != Standing::Enforcing);
+    let pods: Vec<ObjectKey> = (0..convergences.len()).map(|i| ObjectKey::new("shop", format!("pod-{i:02}"))).collect();
+    let others =
+        pods.iter().zip(convergences.iter().cloned()).filter(|(_, convergence)| *convergence != Convergence::Enforcing);
     let (others, targeted): (Vec<_>, usize) = (others.collect(), pods.len());
     let counts = Counts { allowed: 962, limited: 38, ..Counts::default() };
     let rules = [("all".to_owned(), counts)];
@@ -81,14 +82,14 @@ fn conditions_say_what_the_pods_acknowledged() {
     let missing = vec![Workload { kind: WorkloadKind::Deployment, key: ObjectKey::new("shop", "web") }];
     let fault = || vec![Fault { path: "spec.rules".to_owned(), message: "bad".to_owned() }];
     let none = Vec::new();
-    for (what, compiled, targets, standings, accepted, enforced, count) in [
+    for (what, compiled, targets, convergences, accepted, enforced, count) in [
         ("all", compiled(true, vec![]), &none, enforcing(3), ("True", "Accepted"), ("True", "Enforced"), "3/3"),
         ("no pods", compiled(true, vec![]), &none, vec![], ("True", "Accepted"), ("False", "NoPods"), "0/0"),
         (
             "one drifted, one waiting",
             compiled(true, vec![]),
             &none,
-            vec![Standing::Enforcing, drifted(DriftReason::Unreachable), waiting(DriftReason::Pending)],
+            vec![Convergence::Enforcing, drifted(DriftReason::Unreachable), waiting(DriftReason::Pending)],
             ("True", "Accepted"),
             ("False", "Drifted"),
             "1/3",
@@ -97,7 +98,7 @@ fn conditions_say_what_the_pods_acknowledged() {
             "one waiting",
             compiled(true, vec![]),
             &none,
-            vec![Standing::Enforcing, waiting(DriftReason::Outdated)],
+            vec![Convergence::Enforcing, waiting(DriftReason::Outdated)],
             ("True", "Accepted"),
             ("False", "Pending"),
             "1/2",
@@ -131,7 +132,7 @@ fn conditions_say_what_the_pods_acknowledged() {
         ),
         ("never valid", compiled(false, fault()), &none, vec![], ("False", "Invalid"), ("False", "Invalid"), "0/0"),
     ] {
-        let status = status_of(&compiled, targets, &standings, None, 1);
+        let status = status_of(&compiled, targets, &convergences, None, 1);
         assert!(status.conditions.iter().all(|condition| condition.observed_generation == Some(7)), "{what}");
         assert_eq!(said(&status, ACCEPTED), Some(accepted), "{what}");
         assert_eq!(said(&status, ENFORCED), Some(enforced), "{what}");
@@ -187,7 +188,7 @@ fn conditions_for_other_tools_follow_the_state() {
     let fault = vec![Fault { path: "spec.rules".to_owned(), message: "bad".to_owned() }];
     let none = Vec::new();
     let (yes, no) = (|reason| Some(("True", reason)), |reason| Some(("False", reason)));
-    for (what, compiled, targets, standings, expected) in [
+    for (what, compiled, targets, convergences, expected) in [
         ("all", compiled(true, vec![]), &none, enforcing(3), [yes("Enforced"), None, None, yes("Programmed")]),
         (
             "no store",
@@ -201,14 +202,14 @@ fn conditions_for_other_tools_follow_the_state() {
             "under way",
             compiled(true, vec![]),
             &none,
-            vec![Standing::Enforcing, waiting(DriftReason::Outdated)],
+            vec![Convergence::Enforcing, waiting(DriftReason::Outdated)],
             [no("Pending"), yes("Pending"), None, no("Reconciling")],
         ),
         (
             "a pod is away",
             compiled(true, vec![]),
             &none,
-            vec![Standing::Enforcing, drifted(DriftReason::Unreachable)],
+            vec![Convergence::Enforcing, drifted(DriftReason::Unreachable)],
             [no("Drifted"), yes("Drifted"), None, no("Reconciling")],
         ),
         (
@@ -228,7 +229,7 @@ fn conditions_for_other_tools_follow_the_state() {
         ("invalid", compiled(true, fault.clone()), &none, enforcing(2), [no("Invalid"), None, yes("Invalid"), None]),
         ("never valid", compiled(false, fault), &none, vec![], [no("Invalid"), None, yes("Invalid"), None]),
     ] {
-        let status = status_of(&compiled, targets, &standings, None, 1);
+        let status = status_of(&compiled, targets, &convergences, None, 1);
         assert_eq!([READY, RECONCILING, STALLED, PROGRAMMED].map(|type_| said(&status, type_)), expected, "{what}");
     }
 }
@@ -320,8 +321,8 @@ fn a_policy_that_does_not_fit_is_not_accepted() {
 
 #[test]
 fn messages_name_numbers_and_culprits() {
-    let standings = [Standing::Enforcing, drifted(DriftReason::Unreachable), drifted(DriftReason::NoAgent)];
-    let status = status_of(&compiled(true, vec![]), &[], &standings, None, 1);
+    let convergences = [Convergence::Enforcing, drifted(DriftReason::Unreachable), drifted(DriftReason::NoAgent)];
+    let status = status_of(&compiled(true, vec![]), &[], &convergences, None, 1);
     assert_eq!(
         condition(&status, ENFORCED).message,
         "1 of 3 pods enforce revision rev; pod-01 is Unreachable, pod-02 is NoAgent"
@@ -346,12 +347,12 @@ fn a_transition_time_moves_only_when_the_status_flips() {
 
 #[test]
 fn the_worst_ten_are_named() {
-    let mut standings = vec![waiting(DriftReason::Pending); 6];
-    standings.extend(vec![drifted(DriftReason::NoAgent); 6]);
-    standings.push(drifted(DriftReason::Unreachable));
+    let mut convergences = vec![waiting(DriftReason::Pending); 6];
+    convergences.extend(vec![drifted(DriftReason::NoAgent); 6]);
+    convergences.push(drifted(DriftReason::Unreachable));
     let long = "é".repeat(300);
-    standings.push(Standing::Drifted(DriftReason::Refused, long));
-    let status = status_of(&compiled(true, vec![]), &[], &standings, None, 1);
+    convergences.push(Convergence::Drifted(DriftReason::Refused, long));
+    let status = status_of(&compiled(true, vec![]), &[], &convergences, None, 1);
     let enforcement = status.enforcement.unwrap();
     assert_eq!((enforcement.pods_targeted, enforcement.pods_enforcing), (14, 0));
     let reasons: Vec<DriftReason> = enforcement.drifted.iter().map(|drift| drift.reason).collect();

@@ -101,7 +101,7 @@ pub struct Pod {
     /// The labels and ports of the pod. Pods of one template share them.
     pub membership: Arc<Membership>,
     /// The state of the pod's agent.
-    pub agent: Agent,
+    pub agent: AgentAddress,
     /// False if the agent has never run, as the kubelet reports it. So the agent can have used no limit.
     pub has_run: bool,
     /// The Secrets of stores that the pod's agent can read, as the annotation `weir.dev/store-secrets` lists them.
@@ -136,7 +136,7 @@ impl Membership {
 
 /// The state of a pod's agent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Agent {
+pub enum AgentAddress {
     /// The pod has no agent. The text explains why, and how to fix it.
     None(Cow<'static, str>),
     /// The pod has an agent, but no address yet.
@@ -338,7 +338,7 @@ mod tests {
         let mut add = |name: &str, app: &str| {
             let membership = Membership::of_labels(BTreeMap::from([("app".to_owned(), app.to_owned())])).into();
             let pod =
-                Pod { uid: name.to_owned(), membership, agent: Agent::Pending, has_run: true, store_secrets: None };
+                Pod { uid: name.to_owned(), membership, agent: AgentAddress::Pending, has_run: true, store_secrets: None };
             world.apply(Change::Pod(ObjectKey::new("shop", name), Some(pod)), &mut dirty);
             world.pods[&ObjectKey::new("shop", name)].membership.clone()
         };

@@ -47,7 +47,7 @@ pub use self::{
     error::StoreError,
     key::{InvalidKey, Key, LONGEST_NAME},
     memory::MemoryStore,
-    reserve::{Absent, Reserved, part},
+    reserve::{Absent, ReservedUnits, part},
     seats::Seats,
     take::{EncodedReply, EncodedTake, Left, Level, Next, Reply, Take},
     terms::{InvalidStoreTerms, StoreTerms},

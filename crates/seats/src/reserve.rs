@@ -37,7 +37,7 @@ pub fn part(sharers: u32) -> u128 {
 
 /// The units of one key that are reserved now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reserved {
+pub struct ReservedUnits {
     stamp: u64,
     /// The time of the last update.
     updated: u64,
@@ -50,7 +50,7 @@ pub struct Reserved {
     units: Vec<(u64, u64)>,
 }
 
-impl Reserved {
+impl ReservedUnits {
     /// Adjusts what is reserved of a key, at `now`. Call this immediately before the value answers a question.
     pub fn update(&mut self, value: &mut Value, absent: Absent<'_>, now: u64) {
         if self.stamp != value.stamp {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     /// Asks the counter.
-    fn ask(reserved: &Reserved, value: &mut Value, question: &Take<'_>, now: u64) -> Reply {
+    fn ask(reserved: &ReservedUnits, value: &mut Value, question: &Take<'_>, now: u64) -> Reply {
         let encoded = question.encode().expect("a question");
         let outcome = reserved.take(value, &encoded, now);
         *value = outcome.value;
@@ -233,7 +233,12 @@ mod tests {
     }
 
     /// Reserves the shares of programs that are cut off, and were cut off for this sum of microseconds.
-    fn cut_off(reserved: &mut Reserved, value: &mut Value, (programs, sharers, elapsed): (u32, u32, u64), now: u64) {
+    fn cut_off(
+        reserved: &mut ReservedUnits,
+        value: &mut Value,
+        (programs, sharers, elapsed): (u32, u32, u64),
+        now: u64,
+    ) {
         let all = [(programs, sharers)];
         let programs = if programs == 0 { &[][..] } else { &all };
         reserved.update(value, Absent { programs, elapsed: u128::from(elapsed) * part(sharers), since: 0 }, now);
@@ -282,7 +287,7 @@ mod tests {
                     _ => terms(strategy, requests, PERIOD * u64::from(sharers), share),
                 };
                 let mut now = START + random.below(1_000_000) as u64;
-                let (mut value, mut reserved) = (Value::new(1, whole.raw(), now), Reserved::default());
+                let (mut value, mut reserved) = (Value::new(1, whole.raw(), now), ReservedUnits::default());
                 let (mut shares, mut elapsed, mut since, mut times) = (Vec::new(), 0, 0, Vec::new());
                 // The seats that programs took in advance, and those of late answers.
                 let mut hand: Vec<Seats> = Vec::new();
@@ -351,7 +356,7 @@ mod tests {
         const MILLI: u64 = 1_000;
         const LOOKAHEAD: u64 = 50 * MILLI;
         let whole = terms(Strategy::TokenBucket, 1_000, PERIOD, 1_000);
-        let (mut value, mut reserved) = (Value::new(1, whole.raw(), START), Reserved::default());
+        let (mut value, mut reserved) = (Value::new(1, whole.raw(), START), ReservedUnits::default());
         let lookahead = Duration::from_micros(LOOKAHEAD);
         let (mut taken, seconds) = (0, 20);
         for now in (0..seconds * PERIOD).step_by(usize::try_from(MILLI).expect("small")).map(|time| START + time) {
@@ -369,7 +374,7 @@ mod tests {
     #[test]
     fn shares_take_no_more_than_the_supply_since_the_last_update() {
         let whole = terms(Strategy::TokenBucket, 1_000, PERIOD, 1_000);
-        let (mut value, mut reserved) = (used_up(&whole, START), Reserved::default());
+        let (mut value, mut reserved) = (used_up(&whole, START), ReservedUnits::default());
         for (elapsed, now) in [(0, START), (8 * PERIOD, START + PERIOD)] {
             cut_off(&mut reserved, &mut value, (8, 4, elapsed), now);
         }
@@ -381,7 +386,7 @@ mod tests {
     fn requests_that_wait_go_at_the_pace_of_the_rest() {
         for strategy in [Strategy::TokenBucket, Strategy::LeakyBucket] {
             let whole = terms(strategy, 8, PERIOD, 8);
-            let (mut value, mut reserved) = (Value::new(1, whole.raw(), START), Reserved::default());
+            let (mut value, mut reserved) = (Value::new(1, whole.raw(), START), ReservedUnits::default());
             cut_off(&mut reserved, &mut value, (2, 4, 0), START);
             let question = Take { requests: 9, patience: Duration::from_secs(1), ..Take::new(&whole) };
             let reply = ask(&reserved, &mut value, &question, START);
@@ -405,7 +410,7 @@ mod tests {
     fn seats_in_advance_are_due_within_the_lookahead() {
         const LOOKAHEAD: u64 = 100_000;
         let whole = terms(Strategy::TokenBucket, 1_000, PERIOD, 1_000);
-        let (mut value, mut reserved) = (Value::new(1, whole.raw(), START), Reserved::default());
+        let (mut value, mut reserved) = (Value::new(1, whole.raw(), START), ReservedUnits::default());
         cut_off(&mut reserved, &mut value, (2, 4, 0), START);
         let question = Take { prefetch: 1_000, lookahead: Duration::from_micros(LOOKAHEAD), ..Take::new(&whole) };
         let replies = (0..100).map(|_| ask(&reserved, &mut value, &Take { requests: 0, ..question }, START));
@@ -423,7 +428,7 @@ mod tests {
             let now = START - START % DAY + DAY / 2;
             let mut value = Value::new(1, whole.raw(), now - DAY);
             assert_eq!(granted(&mut value, &whole, 40, now), 40);
-            let mut reserved = Reserved::default();
+            let mut reserved = ReservedUnits::default();
             let since = now + 3 * PERIOD;
             let absent = |programs, elapsed, since| Absent { programs, elapsed, since };
             reserved.update(&mut value, absent(&[], 0, since), since);
@@ -441,7 +446,7 @@ mod tests {
     #[test]
     fn a_reserve_ends_when_a_program_is_back() {
         let whole = terms(Strategy::FixedWindow, 40, PERIOD, 40);
-        let (mut value, mut reserved) = (Value::new(1, whole.raw(), START), Reserved::default());
+        let (mut value, mut reserved) = (Value::new(1, whole.raw(), START), ReservedUnits::default());
         for (programs, free) in [(1, 30), (2, 20), (0, 40), (4, 0), (0, 40)] {
             cut_off(&mut reserved, &mut value, (programs, 4, 0), START);
             assert_eq!(granted(&mut value.clone(), &whole, 99, START), free, "{programs}");
@@ -452,7 +457,7 @@ mod tests {
     #[test]
     fn programs_can_have_shares_of_different_sizes() {
         let whole = terms(Strategy::FixedWindow, 40, PERIOD, 40);
-        let (mut value, mut reserved) = (Value::new(1, whole.raw(), START), Reserved::default());
+        let (mut value, mut reserved) = (Value::new(1, whole.raw(), START), ReservedUnits::default());
         for (programs, free) in
             [(&[(1, 4)][..], 30), (&[(1, 2), (2, 8)], 10), (&[(3, 8)], 25), (&[(1, 1)], 0), (&[], 40)]
         {
@@ -460,7 +465,7 @@ mod tests {
             assert_eq!(granted(&mut value.clone(), &whole, 99, START), free, "{programs:?}");
         }
         let bucket = terms(Strategy::TokenBucket, 1_000, PERIOD, 1_000);
-        let (mut value, mut reserved) = (used_up(&bucket, START), Reserved::default());
+        let (mut value, mut reserved) = (used_up(&bucket, START), ReservedUnits::default());
         reserved.update(&mut value, Absent { programs: &[(1, 2), (1, 4)], elapsed: 0, since: 0 }, START);
         let elapsed = u128::from(PERIOD) * (part(2) + part(4));
         reserved.update(&mut value, Absent { programs: &[(1, 2), (1, 4)], elapsed, since: 0 }, START + PERIOD);
@@ -473,7 +478,7 @@ mod tests {
     fn a_small_bucket_does_not_starve() {
         for strategy in [Strategy::LeakyBucket, Strategy::Gcra] {
             let whole = terms(strategy, 10, PERIOD, 1);
-            let (mut value, mut reserved) = (Value::new(1, whole.raw(), START), Reserved::default());
+            let (mut value, mut reserved) = (Value::new(1, whole.raw(), START), ReservedUnits::default());
             let mut count = 0;
             for step in 1..=1_000 {
                 let now = START + step * 10_000;

@@ -10,7 +10,7 @@ use super::{
     tests::key,
     *,
 };
-use crate::world::{Agent, Membership, Pod, Store};
+use crate::world::{AgentAddress, Membership, Pod, Store};
 
 const STORE: &str = "spec.rules[0].shared.storeRef.name";
 
@@ -453,7 +453,7 @@ fn only_a_pod_can_lack_secrets() {
         let pod = Pod {
             uid: String::new(),
             membership: membership.into(),
-            agent: Agent::Pending,
+            agent: AgentAddress::Pending,
             has_run: true,
             store_secrets,
         };

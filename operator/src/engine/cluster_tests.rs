@@ -172,9 +172,9 @@ impl Pod {
         let labels = BTreeMap::from([("app".to_owned(), self.app.clone())]);
         let controller = self.created_by.map(deployment);
         let agent = match &self.address {
-            Address::NoAgent => world::Agent::None("the pod has no agent".into()),
-            Address::Pending => world::Agent::Pending,
-            Address::At(url) => world::Agent::At(url.as_str().into()),
+            Address::NoAgent => AgentAddress::None("the pod has no agent".into()),
+            Address::Pending => AgentAddress::Pending,
+            Address::At(url) => AgentAddress::At(url.as_str().into()),
         };
         world::Pod {
             uid: self.uid.clone(),

@@ -25,7 +25,7 @@ use crate::{
     policy_record::PolicyRecord,
     report::{Message, WrittenStatus},
     traffic::Traffic,
-    world::{Agent, Change, DirtySet, ObjectKey, Pod, StoredStatus, Update, World},
+    world::{AgentAddress, Change, DirtySet, ObjectKey, Pod, StoredStatus, Update, World},
 };
 
 /// The time for which changes are gathered, to be handled together.
@@ -298,14 +298,14 @@ impl EngineMachine {
         actions.push(EngineAction::SpreadStatuses(self.observed.agents() + pods.len()));
         while let Some(pod) = pods.pop_first().or_else(|| self.observed.take_uncontested()) {
             let planned = self.world.pods.get(&pod).zip(self.plan.cohort(&pod));
-            let counted =
-                planned.filter(|(pod, cohort)| matches!(pod.agent, Agent::At(_)) && !cohort.content.fleet.is_empty());
+            let counted = planned
+                .filter(|(pod, cohort)| matches!(pod.agent, AgentAddress::At(_)) && !cohort.content.fleet.is_empty());
             let before = match &counted {
                 Some((known, _)) => self.fleet_pods.insert(pod.clone(), known.uid.clone()),
                 None => self.fleet_pods.remove(&pod),
             };
             if let Some(uid) = before.filter(|before| counted.is_none_or(|(known, _)| known.uid != *before)) {
-                let still = planned.filter(|(pod, _)| pod.uid == uid && matches!(pod.agent, Agent::At(_)));
+                let still = planned.filter(|(pod, _)| pod.uid == uid && matches!(pod.agent, AgentAddress::At(_)));
                 let content = still.map(|(_, cohort)| cohort.content.clone());
                 let has_run = still.is_none_or(|(known, _)| known.has_run);
                 actions.push(EngineAction::Expect { name: pod.name.clone(), uid, has_run, content });
@@ -314,7 +314,7 @@ impl EngineMachine {
                 let (uid, has_run, content) = (known.uid.clone(), known.has_run, Some(cohort.content.clone()));
                 actions.push(EngineAction::Expect { name: pod.name.clone(), uid, has_run, content });
             }
-            let action = if let Some((Pod { uid, agent: Agent::At(url), .. }, cohort)) = planned {
+            let action = if let Some((Pod { uid, agent: AgentAddress::At(url), .. }, cohort)) = planned {
                 let content = cohort.content.clone();
                 if self.observed.track(now, &pod, uid, url) {
                     EngineAction::Link { pod: pod.clone(), uid: uid.clone(), url: url.clone(), content }

@@ -18,14 +18,14 @@ use crate::{
     fleet_status::FleetCounts,
     leader::Term,
     metrics::PodCounts,
-    observed::{Observed, PATIENCE, Standing, Wanted},
+    observed::{Convergence, Observed, PATIENCE, Wanted},
     plan::Plan,
     policy_record::{PolicyRecord, StatusInputs},
     report::{Announcement, Message, Report, StoreReport},
     status::{self, Facts, Tally},
     store_status::{CutOffPod, LostConnections, LostStore, build_store},
     traffic::{Counts, Traffic},
-    world::{Agent, ObjectKey, World},
+    world::{AgentAddress, ObjectKey, World},
 };
 
 impl EngineMachine {
@@ -65,8 +65,9 @@ impl EngineMachine {
             }
             // After a start, agents have not answered yet. Until they do, the stored status is better than "Pending".
             let just_started = now.duration_since(since) < PATIENCE;
-            let unheard =
-                |pod: &ObjectKey| matches!(self.world.pods[pod].agent, Agent::At(_)) && !self.observed.received(pod);
+            let unheard = |pod: &ObjectKey| {
+                matches!(self.world.pods[pod].agent, AgentAddress::At(_)) && !self.observed.received(pod)
+            };
             if just_started && others.iter().any(|(pod, _)| unheard(pod)) {
                 continue;
             }
@@ -163,7 +164,7 @@ struct Judged<'a> {
     /// All targeted pods. Each pod counts once, in the state of its policy with the worst state.
     pods: PodCounts,
     /// For each policy, the pods that do not enforce it.
-    others: HashMap<&'a ObjectKey, Vec<(&'a ObjectKey, Standing)>>,
+    others: HashMap<&'a ObjectKey, Vec<(&'a ObjectKey, Convergence)>>,
 }
 
 /// Judges the pods that are not known to enforce all their policies.
@@ -184,10 +185,10 @@ fn judge<'a>(
             let Some((compiled, record)) = compiled.get(policy).zip(policies.get(policy)) else { continue };
             let revision = compiled.policy.as_ref().map_or("", |policy| &policy.revision);
             let wanted = Wanted { uid: &compiled.uid, revision, since: record.announcer.since() };
-            let standing = observed.standing(now, key, pod, wanted);
-            worst = worst.max(standing.severity());
-            if standing != Standing::Enforcing {
-                others.entry(policy).or_default().push((key, standing));
+            let convergence = observed.convergence(now, key, pod, wanted);
+            worst = worst.max(convergence.severity());
+            if convergence != Convergence::Enforcing {
+                others.entry(policy).or_default().push((key, convergence));
             }
         }
         match worst {

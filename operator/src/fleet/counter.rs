@@ -1,5 +1,5 @@
 //! Decides about questions. The counter is a function of the questions and their times: it does no I/O and reads no
-//! clock; [`Fleet`](super::Fleet) does.
+//! clock; [`FleetCounter`](super::FleetCounter) does.
 //!
 //! ```text
 //! Collecting ── all pods have sent their levels, or 10 s ──► Settling ── all of them are present, or 5 s ──► Counting
@@ -19,7 +19,7 @@ use std::{
 };
 
 use weir_seats::{
-    Absent, EncodedTake, Key, Reserved, Value,
+    Absent, EncodedTake, Key, ReservedUnits, Value,
     model::{self, take},
     part,
 };
@@ -90,7 +90,7 @@ struct Entry {
     value: Value,
     /// The time from which the key is at full credit again.
     full_at: u64,
-    reserved: Reserved,
+    reserved: ReservedUnits,
     /// The sum of absent times and parts of the policy that is reserved.
     absent_sum: u128,
     /// The number of times for which the logs of the value have memory.
@@ -340,7 +340,7 @@ impl Counter {
                 value: Value::new(encoded.stamp, &encoded.limits, used_up_at.unwrap_or(now)),
                 full_at: now,
                 times: 0,
-                reserved: Reserved::default(),
+                reserved: ReservedUnits::default(),
                 // A key that counts as used up refills since that time, and the shares take their part of this.
                 absent_sum: used_up_at
                     .map_or(sum, |at| sum.saturating_sub(share_times(&absent, now - at.max(since).min(now)))),

@@ -13,7 +13,7 @@ use weir_wire::{Answer, ApplyReply, Goodbye, LevelsSent, Outcome, Question, Snap
 
 use super::*;
 use crate::{
-    fleet::Fleet,
+    fleet::FleetCounter,
     identity::PodIdentity,
     leader::Term,
     link::{
@@ -37,7 +37,7 @@ fn shared(timing: Timing, sender: ObservationSender) -> LinkContext {
         observations: sender,
         metrics: Metrics::default(),
         term: Term::unbounded(),
-        fleet: Fleet::new(Term::unbounded(), Metrics::default()),
+        fleet: FleetCounter::new(Term::unbounded(), Metrics::default()),
         status_interval: Arc::new(StatusInterval::new(timing)),
     }
 }

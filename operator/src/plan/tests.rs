@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     compile::Compiler,
     pod_ports::{PodPorts, Service},
-    world::{Agent, Change, Fault, Pod, Policy, StoredStatus, WorkloadKind},
+    world::{AgentAddress, Change, Fault, Pod, Policy, StoredStatus, WorkloadKind},
 };
 
 fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -31,14 +31,14 @@ fn service(labels: BTreeMap<String, String>, target_port: u16) -> (Option<Select
     (Some(labels.into_iter().collect()), Service::of(&serde_json::from_value(object).unwrap()))
 }
 
-fn add_pod(world: &mut World, namespace: &str, name: &str, membership: Membership, agent: Agent) {
+fn add_pod(world: &mut World, namespace: &str, name: &str, membership: Membership, agent: AgentAddress) {
     let pod =
         Pod { uid: format!("uid-{name}"), membership: membership.into(), agent, has_run: true, store_secrets: None };
     apply(world, Change::Pod(ObjectKey::new(namespace, name), Some(pod)));
 }
 
-fn at(url: &str) -> Agent {
-    Agent::At(url.into())
+fn at(url: &str) -> AgentAddress {
+    AgentAddress::At(url.into())
 }
 
 fn policy(key: &ObjectKey, version: i64, target: &serde_json::Value) -> Policy {
@@ -122,7 +122,7 @@ fn who_is_targeted() {
     let web = labels(&[("app", "web")]);
     let mut world = World::default();
     add_pod(&mut world, "shop", "web", member(web.clone()), at("http://1:1"));
-    add_pod(&mut world, "shop", "bare", member(web.clone()), Agent::None("why".into()));
+    add_pod(&mut world, "shop", "bare", member(web.clone()), AgentAddress::None("why".into()));
     add_pod(&mut world, "shop", "db", member(labels(&[("app", "db")])), at("http://2:1"));
     add_pod(&mut world, "other", "web", member(web.clone()), at("http://3:1"));
     for (kind, name, selector) in

@@ -12,7 +12,7 @@ use rustls::pki_types::ServerName;
 use super::listing;
 use crate::{
     host,
-    world::{Agent, Change, Membership, ObjectKey, Pod},
+    world::{AgentAddress, Change, Membership, ObjectKey, Pod},
 };
 
 /// The namespace of agents outside of a cluster.
@@ -97,7 +97,7 @@ impl StandaloneAgent {
         let name = self.url.split_once("://").map_or(&*self.url, |(_, authority)| authority).to_owned();
         let membership =
             if self.labels.is_empty() { Membership::Everything } else { Membership::Labelled(self.labels.clone()) };
-        let agent = Agent::At(self.url.as_str().into());
+        let agent = AgentAddress::At(self.url.as_str().into());
         (
             ObjectKey::new(NAMESPACE, name),
             Pod { uid: self.url.clone(), membership: membership.into(), agent, has_run: true, store_secrets: None },

@@ -21,7 +21,7 @@ use super::pod::Pod;
 use crate::{
     labels::{AGENT_LABEL, CONTROL_ANNOTATION, CONTROL_PORT_ANNOTATION, INJECT, NOT_INJECTED, STORE_SECRETS},
     pod_ports::{PodPorts, Service as Ports, agent_container},
-    world::{Agent, Change, Fault, Membership, ObjectKey, Policy, Store, StoredStatus, Workload, WorkloadKind},
+    world::{AgentAddress, Change, Fault, Membership, ObjectKey, Policy, Store, StoredStatus, Workload, WorkloadKind},
 };
 
 /// The control port of a pod without the annotation.
@@ -111,15 +111,15 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: IdentityProof) -> Change {
     let annotations = pod.metadata.annotations.unwrap_or_default();
     let spec = pod.spec.unwrap_or_default();
     let (agent, has_run, ports) = if labels.get(AGENT_LABEL).is_none_or(|value| value != "enabled") {
-        (Agent::None(why_absent(&labels, &annotations)), false, PodPorts::default())
+        (AgentAddress::None(why_absent(&labels, &annotations)), false, PodPorts::default())
     } else {
         let port = control_port(&key, &annotations);
         let scheme =
             if proof == IdentityProof::NotRequired || is_plaintext(&key, &annotations) { "http" } else { "https" };
         let agent = match status.pod_ip.as_deref() {
-            None | Some("") => Agent::Pending,
-            Some(ip) if ip.contains(':') => Agent::At(format!("{scheme}://[{ip}]:{port}").into()),
-            Some(ip) => Agent::At(format!("{scheme}://{ip}:{port}").into()),
+            None | Some("") => AgentAddress::Pending,
+            Some(ip) if ip.contains(':') => AgentAddress::At(format!("{scheme}://[{ip}]:{port}").into()),
+            Some(ip) => AgentAddress::At(format!("{scheme}://{ip}:{port}").into()),
         };
         let container = agent_container(&spec.containers, &spec.init_containers, port);
         let has_run = container.is_none_or(|container| status.has_run(container));
@@ -361,9 +361,9 @@ mod tests {
     #[test]
     fn where_the_agent_of_a_pod_listens() {
         let enabled = json!({"weir.dev/agent": "enabled"});
-        let at = |url: &str| Agent::At(url.into());
+        let at = |url: &str| AgentAddress::At(url.into());
         for (what, pod, agent) in [
-            ("no address", json!({"metadata": {"labels": enabled}}), Agent::Pending),
+            ("no address", json!({"metadata": {"labels": enabled}}), AgentAddress::Pending),
             (
                 "default port",
                 json!({"metadata": {"labels": enabled}, "status": {"podIP": "10.0.0.1"}}),
@@ -453,7 +453,11 @@ mod tests {
             else {
                 panic!("a pod gives a change of a pod");
             };
-            assert_eq!(seen.agent, Agent::At(format!("{scheme}://10.0.0.1:8481").into()), "{control:?} {proof:?}");
+            assert_eq!(
+                seen.agent,
+                AgentAddress::At(format!("{scheme}://10.0.0.1:8481").into()),
+                "{control:?} {proof:?}"
+            );
         }
     }
 
@@ -477,7 +481,7 @@ mod tests {
             ),
         ] {
             let pod = seen(json!({"metadata": metadata, "status": {"podIP": "10.0.0.1"}})).unwrap();
-            let Agent::None(why) = pod.agent else { panic!("{metadata} has an agent") };
+            let AgentAddress::None(why) = pod.agent else { panic!("{metadata} has an agent") };
             // The text must fit into the message of a drifted pod.
             assert!(why.starts_with(expected) && why.len() <= 256, "{metadata}: {why}");
         }

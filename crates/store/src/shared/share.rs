@@ -180,7 +180,7 @@ impl SharedLimiter {
             // Until then, the requests that wait use this program's part of the limit.
             least = least.max(last_slot);
         }
-        // The operator reserves nothing of a log during the first half of a period (`weir_seats::Reserved`).
+        // The operator reserves nothing of a log during the first half of a period (`weir_seats::ReservedUnits`).
         let is_late = |limit: &&Limit| asks_operator && limit.strategy == Strategy::SlidingWindowLog;
         let delay = terms.raw().iter().filter(is_late).map(|limit| limit.period / 2).max().unwrap_or(0);
         let new = |admitted, least| {
