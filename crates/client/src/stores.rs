@@ -17,7 +17,7 @@ use futures::future::join_all;
 use tokio::runtime::Handle;
 use weir_enforce::histogram::{Histogram, HistogramValues};
 use weir_store::{
-    Backend, Credentials, MemcachedStore, OperatorChannel, OperatorStore, RedisConfig, RedisStore, RedisTls,
+    Backend, Credentials, KeyBudget, MemcachedStore, OperatorChannel, OperatorStore, RedisConfig, RedisStore, RedisTls,
     StoreClient, StoreParts, StoreStats, Topology,
 };
 use weir_tower::MonotonicClock;
@@ -41,6 +41,8 @@ pub(crate) struct StoreClients {
     secrets: Option<PathBuf>,
     held: Mutex<Vec<Held>>,
     operator: Arc<OperatorStore>,
+    /// Bounds the keys of all rules that use a store.
+    keys: Arc<KeyBudget>,
     runtime: OnceLock<Handle>,
 }
 
@@ -63,7 +65,7 @@ pub(crate) struct Scraped {
 impl StoreClients {
     pub(crate) fn new(clock: MonotonicClock, secrets: Option<PathBuf>) -> Self {
         let operator = OperatorStore::new(move || Duration::from_nanos(clock.now().as_nanos()));
-        Self { clock, secrets, held: Mutex::default(), operator, runtime: OnceLock::new() }
+        Self { clock, secrets, held: Mutex::default(), operator, keys: Arc::default(), runtime: OnceLock::new() }
     }
 
     /// The clients of all stores that rules of this snapshot use. Stores that do not change keep their clients.
@@ -148,6 +150,7 @@ impl StoreClients {
             clock: Box::new(move || Duration::from_nanos(clock.now().as_nanos())),
             took: Box::new(move |time| record.record(time)),
             runtime: self.runtime().map_err(|error| format!("cannot start a thread for stores: {error}"))?,
+            keys: Arc::clone(&self.keys),
             seed: rand::random(),
         });
         Ok(Held { store: store.clone(), client, took })

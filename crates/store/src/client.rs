@@ -29,7 +29,7 @@ use weir_wire::{LevelsSent, Question};
 pub(crate) use self::stats::Stats;
 pub use self::stats::StoreStats;
 use self::{condition::Condition, refusal::of_lost_store};
-use crate::{backend::Backend, lock::lock, operator::OperatorStore};
+use crate::{backend::Backend, budget::KeyBudget, lock::lock, operator::OperatorStore};
 
 /// The deadline of a question until enough answers were measured. 50 ms would be too short for a distant store.
 const FIRST: Duration = Duration::from_millis(500);
@@ -76,13 +76,15 @@ pub struct StoreParts {
     pub took: Box<dyn Fn(Duration) + Send + Sync>,
     /// The runtime on which questions run.
     pub runtime: Handle,
+    /// Bounds the keys of all rules. All stores of a program share it.
+    pub keys: Arc<KeyBudget>,
     /// The seed of the random delays with which programs avoid asking at the same moment.
     pub seed: u64,
 }
 
 /// A client of one store. All rules that use the store share the client and its connection.
 pub struct StoreClient {
-    parts: StoreParts,
+    pub(crate) parts: StoreParts,
     backend: Mutex<Option<Arc<Backend>>>,
     /// The operator, if it is this store.
     operator: Option<Arc<OperatorStore>>,

@@ -27,6 +27,7 @@
 
 mod backend;
 mod breaker;
+mod budget;
 mod client;
 mod connection;
 mod deadline;
@@ -47,6 +48,7 @@ pub use weir_seats::{
 pub use self::{
     backend::Backend,
     breaker::Breaker,
+    budget::KeyBudget,
     client::{StoreClient, StoreCondition, StoreParts, StoreStats},
     deadline::AdaptiveDeadline,
     memcached::{InvalidMemcached, MemcachedStore},

@@ -12,6 +12,7 @@ mod entry;
 mod hand;
 mod question;
 mod queue;
+mod room;
 mod rule;
 mod share;
 mod share_count;
@@ -39,7 +40,7 @@ use self::{
     queue::Queues,
     rule::{Set, reach},
     share_count::Share,
-    table::{Forgotten, Table},
+    table::Table,
 };
 pub use self::{
     decision::{Claim, Grant, PendingGrant, Refused},
@@ -75,6 +76,8 @@ pub struct SharedLimiter {
     /// admitted is forgotten, so a share that begins again has no credit from before.
     shares_evicted_at: AtomicU64,
     swept: AtomicUsize,
+    /// The shard that last made room for keys of other rules.
+    shrunk: AtomicUsize,
     me: Weak<Self>,
     /// Serializes changes of the rule.
     changes: Mutex<()>,
@@ -119,13 +122,14 @@ impl KeyView {
 impl Drop for SharedLimiter {
     fn drop(&mut self) {
         self.forget_refusal();
+        self.client.parts.keys.resize();
     }
 }
 
 impl SharedLimiter {
     /// Creates the limiter of a rule that uses this store.
     pub fn new(client: Arc<StoreClient>, rule: SharedRule) -> Arc<Self> {
-        let table = Table::new(rule.most_keys);
+        let table = Table::new(rule.most_keys, Arc::clone(&client.parts.keys));
         let limiter = Arc::new_cyclic(|me| Self {
             client,
             rule: RwLock::new(Arc::new(rule)),
@@ -138,10 +142,12 @@ impl SharedLimiter {
             evicted_full_at: AtomicU64::new(0),
             shares_evicted_at: AtomicU64::new(0),
             swept: AtomicUsize::new(0),
+            shrunk: AtomicUsize::new(0),
             me: Weak::clone(me),
             changes: Mutex::default(),
         });
         let me: Weak<Self> = Arc::downgrade(&limiter);
+        limiter.client.parts.keys.add(Weak::<Self>::clone(&me));
         limiter.client.sweeps(me);
         limiter
     }
@@ -158,6 +164,7 @@ impl SharedLimiter {
             return;
         }
         *self.rule.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rule);
+        self.client.parts.keys.resize();
         // The next requests get slots of the new limits.
         self.end_free_slots();
         self.forget_refusal();
@@ -209,7 +216,7 @@ impl SharedLimiter {
         let lost = self.client.current_loss();
         let time = self.client.time(now);
         let mut shard = self.table.shard_of(hash);
-        let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys) else {
+        let Some((entry, room)) = self.table.entry(&mut shard, hash, rule.most_keys) else {
             return self.without_entry(&rule, hash).into();
         };
         entry.used = now;
@@ -222,7 +229,7 @@ impl SharedLimiter {
         if refills {
             self.drive(hash);
         }
-        self.forget(forgotten);
+        self.settle(room);
         claim
     }
 
@@ -288,7 +295,7 @@ impl SharedLimiter {
         }
         let is_full = self.waiting.load(Relaxed) >= MOST_WAITING;
         let found = if is_full { None } else { self.table.entry(&mut shard, hash, rule.most_keys) };
-        let Some((entry, forgotten)) = found else {
+        let Some((entry, room)) = found else {
             drop(shard);
             let _ = sender.send(self.without_entry(&rule, hash));
             return pending;
@@ -307,7 +314,7 @@ impl SharedLimiter {
         if begins {
             self.drive(hash);
         }
-        self.forget(forgotten);
+        self.settle(room);
         pending
     }
 
@@ -350,7 +357,7 @@ impl SharedLimiter {
     fn report(&self, hash: u128, change: impl FnOnce(&mut Entry)) {
         let (rule, now) = (self.rule(), self.client.now());
         let mut shard = self.table.shard_of(hash);
-        let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys) else { return };
+        let Some((entry, room)) = self.table.entry(&mut shard, hash, rule.most_keys) else { return };
         entry.used = now;
         change(entry);
         entry.wake();
@@ -359,7 +366,7 @@ impl SharedLimiter {
         if begins {
             self.drive(hash);
         }
-        self.forget(forgotten);
+        self.settle(room);
     }
 
     /// Returns what this program knows about a key, without a side effect.
@@ -453,28 +460,6 @@ impl SharedLimiter {
         };
         drop(shard);
         self.client.stats.count_lost_seats(dropped);
-    }
-
-    /// The time at which a key is at full credit again, as far as this program knows.
-    fn full_at(&self, entry: &Entry) -> u64 {
-        let level = entry.level_full_at().unwrap_or(0);
-        let share = entry.share.as_ref().filter(|share| share.admitted > 0).map_or(0, |share| share.value.full_at());
-        level.max(share)
-    }
-
-    /// Gives the seats of an evicted key back to the store.
-    fn forget(&self, forgotten: Forgotten) {
-        let Some((hash, mut entry)) = forgotten else { return };
-        self.evicted.fetch_add(1, Relaxed);
-        if self.client.asks_operator() {
-            self.evicted_full_at.fetch_max(self.full_at(&entry), Relaxed);
-        }
-        if entry.share.as_ref().is_some_and(|share| share.admitted > 0) {
-            self.shares_evicted_at.fetch_max(micros(self.client.now()), Relaxed);
-        }
-        for seats in entry.drain_seats() {
-            self.give_back(hash, seats);
-        }
     }
 }
 

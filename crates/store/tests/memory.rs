@@ -26,6 +26,7 @@ fn limiter(quota: Quota, open: impl Fn(Instant) -> Backend + Send + Sync + 'stat
         clock: Box::new(move || EPOCH + start.elapsed()),
         took: Box::new(|_| {}),
         runtime: Handle::current(),
+        keys: Arc::default(),
         seed: 1,
     });
     let limits = [vec![(0, quota)]];

@@ -56,6 +56,7 @@ impl World {
             clock: Box::new(move || begins + start.elapsed()),
             took: Box::new(|_| {}),
             runtime: Handle::current(),
+            keys: Arc::default(),
             seed: 1,
         });
         let limits = Limits::with_clock(self.clock, &[]);

@@ -49,6 +49,7 @@ impl World {
             clock: Box::new(move || EPOCH + start.elapsed()),
             took: Box::new(|_| {}),
             runtime: Handle::current(),
+            keys: Arc::default(),
             seed: 1,
         });
         Program { store, client }

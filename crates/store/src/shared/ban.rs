@@ -143,7 +143,7 @@ impl SharedLimiter {
     fn with_entry(&self, hash: u128, change: impl FnOnce(&mut Entry, Duration) -> bool) {
         let (rule, now) = (self.rule(), self.client.now());
         let mut shard = self.table.shard_of(hash);
-        let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys) else { return };
+        let Some((entry, room)) = self.table.entry(&mut shard, hash, rule.most_keys) else { return };
         entry.used = now;
         let asks = change(entry, now);
         if asks {
@@ -154,7 +154,7 @@ impl SharedLimiter {
         if begins {
             self.drive(hash);
         }
-        self.forget(forgotten);
+        self.settle(room);
     }
 }
 

@@ -238,6 +238,7 @@ async fn a_ban_that_the_store_lost_is_restored() {
         clock: Box::new(move || EPOCH + start.elapsed()),
         took: Box::new(|_| {}),
         runtime: Handle::current(),
+        keys: Arc::default(),
         seed: 1,
     });
     let program = SharedLimiter::new(client, banning(1, 1_000));

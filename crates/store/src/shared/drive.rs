@@ -278,7 +278,8 @@ impl SharedLimiter {
             if let Some(entry) = shard.get_mut(&hash) {
                 entry.rare_mut().missed(retry_at);
             }
-        } else if let Some((entry, _)) = self.table.entry(&mut shard, hash, usize::MAX) {
+        } else {
+            let entry = self.table.entry_of_debt(&mut shard, hash);
             let started = started.filter(|_| !entry.has_lifted(owned));
             let rare = entry.rare_mut();
             rare.missed(retry_at);

@@ -25,6 +25,7 @@ impl World {
             clock: Box::new(move || EPOCH + start.elapsed()),
             took: Box::new(|_| {}),
             runtime: Handle::current(),
+            keys: Arc::clone(&self.keys),
             seed: 1,
         })
     }

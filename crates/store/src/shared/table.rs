@@ -2,12 +2,15 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
 use super::entry::Entry;
-use crate::lock::lock;
+use crate::{budget::KeyBudget, lock::lock};
 
 /// The extra room of a shard. It is used when every key has a request that waits, a question on its way, or debt.
 const ROOM: usize = 64;
@@ -18,18 +21,37 @@ const LOOKS: usize = 16;
 #[derive(Debug)]
 pub(super) struct Table {
     shards: Box<[Mutex<Shard>]>,
+    /// The number of keys.
+    keys: AtomicUsize,
+    budget: Arc<KeyBudget>,
 }
 
 pub(super) type Shard = HashMap<u128, Box<Entry>>;
 
+/// What the room for a key has cost.
+#[derive(Debug, Default)]
+#[must_use = "the seats of a forgotten key go back to the store, and another rule can have to make room"]
+pub(super) struct Room {
+    /// The key of this table that was removed.
+    pub(super) forgotten: Option<Forgotten>,
+    /// True if all tables together have too many keys now.
+    pub(super) is_exceeded: bool,
+}
+
 /// A key that was removed to make room for another key.
-pub(super) type Forgotten = Option<(u128, Box<Entry>)>;
+pub(super) type Forgotten = (u128, Box<Entry>);
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        self.budget.count_removed(self.len());
+    }
+}
 
 impl Table {
     /// A retune keeps the shards, because tasks and requests find the entry of a key by them.
-    pub(super) fn new(most_keys: usize) -> Self {
+    pub(super) fn new(most_keys: usize, budget: Arc<KeyBudget>) -> Self {
         let shards = if most_keys < 1_024 { 1 } else { 64 };
-        Self { shards: (0..shards).map(|_| Mutex::default()).collect() }
+        Self { shards: (0..shards).map(|_| Mutex::default()).collect(), keys: AtomicUsize::new(0), budget }
     }
 
     pub(super) fn shards(&self) -> usize {
@@ -45,36 +67,88 @@ impl Table {
         self.shard(usize::try_from(hash >> 96).unwrap_or_default())
     }
 
-    /// Finds or creates the entry of a key. Also returns the key that was forgotten for it, if any. None if the table
-    /// is full.
+    /// Finds or creates the entry of a key. None if there is no room.
     pub(super) fn entry<'a>(
         &self,
         shard: &'a mut Shard,
         hash: u128,
         most_keys: usize,
-    ) -> Option<(&'a mut Entry, Forgotten)> {
-        let most = most_keys.div_ceil(self.shards.len());
-        let mut forgotten = None;
-        if !shard.contains_key(&hash) && shard.len() >= most {
-            let quiet = shard.iter().filter(|(_, entry)| entry.is_quiet()).take(LOOKS);
-            let oldest = quiet.min_by_key(|(_, entry)| entry.used).map(|(hash, _)| *hash);
-            forgotten = oldest.and_then(|hash| Some((hash, shard.remove(&hash)?)));
-            if forgotten.is_none() && shard.len() >= most + ROOM {
+    ) -> Option<(&'a mut Entry, Room)> {
+        let mut room = Room::default();
+        if !shard.contains_key(&hash) {
+            let most = most_keys.div_ceil(self.shards.len());
+            let has_room = self.budget.has_room(self.len());
+            if shard.len() >= most || !has_room {
+                let random = usize::try_from(hash >> 64).unwrap_or_default();
+                room.forgotten = self.forget_one(shard, random);
+                if room.forgotten.is_none() && !has_room {
+                    room.forgotten = self.forget_one_elsewhere(random);
+                }
+            }
+            if room.forgotten.is_none() && (shard.len() >= most + ROOM || !has_room) {
                 return None;
             }
+            room.is_exceeded = self.count_added();
         }
-        Some((shard.entry(hash).or_default(), forgotten))
+        Some((shard.entry(hash).or_default(), room))
+    }
+
+    /// Finds or creates the entry of a key with debt. There is always room for it.
+    pub(super) fn entry_of_debt<'a>(&self, shard: &'a mut Shard, hash: u128) -> &'a mut Entry {
+        if !shard.contains_key(&hash) {
+            self.count_added();
+        }
+        shard.entry(hash).or_default()
+    }
+
+    /// Removes a key that was not used for long, if one of them can be forgotten. Compares some keys from a random place of
+    /// the shard.
+    pub(super) fn forget_one(&self, shard: &mut Shard, random: usize) -> Option<Forgotten> {
+        let first = random % shard.len().max(1);
+        let from_first = shard.iter().skip(first).chain(shard.iter().take(first));
+        let quiet = from_first.filter(|(_, entry)| entry.is_quiet()).take(LOOKS);
+        let oldest = quiet.min_by_key(|(_, entry)| entry.used).map(|(hash, _)| *hash)?;
+        let forgotten = shard.remove(&oldest).map(|entry| (oldest, entry));
+        self.count_removed(usize::from(forgotten.is_some()));
+        forgotten
+    }
+
+    /// As [`forget_one`](Self::forget_one), from other shards of a table with few keys, in which a shard can be empty. The
+    /// caller holds the lock of a shard, so this waits for no other lock.
+    fn forget_one_elsewhere(&self, random: usize) -> Option<Forgotten> {
+        let has_few = self.len() < LOOKS * self.shards.len();
+        let shards = self.shards.iter().filter(|_| has_few);
+        shards.filter_map(|shard| shard.try_lock().ok()).find_map(|mut shard| self.forget_one(&mut shard, random))
+    }
+
+    /// Forgets idle keys without seats, owed units and a valid refusal, unless they are needed. The store has their counts.
+    pub(super) fn forget_idle(
+        &self,
+        shard: &mut Shard,
+        before: Duration,
+        time: u64,
+        is_needed: impl Fn(&Entry) -> bool,
+    ) {
+        let keys = shard.len();
+        shard.retain(|_, entry| {
+            let is_refused = entry.refused.is_some_and(|refused| refused.until > time);
+            !entry.is_quiet() || is_refused || entry.used > before || entry.seats() > 0 || is_needed(entry)
+        });
+        self.count_removed(keys - shard.len());
     }
 
     pub(super) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).len()).sum()
+        self.keys.load(Relaxed)
     }
-}
 
-/// Forgets idle keys without seats, owed units and a valid refusal, unless they are needed. The store has their counts.
-pub(super) fn forget_idle(shard: &mut Shard, before: Duration, time: u64, is_needed: impl Fn(&Entry) -> bool) {
-    shard.retain(|_, entry| {
-        let is_refused = entry.refused.is_some_and(|refused| refused.until > time);
-        !entry.is_quiet() || is_refused || entry.used > before || entry.seats() > 0 || is_needed(entry)
-    });
+    /// Counts a key that is added. Returns true if all tables together have too many keys now.
+    fn count_added(&self) -> bool {
+        self.keys.fetch_add(1, Relaxed);
+        self.budget.count_added()
+    }
+
+    fn count_removed(&self, keys: usize) {
+        self.keys.fetch_sub(keys, Relaxed);
+        self.budget.count_removed(keys);
+    }
 }

@@ -17,12 +17,15 @@ use weir_seats::MemoryStore;
 use super::{Claim, KeyView, OnLoss, Refused, SharedKeys, SharedLimiter, SharedRule, micros};
 use crate::{
     backend::Backend,
+    budget::KeyBudget,
     client::{StoreClient, StoreParts},
     tests::oracle::excess,
 };
 
 #[path = "ban_tests.rs"]
 mod bans;
+#[path = "budget_tests.rs"]
+mod budgets;
 #[path = "loss_tests.rs"]
 mod losses;
 #[path = "queue_tests.rs"]
@@ -33,11 +36,17 @@ const EPOCH: Duration = Duration::from_secs(1_790_000_000);
 struct World {
     start: Instant,
     store: Arc<MemoryStore>,
+    keys: Arc<KeyBudget>,
 }
 
 impl World {
     fn new() -> Self {
-        Self { start: Instant::now(), store: Arc::default() }
+        Self { start: Instant::now(), store: Arc::default(), keys: Arc::default() }
+    }
+
+    /// A program whose rules have at most this many keys together.
+    fn with_keys(most: usize) -> Self {
+        Self { keys: Arc::new(KeyBudget::new(most)), ..Self::new() }
     }
 
     fn client(&self) -> Arc<StoreClient> {
@@ -48,6 +57,7 @@ impl World {
             clock: Box::new(move || EPOCH + start.elapsed()),
             took: Box::new(|_| {}),
             runtime: Handle::current(),
+            keys: Arc::clone(&self.keys),
             seed: 1,
         })
     }
@@ -64,6 +74,7 @@ impl World {
             clock: Box::new(move || EPOCH + start.elapsed()),
             took: Box::new(|_| {}),
             runtime: Handle::current(),
+            keys: Arc::clone(&self.keys),
             seed: 1,
         })
     }

@@ -202,6 +202,7 @@ async fn no_question_fails_when_a_password_is_changed() {
         clock: Box::new(move || start.elapsed()),
         took: Box::new(|_| {}),
         runtime: Handle::current(),
+        keys: Arc::default(),
         seed: 1,
     });
     let ask_all = || async {
@@ -301,6 +302,7 @@ async fn a_refusal_of_all_questions_of_a_rule_is_reported() {
         clock: Box::new(move || start.elapsed() + Duration::from_secs(clock.load(Relaxed))),
         took: Box::new(|_| {}),
         runtime: Handle::current(),
+        keys: Arc::default(),
         seed: 1,
     });
     let quota = Quota::new(Strategy::SlidingWindowLog, 5, Duration::from_secs(900), None).expect("a quota");
@@ -408,6 +410,7 @@ async fn a_lost_store_is_found_again_while_its_first_sentinel_is_silent() {
         clock: Box::new(move || start.elapsed()),
         took: Box::new(|_| {}),
         runtime: Handle::current(),
+        keys: Arc::default(),
         seed: 1,
     });
     let terms = five();

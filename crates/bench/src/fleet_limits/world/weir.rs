@@ -304,6 +304,7 @@ impl<'a> World<'a> {
             clock: Box::new(clock),
             took: Box::new(|_| {}),
             runtime: Handle::current(),
+            keys: Arc::default(),
             seed: self.seed.wrapping_mul(1_000_003).wrapping_add(pod as u64),
         });
         let limiter = SharedLimiter::new(Arc::clone(&client), rule(self.sharers, self.traffic.limit)?);

@@ -187,6 +187,7 @@ fn limiter(work: &Work, time: MonotonicClock) -> anyhow::Result<Arc<SharedLimite
         clock: Box::new(move || Duration::from_nanos(time.now().as_nanos())),
         took: Box::new(|_| {}),
         runtime: Handle::current(),
+        keys: Arc::default(),
         seed: rand::rng().random(),
     });
     let SharedLimit { requests, millis } = work.limit;

@@ -118,7 +118,7 @@ pub(super) const CRATES: &[Crate] = &[
         root: "crates/store/src/lib.rs",
         layers: &[
             &["breaker", "connection", "deadline", "lock"],
-            &["memcached", "operator", "redis"],
+            &["budget", "memcached", "operator", "redis"],
             &["backend"],
             &["client"],
             &["shared"],
