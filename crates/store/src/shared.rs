@@ -163,21 +163,19 @@ impl SharedLimiter {
         if *self.rule() == rule {
             return;
         }
-        *self.rule.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rule);
+        let rule = Arc::new(rule);
+        *self.rule.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&rule);
         self.client.parts.keys.resize();
         // The next requests get slots of the new limits.
         self.end_free_slots();
         self.forget_refusal();
         let share_time = self.share_time(self.client.now());
         for index in 0..self.table.shards() {
-            for entry in self.table.shard(index).values_mut() {
+            for (&hash, entry) in self.table.shard(index).iter_mut() {
                 // A higher limit takes effect immediately, also for requests that wait.
                 entry.refused = None;
                 entry.wake();
-                // What the share of the old limits admitted stays charged.
-                if let Some(share) = entry.share.take() {
-                    entry.add_owed(self.owed_of(&share, share_time).into());
-                }
+                self.retune_share(entry, rule.set(hash).share_terms.as_deref(), share_time);
             }
         }
     }

@@ -51,6 +51,20 @@ impl SharedLimiter {
         self.client.time(now).map_or(micros(now), |time| time.earliest)
     }
 
+    /// Changes the share of a key with the rule. What it admitted stays charged.
+    pub(super) fn retune_share(&self, entry: &mut Entry, terms: Option<&StoreTerms>, at: u64) {
+        let Some(mut share) = entry.share.take() else { return };
+        let rest = match terms {
+            Some(terms) if !self.client.asks_operator() => {
+                let rest = share.retune(terms, at);
+                entry.share = Some(share);
+                rest
+            }
+            _ => self.owed_of(&share, at).into(),
+        };
+        entry.add_owed(rest);
+    }
+
     /// Returns how long the store's time can be in either of two windows. Then the share admits nothing. After a long
     /// loss, the store's time is not known well enough for short windows, and their beginnings are not respected.
     fn between_windows(&self, terms: &StoreTerms, now: Duration) -> Option<Duration> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weir_seats::{
     StoreTerms, Take, Value,
-    model::{charged, take, used},
+    model::{charged, take, used, used_up},
     terms::MOST_UNITS,
 };
 
@@ -30,6 +30,15 @@ impl Share {
         let covered = used(&self.value, at).saturating_sub(before).min(units);
         self.admitted += covered;
         units - covered
+    }
+
+    /// Continues under changed limits, without credit. What the share admitted stays charged as long as it counts. Returns
+    /// the units for which the changed share is too small.
+    pub(super) fn retune(&mut self, terms: &StoreTerms, at: u64) -> u64 {
+        let owed = u64::from(self.owed(at));
+        self.value = used_up(terms, at);
+        self.admitted = owed.min(used(&self.value, at));
+        owed - self.admitted
     }
 
     /// The units of the share that still count at this time. The store must charge them when it returns. It must not

@@ -495,6 +495,22 @@ async fn a_change_during_a_loss_keeps_what_the_share_admitted() {
     assert_eq!(loss.admitted(1).await, 30);
 }
 
+/// What a share admitted before a change counts as if there had been no change: until the limit has refilled.
+#[tokio::test(start_paused = true)]
+async fn changes_during_a_loss_charge_no_more_than_one_share() {
+    let bucket = quota(Strategy::TokenBucket, 40, 3_600, None);
+    let loss = Loss::of(bucket).await;
+    for most_keys in 1_001..1_007 {
+        assert_eq!(loss.admitted(1).await, 10);
+        loss.limiter.retune(SharedRule { most_keys, ..Loss::rule(bucket, 4) });
+        assert_eq!(loss.admitted(1).await, 0, "the next share begins without credit");
+        tokio::time::sleep(Duration::from_secs(3_610)).await;
+    }
+    assert_eq!(loss.admitted(1).await, 10);
+    loss.set(true).await;
+    assert_eq!(loss.admitted(1).await, 30);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_becomes_known_later_is_charged_to_the_share() {
     let loss = Loss::of(quota(Strategy::FixedWindow, 1_000, 3_600, None)).await;
