@@ -118,7 +118,13 @@ fn a_pod_that_has_its_address_for_itself_again_gets_a_new_link() {
     links(EngineEvent::Term(Some(Term::unbounded())));
     let after = |links: &mut dyn FnMut(EngineEvent) -> Vec<String>, name: &str, url: Option<&str>| {
         let (uid, membership) = (name.to_owned(), Arc::new(Membership::Everything));
-        let pod = url.map(|url| Pod { uid, membership, agent: AgentAddress::At(url.into()), store_secrets: None });
+        let pod = url.map(|url| Pod {
+            uid,
+            membership,
+            agent: AgentAddress::At(url.into()),
+            has_run: true,
+            store_secrets: None,
+        });
         let changes = vec![Change::Pod(ObjectKey::new("shop", name), pod)];
         links(EngineEvent::Update(Update { changes, complete: true }));
         links(EngineEvent::Due)

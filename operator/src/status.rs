@@ -190,7 +190,8 @@ impl Health {
 }
 
 fn health(facts: &Facts<'_>, accepted: &Said, enforced: &Said) -> Health {
-    let refused = |(_, convergence): &(_, Convergence)| matches!(convergence, Convergence::Drifted(DriftReason::Refused, _));
+    let refused =
+        |(_, convergence): &(_, Convergence)| matches!(convergence, Convergence::Drifted(DriftReason::Refused, _));
     let (_, reason, message) = if accepted.0 { enforced } else { accepted }.clone();
     match (accepted.0, reason) {
         // A target or a store that is applied together with its policy can appear later than the policy.

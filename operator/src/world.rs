@@ -337,8 +337,13 @@ mod tests {
         let (mut world, mut dirty) = (World::default(), DirtySet::default());
         let mut add = |name: &str, app: &str| {
             let membership = Membership::of_labels(BTreeMap::from([("app".to_owned(), app.to_owned())])).into();
-            let pod =
-                Pod { uid: name.to_owned(), membership, agent: AgentAddress::Pending, has_run: true, store_secrets: None };
+            let pod = Pod {
+                uid: name.to_owned(),
+                membership,
+                agent: AgentAddress::Pending,
+                has_run: true,
+                store_secrets: None,
+            };
             world.apply(Change::Pod(ObjectKey::new("shop", name), Some(pod)), &mut dirty);
             world.pods[&ObjectKey::new("shop", name)].membership.clone()
         };

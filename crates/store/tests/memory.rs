@@ -1,11 +1,14 @@
 //! Counts the memory of the keys of a shared rule. Clients choose keys, so this memory is what a flood of keys needs.
+#![expect(clippy::disallowed_methods, reason = "tests read clocks")]
 
 use std::{alloc::System, sync::Arc, time::Duration};
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use tokio::{runtime::Handle, time::Instant};
 use weir_core::{Quota, Strategy};
-use weir_store::{Backend, Claim, Memory, OnLoss, OperatorStore, SharedLimiter, SharedRule, StoreClient, StoreParts};
+use weir_store::{
+    Backend, Claim, MemoryStore, OnLoss, OperatorStore, SharedLimiter, SharedRule, StoreClient, StoreParts,
+};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -76,8 +79,8 @@ async fn a_key_takes_few_bytes() {
     let of =
         |strategy, requests, burst| Quota::new(strategy, requests, Duration::from_secs(900), burst).expect("a quota");
     // Outlives the limiters.
-    let store = Arc::<Memory>::default();
-    let known = |store: &Arc<Memory>| {
+    let store = Arc::<MemoryStore>::default();
+    let known = |store: &Arc<MemoryStore>| {
         let store = Arc::clone(store);
         move |_| Backend::Memory(Arc::clone(&store))
     };
@@ -85,7 +88,7 @@ async fn a_key_takes_few_bytes() {
     assert_eq!(flood(&one, 2).await, KEYS, "each key is admitted once, and refused once");
     let once = bytes_of_a_key(one).await;
 
-    let store = Arc::<Memory>::default();
+    let store = Arc::<MemoryStore>::default();
     let many = limiter(of(Strategy::TokenBucket, 100_000, Some(1_000)), known(&store));
     assert_eq!(flood(&many, 1).await, KEYS);
     let admitted = bytes_of_a_key(many).await;

@@ -214,7 +214,7 @@ mod tests {
             (elsewhere.to_string(), "spec.targetRefs[0].namespace"),
         ] {
             let kept = LastKnownGood { generation: 4, spec };
-            let seen = vec![(bad(4), Some(kept.clone())), (bad(5), None)];
+            let seen = [(bad(4), Some(kept.clone())), (bad(5), None)];
             for count in 1..=seen.len() {
                 let compiled = compiled(seen[..count].to_vec());
                 assert!(compiled.policy.is_none() && compiled.target.is_none(), "{compiled:?}");

@@ -945,7 +945,7 @@ fn a_full_table_refuses_unknown_keys_until_others_are_at_full_credit() {
     let key = |bench: &Bench, number: usize| Question { hash: format!("{number:x}"), ..bench.question(1) };
     let rules = ["shop/api.all", "shop/b.all", "shop/c.all"];
     bench.rules = rules.map(|counters| rule(counters, 7)).into();
-    let of_bank = FleetRule { policy: "bank/api".into(), ..rule("bank/api.all", 7) };
+    let of_bank = CountedRule { policy: "bank/api".into(), ..rule("bank/api.all", 7) };
     bench.rules.insert(0, of_bank);
     let of = |bench: &Bench, counters: &str, number| Question { counters: counters.to_owned(), ..key(bench, number) };
     for counters in &rules[..2] {

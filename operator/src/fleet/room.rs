@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use super::unknown::namespace;
-use crate::plan::FleetRule;
+use crate::plan::CountedRule;
 
 /// The maximum number of keys. A key takes 560 bytes, and 90 bytes more for each further limit of its rule. A table of
 /// this size has 2^20 buckets. With the keys, it takes about 500 MB, or 580 MB with two limits. The operator has 1 GiB.
@@ -39,7 +39,7 @@ struct OfRule {
 
 impl Room {
     /// Returns the reason, for people, why there is no room for a new key of this rule, or for more times.
-    pub(super) fn lacks(&self, rule: &FleetRule, is_new: bool, needs_times: bool) -> Option<String> {
+    pub(super) fn lacks(&self, rule: &CountedRule, is_new: bool, needs_times: bool) -> Option<String> {
         let of_rule = self.of_rule.get(&rule.counters).map_or_else(Taken::default, |rule| rule.taken);
         let of_namespace = self.of_namespace.get(namespace(&rule.policy)).copied().unwrap_or_default();
         let (keys, times) = ("keys", "times in logs");
@@ -60,7 +60,7 @@ impl Room {
     }
 
     /// Adds a key of a rule.
-    pub(super) fn add_key(&mut self, rule: &FleetRule) {
+    pub(super) fn add_key(&mut self, rule: &CountedRule) {
         let new = || OfRule { policy: rule.policy.clone(), taken: Taken::default() };
         self.of_rule.entry(rule.counters.clone()).or_insert_with(new);
         self.change(&rule.counters, |taken| taken.keys += 1);
@@ -120,14 +120,14 @@ mod tests {
 
     use super::*;
 
-    fn rule(namespace: usize, rule: usize) -> FleetRule {
+    fn rule(namespace: usize, rule: usize) -> CountedRule {
         let policy = format!("{namespace}/api");
         let counters = format!("{policy}.{rule}");
-        FleetRule { counters, policy: policy.into(), stamp: 1, sharers: 1, accepts_limits: false }
+        CountedRule { counters, policy: policy.into(), stamp: 1, sharers: 1, accepts_limits: false }
     }
 
     /// Adds keys while there is room, and returns their number.
-    fn fill(room: &mut Room, rule: &FleetRule, keys: usize, times: usize) -> usize {
+    fn fill(room: &mut Room, rule: &CountedRule, keys: usize, times: usize) -> usize {
         let fits = (0..keys).take_while(|_| {
             let fits = room.lacks(rule, true, times > 0).is_none();
             if fits {

@@ -33,7 +33,7 @@ fn counts(limiters: &[Arc<SharedLimiter>]) -> Vec<usize> {
     limiters.iter().map(|limiter| limiter.table.len()).collect()
 }
 
-/// Rules with random bounds and floods of random sizes. Whatever happens, there are never more keys than the bound, no rule
+/// Rules with random bounds and floods of random sizes. There are never more keys than the bound, no rule
 /// has more keys than its own bound, and only the rule with the most keys loses keys to another rule.
 #[tokio::test(start_paused = true)]
 async fn the_rule_with_the_most_keys_makes_room() {
