@@ -350,7 +350,7 @@ mod tests {
         }
     }
 
-    /// A program with unlimited demand takes seats in advance, so the level of an empty bucket is always in the future.
+    /// A program with unlimited demand takes seats in advance, so the level is always later than that of an empty bucket.
     #[test]
     fn shares_take_their_part_although_seats_use_the_near_future() {
         const MILLI: u64 = 1_000;

@@ -4,9 +4,12 @@
 //! together, the rule with the most keys forgets one for each new key of any rule. So a flood of keys of one rule takes no
 //! room from a rule with fewer keys.
 
-use std::sync::{
-    Arc, Mutex, Weak,
-    atomic::{AtomicUsize, Ordering::Relaxed},
+use std::{
+    cmp::Reverse,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use crate::lock::lock;
@@ -26,8 +29,8 @@ pub(crate) trait KeyTable: Send + Sync {
     /// The rule's own bound.
     fn most_keys(&self) -> usize;
 
-    /// Forgets a key that was not used for long, if one of them can be forgotten. The caller must hold no lock.
-    fn make_room(&self);
+    /// Forgets a key that was not used for long. Returns false if none can be forgotten. The caller must hold no lock.
+    fn make_room(&self) -> bool;
 }
 
 /// Bounds the keys of all shared rules of a program. All its store clients have the same budget.
@@ -70,37 +73,48 @@ impl KeyBudget {
         self.resize();
     }
 
-    /// Computes the bound of the rules in force. The caller must hold no lock.
+    /// Computes the bound of the rules in force. If it is lower than before, the rules with the most keys forget some:
+    /// otherwise a rule without keys would get none. The caller must hold no lock of a table.
     pub(crate) fn resize(&self) {
         lock(&self.tables).retain(|table| table.strong_count() > 0);
         let tables = self.tables();
         let largest = tables.iter().map(|table| table.most_keys()).max();
         self.most.store(self.least.max(largest.unwrap_or(0)), Relaxed);
         self.rules.store(tables.len(), Relaxed);
+        drop(tables);
+        while self.make_room() {}
     }
 
     /// Returns true if a rule that has this many keys can add one.
     pub(crate) fn has_room(&self, keys: usize) -> bool {
         let (tracked, most) = (self.tracked(), self.most.load(Relaxed));
         let extra = (most / PART).max(1);
-        let few = extra / self.rules.load(Relaxed).max(1);
-        tracked < most + extra || (keys < few && tracked < most + 2 * extra)
+        tracked < most + extra || (keys < self.few() && tracked < most + 2 * extra)
     }
 
-    /// Counts a key that was added. Returns true if there are too many keys.
-    pub(crate) fn count_added(&self) -> bool {
-        self.tracked.fetch_add(1, Relaxed) >= self.most.load(Relaxed)
+    /// The number of keys up to which a rule has few keys.
+    fn few(&self) -> usize {
+        (self.most.load(Relaxed) / PART / self.rules.load(Relaxed).max(1)).max(1)
+    }
+
+    /// Counts a key that was added.
+    pub(crate) fn count_added(&self) {
+        self.tracked.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn count_removed(&self, keys: usize) {
         self.tracked.fetch_sub(keys, Relaxed);
     }
 
-    /// Lets the rule with the most keys forget one. The caller must hold no lock.
-    pub(crate) fn make_room(&self) {
-        if let Some(largest) = self.tables().iter().max_by_key(|table| table.keys()) {
-            largest.make_room();
+    /// If there are too many keys, lets the rule with the most keys forget one, or one of the next two rules, unless it has
+    /// few keys. Returns true if a key was forgotten. The caller must hold no lock of a table.
+    pub(crate) fn make_room(&self) -> bool {
+        if self.tracked() <= self.most.load(Relaxed) {
+            return false;
         }
+        let mut tables = self.tables();
+        tables.sort_by_cached_key(|table| Reverse(table.keys()));
+        tables.iter().take(3).filter(|table| table.keys() > self.few()).any(|table| table.make_room())
     }
 
     /// The tables. A rule can end when one of these handles is dropped, so that must not happen below a lock.

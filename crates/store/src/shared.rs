@@ -215,6 +215,7 @@ impl SharedLimiter {
         let time = self.client.time(now);
         let mut shard = self.table.shard_of(hash);
         let Some((entry, room)) = self.table.entry(&mut shard, hash, rule.most_keys) else {
+            drop(shard);
             return self.without_entry(&rule, hash).into();
         };
         entry.used = now;
@@ -316,8 +317,9 @@ impl SharedLimiter {
         pending
     }
 
-    /// Decides on a request of a key for which the table has no room.
+    /// Decides on a request of a key for which the table has no room. The caller must hold no lock.
     fn without_entry(&self, rule: &SharedRule, hash: u128) -> Result<Grant, Refused> {
+        self.client.parts.keys.make_room();
         if rule.on_loss == OnLoss::Open && self.client.current_loss().is_some() {
             return Ok(self.grant(hash, None, rule.set(hash).full));
         }
@@ -343,9 +345,17 @@ impl SharedLimiter {
     }
 
     /// Gives back units of earlier requests that were not used after all. The next question of this key reports them to
-    /// the store. They are lost if its answer is lost, or if the table of keys is full.
+    /// the store. They are lost if its answer is lost, or if the table of keys is full. A rule that admits all requests
+    /// because its store is lost gives nothing back, because it charges nothing.
     pub fn credit(&self, hash: u128, units: u64) {
+        let can_open = self.rule().on_loss == OnLoss::Open;
+        if can_open && self.client.current_loss().is_some() {
+            return;
+        }
         self.report(hash, |entry| {
+            if can_open && entry.rare().is_open {
+                return;
+            }
             let rare = entry.rare_mut();
             rare.credit = rare.credit.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
         });

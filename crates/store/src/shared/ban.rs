@@ -94,10 +94,10 @@ impl SharedLimiter {
     ///
     /// [`StoreError`] if the store does not answer.
     pub async fn lift_ban(&self, hash: u128) -> Result<bool, StoreError> {
-        let mut started = None;
+        let (mut started, mut earlier) = (None, None);
         if let Some(entry) = self.table.shard_of(hash).get_mut(&hash) {
             let rare = entry.rare_mut();
-            rare.lifted_at = Some(self.client.now());
+            earlier = rare.lifted_at.replace(self.client.now());
             started = rare.ban_started.take();
         }
         let lifted = self.lift_in_store(hash).await;
@@ -105,7 +105,7 @@ impl SharedLimiter {
             && let Some(entry) = self.table.shard_of(hash).get_mut(&hash)
         {
             let rare = entry.rare_mut();
-            (rare.ban_started, rare.lifted_at) = (rare.ban_started.or(started), None);
+            (rare.ban_started, rare.lifted_at) = (rare.ban_started.or(started), earlier);
         }
         lifted
     }

@@ -87,11 +87,13 @@ async fn a_flood_of_many_rules_leaves_a_small_rule_alone() {
     }
     let seats = small.known(hash(0), 1).seats;
     assert!(seats > 0, "a hot key has seats");
+    let mut random = Random::new(1);
+    let mut random_hash = || (u128::from(random.number()) << 64) | u128::from(random.number());
     let flooded: Vec<_> = (0..10).map(|index| of(&format!("shop/api.{index}"))).collect();
     for number in 0..1_000 {
         for limiter in &flooded {
-            request_of(limiter, hash(number)).await.expect("it is free");
-            assert!(world.keys.tracked() <= 2_000);
+            request_of(limiter, random_hash()).await.expect("it is free");
+            assert!(world.keys.tracked() <= 2_000, "{number}");
         }
     }
     for key in 0..5 {
@@ -169,6 +171,31 @@ async fn a_rule_can_have_a_larger_bound_than_all_rules() {
     assert_eq!(other.keys().tracked, 50);
     flood(&large).await;
     assert!(world.keys.tracked() <= 100, "{}", world.keys.tracked());
+}
+
+/// Keys beyond a lowered bound do not keep out a rule without keys.
+#[tokio::test(start_paused = true)]
+async fn a_lowered_bound_leaves_room_for_a_new_rule() {
+    for is_removed in [false, true] {
+        let world = World::with_keys(100);
+        let client = world.client();
+        let of = |name: &str, most_keys| SharedLimiter::new(Arc::clone(&client), named(name, most_keys));
+        let (largest, large) = (of("shop/api.largest", 300), of("shop/api.large", 200));
+        for number in 0..200 {
+            request_of(&large, hash(number)).await.expect("it is free");
+        }
+        assert_eq!(world.keys.tracked(), 200);
+        if is_removed {
+            drop(largest);
+            large.retune(named("shop/api.large", 60));
+        } else {
+            large.retune(named("shop/api.large", 60));
+            drop(largest);
+        }
+        let new = of("shop/api.new", 50);
+        request_of(&new, hash(0)).await.expect("it has room");
+        assert!(world.keys.tracked() <= 100, "{}", world.keys.tracked());
+    }
 }
 
 /// Threads that add keys to several rules at the same time count them exactly.

@@ -14,7 +14,7 @@ use weir_seats::{
 };
 
 use super::{
-    OnLoss, Refused, SharedLimiter, SharedRule,
+    OnLoss, Refused, SOON, SharedLimiter, SharedRule,
     ban::{ByBan, started},
     entry::{Answer, BETWEEN_ATTEMPTS, Entry, LastRefusal, Rare, Task, Waiter},
     hand::Found,
@@ -44,7 +44,7 @@ enum Step {
 }
 
 impl SharedLimiter {
-    /// Starts the task of a key. The caller has set `asks` in its entry.
+    /// Starts the task of a key. The caller has called `begins_task`.
     pub(super) fn drive(&self, hash: u128) {
         let Some(me) = self.me.upgrade() else { return };
         self.client.spawn(async move { me.drive_on(hash).await });
@@ -349,14 +349,19 @@ impl SharedLimiter {
         };
         // If the strategy has slots, the store has no slot within the patience of these requests.
         let may_wait = banned.is_none() && !set.has_slots();
+        let longest = self.client.longest_wait();
         let waits_on = |waiter: &Waiter| {
-            let is_in_time = retry_after.is_some_and(|wait| now + wait <= waiter.latest);
-            owned.requests == 0 || (may_wait && waiter.is_patient && is_in_time)
+            if owned.requests == 0 {
+                // The question had only a part of the debt.
+                return now < waiter.latest + longest;
+            }
+            may_wait && waiter.is_patient && retry_after.is_some_and(|wait| now + wait <= waiter.latest)
         };
         for waiter in refused.into_iter().rev() {
             match &mut entry.task {
                 Some(task) if waits_on(&waiter) => task.waiting.push_front(waiter),
                 _ => {
+                    let retry_after = if owned.requests == 0 { Some(SOON) } else { retry_after };
                     let refusal = || Refused::new(retry_after, entry.left(set, time));
                     decisions.push((waiter, Err(banned.map_or_else(refusal, Refused::banned))));
                 }

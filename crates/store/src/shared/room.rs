@@ -21,7 +21,7 @@ impl SharedLimiter {
         if let Some(forgotten) = room.forgotten {
             self.forget(forgotten);
         }
-        if room.is_exceeded {
+        if room.is_new {
             self.client.parts.keys.make_room();
         }
     }
@@ -50,9 +50,13 @@ impl KeyTable for SharedLimiter {
         self.rule().most_keys
     }
 
-    fn make_room(&self) {
-        let index = self.shrunk.fetch_add(1, Relaxed);
-        let forgotten = self.table.forget_one(&mut self.table.shard(index), index);
-        forgotten.into_iter().for_each(|forgotten| self.forget(forgotten));
+    fn make_room(&self) -> bool {
+        // In a table with few keys, a shard can be empty.
+        let tries = if self.table.has_few() { self.table.shards() } else { 1 };
+        let forgotten = (0..tries).find_map(|_| {
+            let index = self.shrunk.fetch_add(1, Relaxed);
+            self.table.forget_one(&mut self.table.shard(index), index)
+        });
+        forgotten.map(|forgotten| self.forget(forgotten)).is_some()
     }
 }

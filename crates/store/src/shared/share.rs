@@ -54,6 +54,10 @@ impl SharedLimiter {
     /// Changes the share of a key with the rule. What it admitted stays charged.
     pub(super) fn retune_share(&self, entry: &mut Entry, terms: Option<&StoreTerms>, at: u64) {
         let Some(mut share) = entry.share.take() else { return };
+        if self.owed_of(&share, at) == 0 {
+            // As for a key without a share, the next one begins with the loss.
+            return;
+        }
         let rest = match terms {
             Some(terms) if !self.client.asks_operator() => {
                 let rest = share.retune(terms, at);

@@ -36,7 +36,10 @@ impl Sweep for SharedLimiter {
                 owing.push(hash);
             }
             if entry.used + UNUSED < now {
-                unused.push((hash, entry.drain_seats()));
+                let seats = entry.drain_seats();
+                if !seats.is_empty() {
+                    unused.push((hash, seats));
+                }
             }
         }
         // The agents report to the next leader what this one has counted.

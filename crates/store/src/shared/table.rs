@@ -34,8 +34,8 @@ pub(super) type Shard = HashMap<u128, Box<Entry>>;
 pub(super) struct Room {
     /// The key of this table that was removed.
     pub(super) forgotten: Option<Forgotten>,
-    /// True if all tables together have too many keys now.
-    pub(super) is_exceeded: bool,
+    /// True if the key was added. Then all tables together can have too many keys.
+    pub(super) is_new: bool,
 }
 
 /// A key that was removed to make room for another key.
@@ -88,7 +88,8 @@ impl Table {
             if room.forgotten.is_none() && (shard.len() >= most + ROOM || !has_room) {
                 return None;
             }
-            room.is_exceeded = self.count_added();
+            self.count_added();
+            room.is_new = true;
         }
         Some((shard.entry(hash).or_default(), room))
     }
@@ -116,7 +117,7 @@ impl Table {
     /// As [`forget_one`](Self::forget_one), from other shards of a table with few keys, in which a shard can be empty. The
     /// caller holds the lock of a shard, so this waits for no other lock.
     fn forget_one_elsewhere(&self, random: usize) -> Option<Forgotten> {
-        let has_few = self.len() < LOOKS * self.shards.len();
+        let has_few = self.has_few();
         let shards = self.shards.iter().filter(|_| has_few);
         shards.filter_map(|shard| shard.try_lock().ok()).find_map(|mut shard| self.forget_one(&mut shard, random))
     }
@@ -137,14 +138,18 @@ impl Table {
         self.count_removed(keys - shard.len());
     }
 
+    /// Returns true if the table has so few keys that a shard can be empty.
+    pub(super) fn has_few(&self) -> bool {
+        self.len() < LOOKS * self.shards.len()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.keys.load(Relaxed)
     }
 
-    /// Counts a key that is added. Returns true if all tables together have too many keys now.
-    fn count_added(&self) -> bool {
+    fn count_added(&self) {
         self.keys.fetch_add(1, Relaxed);
-        self.budget.count_added()
+        self.budget.count_added();
     }
 
     fn count_removed(&self, keys: usize) {
