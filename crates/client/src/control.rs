@@ -110,12 +110,14 @@ async fn put_config(State(control): State<Arc<Control>>, body: Body) -> Response
 async fn apply_snapshot(control: Arc<Control>, body: Option<Vec<u8>>) -> Result<ApplyReply, Rejection> {
     // Lowering a large snapshot takes a long time, and the agent must answer probes meanwhile.
     let applied = tokio::task::spawn_blocking(move || {
-        control.snapshots.apply_pushed(body.as_deref().filter(|body| body.len() <= MAX_SNAPSHOT_BYTES))
+        let body = body.as_deref().filter(|body| body.len() <= MAX_SNAPSHOT_BYTES);
+        // Logged here, because the caller can be gone.
+        control.snapshots.apply_pushed(body).inspect_err(|rejection| {
+            let status = code(rejection.error).as_u16();
+            tracing::warn!(status, message = rejection.message, faults = ?rejection.faults, "snapshot rejected");
+        })
     });
-    applied.await.expect("lowering a snapshot does not panic").inspect_err(|rejection| {
-        let status = code(rejection.error).as_u16();
-        tracing::warn!(status, message = rejection.message, faults = ?rejection.faults, "snapshot rejected");
-    })
+    applied.await.expect("lowering a snapshot does not panic")
 }
 
 fn code(error: RejectionKind) -> StatusCode {

@@ -346,8 +346,8 @@ where
             () = &mut tick => {
                 let (open, asked) = activity.requests();
                 let stuck = activity.stuck_after();
-                // The client still reads responses whose requests have ended.
-                let is_reading = stuck.is_some() && stuck != stuck_before;
+                // Since the last tick, the client has read responses whose requests have ended, or has stopped to read them.
+                let is_reading = stuck != stuck_before;
                 if open == 0 && asked == asked_before && !is_reading {
                     if leaving {
                         return;

@@ -134,7 +134,8 @@ impl Body for RequestBody {
         self.stall = None;
         match &frame {
             Some(Err(_)) => self.incoming = None,
-            Some(Ok(_)) if !ended => {}
+            // Nothing follows trailers, and hyper does not ask for it.
+            Some(Ok(frame)) if !ended && !frame.is_trailers() => {}
             Some(Ok(_)) | None => self.has_ended(),
         }
         Poll::Ready(frame.map(|frame| frame.map(cleaned).map_err(BodyError::from)))

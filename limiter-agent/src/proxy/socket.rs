@@ -182,7 +182,8 @@ impl AsyncRead for Socket {
         if buf.filled().len() > already {
             self.activity.read();
             let new = &buf.filled()[already..];
-            let is_busy = self.activity.is_busy();
+            // A connection with unsent responses must not be evicted for its slow head.
+            let is_busy = self.activity.is_busy() || self.activity.stuck_after().is_some();
             if let Some(head_frames) = &mut self.head_frames {
                 head_frames.follow(new, is_busy);
             }

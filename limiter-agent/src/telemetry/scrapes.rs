@@ -4,7 +4,7 @@
 //! arrive together share one text, and there is a pause after each rendering. Each scrape still gets a text that was
 //! rendered after it arrived.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::http::StatusCode;
 use bytes::Bytes;
@@ -17,6 +17,9 @@ use crate::clock;
 
 /// The pause after a rendering, as a multiple of its time. So rendering takes at most a fifth of the thread's time.
 const PAUSE: u32 = 4;
+
+/// The longest pause. Otherwise an agent that was suspended during a rendering would have no metrics for four times as long.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The largest sum of the texts that are in memory, because their clients do not read them.
 const MOST_BYTES: usize = 16 * 1024 * 1024;
@@ -76,7 +79,7 @@ impl Scrapes {
             Err(error) => Err((StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"))),
         };
         let ended = clock::now();
-        *last = Some(Last { began, next_at: ended + PAUSE * (ended - began), scrape: scrape.clone() });
+        *last = Some(Last { began, next_at: ended + pause(ended - began), scrape: scrape.clone() });
         scrape
     }
 
@@ -89,9 +92,14 @@ impl Scrapes {
     }
 }
 
+/// Returns the pause after a rendering of this length.
+fn pause(rendering: Duration) -> Duration {
+    LONGEST_PAUSE.min(PAUSE * rendering)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::{cell::RefCell, iter, thread, time::Duration};
+    use std::{cell::RefCell, iter, thread};
 
     use futures::future::join_all;
 
@@ -111,7 +119,7 @@ mod tests {
         let wanted: Vec<_> = iter::once("1").chain(iter::repeat_n("2", 99)).map(|text| Ok(text.into())).collect();
         assert_eq!(texts, wanted);
         let [(began, ended), (next, _)] = renderings.borrow()[..] else { panic!("{renderings:?}") };
-        assert!(next - ended >= PAUSE * (ended - began), "{renderings:?}");
+        assert!(next - ended >= pause(ended - began), "{renderings:?}");
         assert_eq!(scrapes.scrape(render).await, Ok("3".into()), "a later scrape gets a later text");
     }
 

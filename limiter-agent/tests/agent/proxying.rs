@@ -318,6 +318,30 @@ async fn a_refused_upload_gets_to_see_its_answer() {
     }
 }
 
+/// An answer after the whole body is not the last one on its connection.
+#[tokio::test]
+async fn an_app_that_reads_an_expected_body_keeps_the_connection() {
+    let app = App::serve(async |request: Request<Incoming>| {
+        Response::new(body(request.into_body().collect().await.expect("a body").to_bytes()))
+    })
+    .await;
+    let agent = Agent::start(app.address, &[]);
+    for (framing, sent) in
+        [("content-length: 2", "ok"), ("transfer-encoding: chunked\r\ntrailer: x", "2\r\nok\r\n0\r\nx: y\r\n\r\n")]
+    {
+        let mut stream = agent.connect().await;
+        for _ in 0..2 {
+            let head = format!("POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\n{framing}\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.expect("sent");
+            assert!(read_head(&mut stream).await.expect("an interim answer").starts_with("HTTP/1.1 100"));
+            stream.write_all(sent.as_bytes()).await.expect("sent");
+            let answer = read_head(&mut stream).await.expect("a response");
+            assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains("connection: close"), "{framing}: {answer}");
+            stream.read_exact(&mut [0; 2]).await.expect("the body");
+        }
+    }
+}
+
 /// The client may send its next request instead of the body (RFC 9110 section 10.1.1), or has sent the body already.
 #[tokio::test]
 async fn an_early_answer_to_an_expected_body_is_the_last_one() {

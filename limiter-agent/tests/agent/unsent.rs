@@ -56,7 +56,7 @@ fn heard(mut frames: &[u8]) -> Heard {
 }
 
 /// Reads until all responses have arrived or the connection ends, at most `piece` bytes in each 50 ms.
-async fn read(mut stream: TcpStream, piece: usize) -> Heard {
+async fn read(stream: &mut TcpStream, piece: usize) -> Heard {
     let mut frames = Vec::new();
     let mut pace = interval(Duration::from_millis(50));
     let mut bytes = vec![0; piece];
@@ -76,8 +76,8 @@ async fn a_slow_steady_reader_gets_all_responses() {
     let app = app().await;
     let agent =
         Agent::start(app.address, &["--idle-timeout", "2s", "--stall-timeout", "2s", "--upstream-http2", "never"]);
-    let client = ask(&agent).await;
-    assert_eq!(timeout(PATIENCE, read(client, 15_000)).await.expect("in time"), EVERYTHING);
+    let mut client = ask(&agent).await;
+    assert_eq!(timeout(PATIENCE, read(&mut client, 15_000)).await.expect("in time"), EVERYTHING);
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn a_connection_with_unsent_responses_is_not_evicted() {
     const EVICTED: &str = "weir_connections_evicted_total";
     let app = app().await;
     let agent = Agent::start(app.address, &["--max-connections", "1", "--workers", "1", "--upstream-http2", "never"]);
-    let client = ask(&agent).await;
+    let mut client = ask(&agent).await;
     let answered = async {
         while app.requests() < STREAMS.into() {
             tokio::task::yield_now().await;
@@ -97,7 +97,7 @@ async fn a_connection_with_unsent_responses_is_not_evicted() {
     for _ in 0..50 {
         assert_eq!(agent.metric(EVICTED).await, Some(0.0));
     }
-    let (got, status) = tokio::join!(read(client, LENGTH), async {
+    let (got, status) = tokio::join!(read(&mut client, LENGTH), async {
         let mut start = [0; 12];
         timeout(PATIENCE, newcomer.read_exact(&mut start)).await.expect("in time").expect("a response");
         start

@@ -1,6 +1,6 @@
 //! The channel to the operator: snapshots come in, acknowledgements and statuses go out.
 //!
-//! The agent's first message is its status. After that it answers each snapshot, in their order, so operator and agent
+//! The agent's first message is its status. After that it answers all snapshots, in their order, so operator and agent
 //! always agree on which snapshot an answer is about. Lowering a snapshot can take long. Meanwhile the agent goes on to
 //! send questions and statuses and to read answers; only a second snapshot waits, and every message after it.
 //!
