@@ -43,6 +43,7 @@ pub use self::{
     status_interval::StatusInterval,
 };
 use crate::{
+    clock,
     dialing::{Held, TlsFiles},
     fleet::FleetCounter,
     identity::{Peer, PodIdentity},
@@ -62,12 +63,15 @@ pub struct Timing {
     pub longest_status_interval: Duration,
     /// The maximum number of statuses per second from all agents together, before the interval grows.
     pub statuses_per_second: u32,
-    /// The time after which an agent counts as not answering. Two misses in a row plus an interval must stay under five
-    /// seconds. The same is true for one miss plus the silence that ends a connection.
+    /// The time after which an agent counts as not answering. To open TCP may take this time, and the answer on the new
+    /// connection may take it again.
     pub timeout: Duration,
     /// The time after which the first dial of an agent gives its permit to the dials of other agents. The agent is dialed
     /// again in the lane of silent agents, with the whole `timeout`.
     pub quick_answer: Duration,
+    /// The time for which a connection can wait for a permit. Later, the link opens another one: an agent closes a
+    /// connection on which nothing arrives for five seconds.
+    pub fresh: Duration,
     /// The upper bound of the first delay after a failed push.
     pub backoff_first: Duration,
     /// The upper bound of all later delays.
@@ -89,6 +93,7 @@ impl Default for Timing {
             statuses_per_second: 1000,
             timeout: Duration::from_millis(1500),
             quick_answer: Duration::from_millis(500),
+            fresh: Duration::from_secs(2),
             backoff_first: Duration::from_millis(50),
             backoff_most: Duration::from_secs(5),
         }
@@ -229,7 +234,8 @@ impl ContactError {
 
 /// Limits the concurrent dials and pushes. Agents that did not answer last time have a separate lane. A new leader does
 /// not know which agents these are, and many of them must not delay a push to a live one. So a dial opens TCP before it
-/// waits for a permit, and leaves the lane of the other agents after [`Timing::quick_answer`].
+/// waits for a permit, and leaves the lane of the other agents after [`Timing::quick_answer`]. A connection that waited for
+/// longer than [`Timing::fresh`] is opened again.
 #[derive(Debug)]
 pub struct Lanes {
     answering: Arc<Lane>,
@@ -272,10 +278,15 @@ impl Lane {
     }
 
     /// Opens TCP, and waits for a permit for the handshake.
-    async fn reach(&self, dial: &Dial, limit: Duration) -> (OwnedSemaphorePermit, Result<TcpStream, ContactError>) {
+    async fn reach(&self, dial: &Dial, timing: Timing) -> (OwnedSemaphorePermit, Result<TcpStream, ContactError>) {
         let _connecting = self.connecting.acquire().await.expect("the lanes are never closed");
-        let reached = dial.reach(limit).await;
-        (self.permit().await, reached)
+        let mut reached = dial.reach(timing.timeout).await;
+        let opened_at = clock::now();
+        let permit = self.permit().await;
+        if reached.is_ok() && clock::now().duration_since(opened_at) > timing.fresh {
+            reached = dial.reach(timing.timeout).await;
+        }
+        (permit, reached)
     }
 }
 

@@ -106,7 +106,7 @@ impl PodPorts {
 }
 
 /// Returns the name of the agent's container, if the pod shows it: the usual name, the control port among its ports, or
-/// flags of the agent.
+/// an upstream on loopback.
 pub fn agent_container<'a>(
     containers: &'a [Container],
     init_containers: &'a [Container],
@@ -117,7 +117,7 @@ pub fn agent_container<'a>(
     };
     let agent = find(|container, _| container.name == AGENT)
         .or_else(|| find(|container, control| container.ports.iter().any(|port| port.container_port == control)))
-        .or_else(|| find(|container, _| container.addresses().is_some()));
+        .or_else(|| find(|container, _| container.addresses().is_some_and(|[_, upstream]| is_loopback(&upstream))));
     agent.map(|container| container.name.as_str())
 }
 

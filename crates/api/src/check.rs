@@ -44,7 +44,9 @@ pub struct Fault {
 pub enum FaultKind {
     /// The schema does not have the field.
     UnknownField,
-    /// A value is missing, or breaks a rule of the schema.
+    /// The schema has a list of values for the field, and this value is not one of them.
+    UnknownValue,
+    /// A value is missing, or breaks another rule of the schema.
     Invalid,
 }
 
@@ -55,6 +57,10 @@ impl Fault {
 
     fn unknown_field(path: String, message: String) -> Self {
         Self { path, message, kind: FaultKind::UnknownField }
+    }
+
+    fn unknown_value(path: &str, message: String) -> Self {
+        Self { path: path.to_owned(), message, kind: FaultKind::UnknownValue }
     }
 
     fn invalid(path: impl Into<String>, value: impl fmt::Display, detail: impl fmt::Display) -> Self {

@@ -180,6 +180,24 @@ fn an_unknown_field_has_its_own_kind() {
 }
 
 #[test]
+fn an_unknown_value_has_its_own_kind() {
+    let found = |action: Value| {
+        let limit = serde_json::json!({"name": "a", "requests": 5, "per": "1s"});
+        let document = serde_json::json!({
+            "apiVersion": "weir.dev/v1alpha1", "kind": "RateLimitPolicy", "metadata": {"name": "p"},
+            "spec": {
+                "selector": {"matchLabels": {"app": "a"}},
+                "rules": [{"name": "a", "action": action, "limits": [limit]}],
+            },
+        });
+        let is_unknown = |faults: &[check::Fault]| faults.iter().any(|fault| fault.kind == FaultKind::UnknownValue);
+        (is_unknown(&check::document(&document)), is_unknown(&check::review(&document).expect_err("faults")))
+    };
+    assert_eq!(found("Newer".into()), (true, true));
+    assert_eq!(found(5.into()), (false, false), "a value of the wrong type");
+}
+
+#[test]
 fn a_wrong_type_in_metadata_is_reported_with_its_field() {
     let faults = |metadata: Value| {
         let document = serde_json::json!({

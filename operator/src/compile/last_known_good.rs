@@ -5,9 +5,9 @@
 //! by the schema, the CEL rules and the compiler, and it can target only pods in the policy's own namespace. A user who
 //! can write the status can enforce nothing that a user who can write the policy cannot enforce.
 //!
-//! After a rollback, the stored generation can have fields that this operator does not know. Without them its rules could
-//! mean something else, so this operator does not enforce it. It keeps the generation in the status as it is, and pushes
-//! nothing to agents that enforce the policy.
+//! After a rollback, the stored generation can have fields or values that this operator does not know. Without them its
+//! rules could mean something else, so this operator does not enforce it. It keeps the generation in the status as it is,
+//! and pushes nothing to agents that enforce the policy.
 
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ fn as_json(spec: &RateLimitPolicySpec, most: usize) -> Option<Arc<str>> {
 pub(super) enum Unusable {
     /// It is not valid.
     Invalid(Vec<Fault>),
-    /// It has a field that this operator does not know.
+    /// It has a field or a value that this operator does not know.
     TooNew(Fault, GoodGeneration),
 }
 
@@ -84,11 +84,12 @@ pub(super) fn restore(
     let is_not = |what: &dyn std::fmt::Display| fault(format!("is not valid either: {what}"));
     let spec: Value = serde_json::from_str(&kept.spec).map_err(|error| Unusable::Invalid(vec![is_not(&error)]))?;
     let policy = check::parse(&key.document::<RateLimitPolicy>(&spec)).map_err(|faults| {
-        match faults.iter().find(|fault| fault.kind == FaultKind::UnknownField) {
-            Some(check::Fault { path, .. }) => {
-                let message =
-                    format!("generation {} has the field {path}, which this operator does not know", kept.generation);
-                let good = GoodGeneration { generation: kept.generation, spec: Some(kept.spec.as_str().into()) };
+        match faults.iter().find(|fault| fault.kind != FaultKind::Invalid) {
+            Some(check::Fault { path, kind, .. }) => {
+                let generation = kept.generation;
+                let what = if *kind == FaultKind::UnknownValue { "a value in" } else { "the field" };
+                let message = format!("generation {generation} has {what} {path}, which this operator does not know");
+                let good = GoodGeneration { generation, spec: Some(kept.spec.as_str().into()) };
                 Unusable::TooNew(fault(message), good)
             }
             None => Unusable::Invalid(faults.iter().map(|it| is_not(it)).collect()),
@@ -205,13 +206,15 @@ mod tests {
 
     /// After a rollback, the cluster and the status have the spec of a newer operator.
     #[test]
-    fn a_generation_with_unknown_fields_is_kept_and_not_enforced() {
+    fn a_generation_with_unknown_fields_or_values_is_kept_and_not_enforced() {
         let newer = json!({"name": "all", "match": [{"newer": 1}], "limits": rule(50)["limits"]});
         let elsewhere =
             json!({"targetRefs": [{"kind": "Deployment", "name": "web", "namespace": "other"}], "rules": [rule(1)]});
-        for (spec, path) in [
-            (spec(&json!([newer])).to_string(), "spec.rules[0].match[0].newer"),
-            (elsewhere.to_string(), "spec.targetRefs[0].namespace"),
+        let action = json!({"name": "all", "action": "Newer", "limits": rule(50)["limits"]});
+        for (spec, what) in [
+            (spec(&json!([newer])).to_string(), "the field spec.rules[0].match[0].newer"),
+            (elsewhere.to_string(), "the field spec.targetRefs[0].namespace"),
+            (spec(&json!([action])).to_string(), "a value in spec.rules[0].action"),
         ] {
             let kept = LastKnownGood { generation: 4, spec };
             let seen = [(bad(4), Some(kept.clone())), (bad(5), None)];
@@ -221,7 +224,7 @@ mod tests {
                 assert_eq!(compiled.too_new().and_then(GoodGeneration::to_stored), Some(kept.clone()), "{count}");
             }
             let told = compiled(seen[..1].to_vec()).faults.last().map(ToString::to_string);
-            let expected = format!("{PATH}: generation 4 has the field {path}, which this operator does not know");
+            let expected = format!("{PATH}: generation 4 has {what}, which this operator does not know");
             assert_eq!(told, Some(expected));
             let fixed = compiled([&seen[..], &[(policy(6, &json!([rule(70)])), None)]].concat());
             assert_eq!((requests(&fixed), fixed.too_new()), (Some(70), None));

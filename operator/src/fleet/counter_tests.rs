@@ -653,6 +653,21 @@ fn a_pod_whose_agent_never_ran_is_not_missing() {
     }
 }
 
+/// The kubelet's status can be older than the channel.
+#[test]
+fn a_connected_agent_is_awaited_even_if_it_seems_never_to_have_run() {
+    let mut bench = Bench::new();
+    bench.counter.expect_start("c", &bench.rules, bench.now);
+    let channel = bench.counter.connected("c", bench.now);
+    for pod in ["a", "b"] {
+        bench.ready(pod);
+    }
+    assert!(!bench.counter.has_levels(), "the levels of a connected agent are unknown");
+    bench.message("c", channel);
+    bench.counter.levels_sent("c", channel, sent(true), bench.now);
+    assert!(bench.counter.has_levels());
+}
+
 /// Users can create and delete any number of policies in one term.
 #[test]
 fn a_policy_is_forgotten_when_no_pod_and_no_key_is_left_of_it() {
@@ -956,7 +971,7 @@ fn a_full_table_refuses_unknown_keys_until_others_are_at_full_credit() {
         assert_eq!(reason, "more than 500 keys of the rule", "the others have room");
     }
     let reason = bench.refusal(of(&bench, rules[2], 1));
-    assert_eq!(reason, "more than 1000 keys of the namespace, because no more are free");
+    assert_eq!(reason, "more than 1000 keys of the namespace: the rest is kept for other namespaces");
     assert!(matches!(bench.ask(of(&bench, "bank/api.all", 1)), Outcome::Counted(_)), "another namespace has room");
     assert!(matches!(bench.ask(key(&bench, 7)), Outcome::Counted(_)), "a known key");
     bench.counter.term = Term::unbounded();

@@ -273,14 +273,18 @@ impl Pods {
         }
     }
 
-    /// Registers a new channel, and returns its number.
-    pub(super) fn connected(&mut self, pod: &str, now: u64) -> u64 {
+    /// Registers a new channel, and returns its number. If `is_new`, a pod whose agent never ran is new from now on.
+    pub(super) fn connected(&mut self, pod: &str, is_new: bool, now: u64) -> u64 {
         self.channels += 1;
         let number = self.channels;
         let channel = Channel { number, stage: Stage::Greeted, releases: 0, last_message_at: now, until: now };
         self.change(pod, now, |pod| {
             pod.channel = Some(channel);
-            pod.starts(now);
+            if is_new {
+                pod.starts(now);
+            } else {
+                pod.awaits_start = false;
+            }
         });
         number
     }

@@ -13,6 +13,9 @@ pub(super) const MOST_TIMES: usize = if cfg!(test) { 20_000 } else { 8 << 20 };
 /// One rule has at most this part of the keys and times.
 pub(super) const OF_RULE: usize = 4;
 
+/// The end of the reason, if the rules of a namespace take too much together.
+const OF_NAMESPACE: &str = "namespace: the rest is kept for other namespaces";
+
 /// What all rules, the rules of each namespace, and each rule take. A namespace gets more only while it has less than
 /// what is still free. So one namespace takes at most half, two take a third each, and something is always free for a
 /// namespace that has little.
@@ -45,15 +48,9 @@ impl Room {
         let (keys, times) = ("keys", "times in logs");
         let bounds = [
             (is_new, of_rule.keys, MOST_KEYS / OF_RULE, keys, "rule"),
-            (is_new, of_namespace.keys, MOST_KEYS - self.taken.keys, keys, "namespace, because no more are free"),
+            (is_new, of_namespace.keys, MOST_KEYS - self.taken.keys, keys, OF_NAMESPACE),
             (needs_times, of_rule.times, MOST_TIMES / OF_RULE, times, "rule"),
-            (
-                needs_times,
-                of_namespace.times,
-                MOST_TIMES.saturating_sub(self.taken.times),
-                times,
-                "namespace, because no more are free",
-            ),
+            (needs_times, of_namespace.times, MOST_TIMES.saturating_sub(self.taken.times), times, OF_NAMESPACE),
         ];
         let reached = bounds.into_iter().find(|(is_needed, count, most, ..)| *is_needed && count >= most);
         reached.map(|(_, _, most, what, whose)| format!("more than {most} {what} of the {whose}"))

@@ -339,7 +339,7 @@ fn which_port_is_guarded() {
         ),
         ("a name that says HTTP", json!([{"name": "http-api", "containerPort": 443}]), vec![], 443, "http-api", false),
         (
-            "by name, for any name",
+            "a name that the policy names, and that says TCP",
             json!([{"name": "tcp-api", "containerPort": 80}]),
             vec![(port, "tcp-api")],
             80,

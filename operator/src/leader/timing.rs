@@ -53,9 +53,9 @@ impl LeaseTiming {
     }
 
     /// Returns the time limit of a request to the apiserver. A leader keeps its term as long as each renewal lands in this
-    /// time: the next one is sent when it has landed.
+    /// time: the next one is sent when it has landed. If a renewal is given up, a part of the term is left for another.
     pub(super) fn answer(&self) -> Duration {
-        self.term() / 2
+        (self.term() / 2).min((self.term() - self.renew) * 3 / 4)
     }
 
     /// Returns the time for which other candidates wait for a holder that does not renew.
@@ -101,6 +101,14 @@ mod tests {
             ),
         ] {
             assert_eq!(timing(lease, renew).unwrap_err().to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn a_renewal_without_an_answer_leaves_time_for_another() {
+        for (lease, renew, answer) in [(8, 2_000, 3_000), (8, 2_600, 2_550), (2, 600, 675), (30, 5_000, 11_250)] {
+            let timing = LeaseTiming::new(Duration::from_secs(lease), Duration::from_millis(renew)).unwrap();
+            assert_eq!(timing.answer(), Duration::from_millis(answer), "{lease} s, {renew} ms");
         }
     }
 }

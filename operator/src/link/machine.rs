@@ -109,7 +109,7 @@ impl LinkMachine {
     pub(super) fn handle(&mut self, event: LinkEvent, at: &LinkMoment) -> Vec<LinkAction> {
         let mut actions = Vec::new();
         match event {
-            LinkEvent::Wanted(content) => self.want(content, at),
+            LinkEvent::Wanted(content) => self.want(content, at, &mut actions),
             LinkEvent::Due => self.check_deadlines(at, &mut actions),
             LinkEvent::PermitGranted => self.permit = LanePermit::Held,
             LinkEvent::Connected { not_after, greeting } => {
@@ -127,13 +127,16 @@ impl LinkMachine {
         actions
     }
 
-    fn want(&mut self, content: Arc<Content>, at: &LinkMoment) {
-        self.wanted = content;
-        self.attempts = 0;
-        if self.connection.kept(&self.wanted).is_none() && !matches!(self.push, Push::Sent { .. }) {
+    fn want(&mut self, content: Arc<Content>, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
+        let before = std::mem::replace(&mut self.wanted, content);
+        let (before, kept) = (self.connection.kept(&before), self.connection.kept(&self.wanted));
+        // If another policy is the reason now, the agent sends no status because of that.
+        let withheld = kept.filter(|kept| before != Some(*kept)).map(Failure::withheld);
+        actions.extend(withheld.map(|withheld| LinkAction::Report(Seen::Failed(withheld))));
+        if kept.is_none() && !matches!(self.push, Push::Sent { .. }) {
             self.push = Push::At(at.now);
         }
-        self.dial_at = self.not_away(at.now);
+        (self.attempts, self.dial_at) = (0, self.not_away(at.now));
     }
 
     /// Checks the deadlines.

@@ -369,12 +369,15 @@ fn another_operator_is_reported_and_its_end_too() {
 /// After a rollback of the operator, an agent enforces a policy that this operator cannot read.
 #[test]
 fn an_agent_keeps_a_policy_that_is_too_new() {
-    let with_policy = || {
+    let with = |policies: &[&str]| {
         let ToOperator::Status(mut status) = status(Some((7, "newer"))) else { panic!("not a status") };
-        let (uid, namespace, name) = ("p".to_owned(), "shop".to_owned(), "p".to_owned());
-        status.policies.push(PolicyStatus { uid, namespace, name, revision: "r".to_owned(), rules: Vec::new() });
+        status.policies.extend(policies.iter().map(|policy| {
+            let (uid, namespace, name) = ((*policy).to_owned(), "shop".to_owned(), (*policy).to_owned());
+            PolicyStatus { uid, namespace, name, revision: "r".to_owned(), rules: Vec::new() }
+        }));
         ToOperator::Status(status)
     };
+    let with_policy = || with(&["p"]);
     let connect = |bench: &mut Bench, greeting| {
         bench.after(BETWEEN_DIALS).does(LinkEvent::Due);
         bench.does(LinkEvent::PermitGranted);
@@ -392,6 +395,13 @@ fn an_agent_keeps_a_policy_that_is_too_new() {
     // The policy was fixed or deleted.
     assert_eq!(bench.does(LinkEvent::Wanted(Content::without("four", &["q"]))), ["acquire permit"]);
     assert_eq!(bench.does(LinkEvent::PermitGranted), ["push four 100"]);
+
+    // One of two policies was fixed or deleted, and the other one is now the reason.
+    let mut bench = Bench::new();
+    bench.machine.wanted = Content::without("two", &["p", "q"]);
+    assert_eq!(connect(&mut bench, with(&["p", "q"])), ["ask 10s", "status", why, "release permit"]);
+    let of_q = why.replace("shop/p", "shop/q");
+    assert_eq!(bench.does(LinkEvent::Wanted(Content::without("three", &["q"]))), [of_q]);
 
     // The agent lost the policy.
     let mut bench = Bench::new();

@@ -177,16 +177,17 @@ impl Task {
 
     /// Performs an action. The inner error ends the connection.
     async fn perform(&mut self, action: LinkAction) -> Result<Result<(), ContactError>, Over> {
-        let limit = self.shared.timing.timeout;
+        let timing = self.shared.timing;
+        let limit = timing.timeout;
         match action {
             LinkAction::AcquirePermit { is_silent } => {
                 let (lane, dial) = (self.shared.lanes.lane(is_silent), self.dial.clone());
-                let quick = if is_silent { limit } else { limit.min(self.shared.timing.quick_answer) };
+                let quick = if is_silent { limit } else { limit.min(timing.quick_answer) };
                 self.acquiring = Some(if self.connection.is_some() {
                     Box::pin(async move { (lane.permit().await, None) })
                 } else {
                     Box::pin(async move {
-                        let (permit, reached) = lane.reach(&dial, limit).await;
+                        let (permit, reached) = lane.reach(&dial, timing).await;
                         let greeted: Pin<Box<dyn Future<Output = _> + Send>> =
                             Box::pin(async move { dial.greet(reached?, quick).await });
                         (permit, Some(greeted))

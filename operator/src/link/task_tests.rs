@@ -28,7 +28,9 @@ use crate::{
 /// The timeout for events that normally happen immediately, on a busy machine.
 const LONG: Duration = Duration::from_secs(90);
 
+/// Returns the state of a link that waits for each answer as long as `timing` permits, and for a permit without end.
 fn shared(timing: Timing, sender: ObservationSender) -> LinkContext {
+    let timing = Timing { quick_answer: LONG, fresh: LONG, ..timing };
     LinkContext {
         credentials: None,
         files: None,
@@ -149,6 +151,28 @@ async fn a_call_waits_for_a_permit() {
     timeout(LONG, reached.read_exact(&mut first)).await.expect("the link dials with the free permit").unwrap();
 }
 
+/// An agent closes a connection on which nothing arrives for some seconds.
+#[tokio::test]
+async fn a_connection_that_waited_too_long_for_a_permit_is_opened_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let shared = shared(Timing::default(), observations().0);
+    let timing = Timing { fresh: Duration::ZERO, ..shared.timing };
+    let shared = Arc::new(LinkContext { timing, ..shared });
+    let permits = shared.lanes.answering.working.clone().acquire_many_owned(64).await.unwrap();
+    // A link that counts a miss would wait for one of these.
+    let _silent = shared.lanes.silent.working.clone().acquire_many_owned(32).await.unwrap();
+    let pod = PodIdentity { key: ObjectKey::new("shop", "a"), uid: "uid".to_owned() };
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let _link = Link::start(shared, pod.key, pod.uid, &url, content());
+    let (mut reached, _) = timeout(LONG, listener.accept()).await.expect("the link opens TCP").unwrap();
+    let mut first = [0];
+    timeout(Duration::from_millis(100), reached.read(&mut first)).await.expect_err("the link speaks without a permit");
+    drop(reached);
+    drop(permits);
+    let (mut again, _) = timeout(LONG, listener.accept()).await.expect("the link opens TCP again").unwrap();
+    timeout(LONG, again.read_exact(&mut first)).await.expect("the link speaks on the new connection").unwrap();
+}
+
 /// A new leader does not know which agents are dead: their hosts do not answer, or they accept connections and are
 /// silent.
 #[tokio::test]
@@ -158,10 +182,10 @@ async fn dead_agents_do_not_delay_a_live_one() {
         socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
         let dead = socket.listen(accepted).unwrap();
         let (address, mut dials, held) = agent().await;
-        let (timeout_of_dead, quick_answer) = (Duration::from_secs(3600), Duration::from_secs(2));
-        let timing = Timing { timeout: timeout_of_dead, quick_answer, ..Timing::default() };
+        let (timeout_of_dead, quick_answer) = (Duration::from_secs(3600), Duration::from_secs(5));
+        let timing = Timing { timeout: timeout_of_dead, quick_answer, fresh: LONG, ..Timing::default() };
         let (sender, mut observed) = observations();
-        let shared = Arc::new(LinkContext { credentials: Some(held), ..shared(timing, sender) });
+        let shared = Arc::new(LinkContext { credentials: Some(held), timing, ..shared(timing, sender) });
         let start = |name: &str, url: String| {
             let pod = pod(name);
             Link::start(shared.clone(), pod.key, pod.uid, &url, content())

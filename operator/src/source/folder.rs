@@ -113,6 +113,8 @@ struct File {
     good: Specs,
     /// The stores of the last good content.
     stores: StoreSpecs,
+    /// The policies whose stored generations only a newer operator can read, while the file is broken.
+    unread: BTreeSet<ObjectKey>,
     /// True if the text of the file ended with a line break.
     has_last_line: bool,
     broken: Option<Broken>,
@@ -133,7 +135,7 @@ impl Broken {
 
 impl File {
     fn is_empty(&self) -> bool {
-        self.good.is_empty() && self.stores.is_empty()
+        self.good.is_empty() && self.stores.is_empty() && self.unread.is_empty()
     }
 
     /// Returns true if the file has been broken for long enough to be reported.
@@ -195,7 +197,8 @@ impl Folder {
         self.stores.update(now, &self.files, &mut update);
         let wanted = self.wanted(&mut update);
         let gone = std::mem::take(&mut self.kept).into_values().flatten();
-        update.forgotten.extend(gone.map(|kept| kept.key).filter(|key| !wanted.contains_key(key)));
+        let is_unread = |key: &ObjectKey| self.files.values().any(|file| file.unread.contains(key));
+        update.forgotten.extend(gone.map(|kept| kept.key).filter(|key| !wanted.contains_key(key) && !is_unread(key)));
         let lost = self.gone.take(now, &mut self.current, |key| wanted.contains_key(key), &mut update);
         for (key, policy) in lost {
             self.deleted = self.deleted.max(policy.changed);
@@ -211,10 +214,12 @@ impl Folder {
     fn reread(&mut self, now: Instant, name: Arc<str>, seen: Result<Arc<str>, String>, update: &mut FolderUpdate) {
         let known = self.files.remove(&name).or_else(|| {
             let kept = self.kept.get(&name)?.iter();
+            let unread = kept.clone().filter(|kept| kept.spec.is_err()).map(|kept| kept.key.clone()).collect();
             Some(File {
                 seen: Ok("".into()),
                 good: kept.filter_map(|kept| Some((kept.key.clone(), kept.spec.clone().ok()?))).collect(),
                 stores: StoreSpecs::new(),
+                unread,
                 has_last_line: false,
                 broken: None,
             })
@@ -230,12 +235,16 @@ impl Folder {
                     });
                 }
                 let has_last_line = seen.as_ref().is_ok_and(|text| text.ends_with('\n'));
-                File { seen, good, stores, has_last_line, broken: None }
+                File { seen, good, stores, unread: BTreeSet::new(), has_last_line, broken: None }
             }
-            Err(faulty) => {
+            Err(mut faulty) => {
                 let since = known.as_ref().and_then(|file| file.broken.as_ref()).map_or(now, |broken| broken.since);
-                let (good, stores) = known.map(|file| (file.good, file.stores)).unwrap_or_default();
-                File { seen, good, stores, has_last_line, broken: Some(Broken { since, faulty, reported: false }) }
+                let (good, stores, unread) =
+                    known.map(|file| (file.good, file.stores, file.unread)).unwrap_or_default();
+                // The world must contain these policies: agents keep the rules only of those.
+                faulty.named.extend(unread.iter().cloned());
+                let broken = Some(Broken { since, faulty, reported: false });
+                File { seen, good, stores, unread, has_last_line, broken }
             }
         };
         self.files.insert(name, file);

@@ -241,6 +241,36 @@ async fn the_last_good_content_survives_a_restart_while_the_file_is_broken() {
     assert_eq!(folder.counts(), FileCounts { good: 2, kept: 1, broken: 0 });
 }
 
+/// The operator was rolled back. Agents keep the rules of such a policy only if the world contains it.
+#[tokio::test(start_paused = true)]
+async fn a_generation_of_a_newer_operator_is_kept_while_the_file_is_broken() {
+    let now = Instant::now();
+    let key = ObjectKey::new("shop", "p");
+    let kept = Kept { key: key.clone(), generation: 7, changed: None, spec: Err("{\"newer\": 1}".to_owned()) };
+    let folder = || Folder::new(BTreeMap::from([("a.yaml".into(), vec![kept.clone()])]));
+    let newer = policy("p", "50, newer: 1");
+    let files: [(&str, Result<Arc<str>, String>); 4] = [
+        ("an unknown field", Ok(newer.into())),
+        ("another fault", Ok("a: [".into())),
+        ("emptied", Ok("".into())),
+        ("cannot be read", Err("its volume is not mounted".to_owned())),
+    ];
+    for (what, seen) in files {
+        let (mut folder, broken) = (folder(), Listing::from([("a.yaml".into(), seen)]));
+        let update = folder.absorb(now, TIME, broken.clone());
+        assert!(update.changes.is_empty() && update.forgotten.is_empty(), "{what}: {update:?}");
+        let update = folder.absorb(now + CONFIRM, TIME, broken);
+        assert_eq!(said(&update), ["p 8 invalid"], "{what}");
+        let Change::Policy(_, Some((_, stored))) = &update.changes[0] else { panic!("{what}: {update:?}") };
+        let good = stored.status.as_ref().and_then(|status| status.last_known_good.as_ref());
+        assert_eq!(good.map(|good| (good.generation, &*good.spec)), Some((7, "{\"newer\": 1}")), "{what}");
+        assert_eq!(folder.counts(), FileCounts { kept: 1, ..FileCounts::default() }, "{what}");
+        let fixed = folder.absorb(now + CONFIRM * 2, TIME, listing(&[("a.yaml", &policy("p", "60"))]));
+        assert_eq!(said(&fixed), ["p 9 60"], "{what}");
+    }
+    assert_eq!(folder().absorb(now, TIME, listing(&[])).forgotten, [key], "its file was deleted");
+}
+
 /// The stores compare stamps. After any change of a file, limits that are read later have a larger stamp.
 #[tokio::test(start_paused = true)]
 async fn limits_that_are_read_later_have_a_larger_stamp() {

@@ -66,7 +66,7 @@ fn explain(faults: Vec<check::Fault>) -> Vec<Fault> {
                  remove the field"
                     .to_owned()
             }
-            FaultKind::Invalid => message,
+            FaultKind::UnknownValue | FaultKind::Invalid => message,
         };
         Fault { path, message }
     };
@@ -139,7 +139,8 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: IdentityProof) -> Change {
 
 /// Returns the workload that created a pod.
 fn controller(pod: &ObjectKey, labels: &BTreeMap<String, String>, owners: &[OwnerReference]) -> Option<Workload> {
-    let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
+    // Other groups have the same names of kinds.
+    let owner = owners.iter().find(|owner| owner.controller == Some(true) && owner.api_version.starts_with("apps/"))?;
     let (kind, name) = match &*owner.kind {
         "StatefulSet" => (WorkloadKind::StatefulSet, &*owner.name),
         "DaemonSet" => (WorkloadKind::DaemonSet, &*owner.name),
@@ -299,13 +300,13 @@ mod tests {
 
     #[test]
     fn a_pod_knows_the_workload_that_created_it() {
-        let created_by = |kind: &str, owner: &str, hash: Value| {
+        let created_by = |version: &str, kind: &str, owner: &str, hash: &Value| {
             let object = json!({
                 "metadata": {
                     "labels": {"app": "web", "pod-template-hash": hash},
                     "ownerReferences": [
                         {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "1"},
-                        {"apiVersion": "apps/v1", "kind": kind, "name": owner, "uid": "2", "controller": true},
+                        {"apiVersion": version, "kind": kind, "name": owner, "uid": "2", "controller": true},
                     ],
                 },
             });
@@ -324,7 +325,8 @@ mod tests {
             ("DaemonSet", "log", json!(""), Some("DaemonSet log in shop")),
             ("Job", "once", json!(""), None),
         ] {
-            assert_eq!(created_by(kind, owner, hash).as_deref(), expected, "{kind} {owner}");
+            assert_eq!(created_by("apps/v1", kind, owner, &hash).as_deref(), expected, "{kind} {owner}");
+            assert_eq!(created_by("apps.kruise.io/v1beta1", kind, owner, &hash), None, "{kind} {owner}");
         }
     }
 
@@ -398,8 +400,11 @@ mod tests {
         let spec = json!({"containers": [{"name": "app"}, {"name": "weir-agent"}]});
         let injected = json!({"containers": [{"name": "app"}], "initContainers": [{"name": "weir-agent"}]});
         let guarding = json!({"name": "guard", "args": ["--upstream=127.0.0.1:80"]});
+        let elsewhere = json!({"containers": [{"name": "app"}, {"name": "other", "args": ["--upstream=db:80"]}]});
+        let other = json!({"name": "other", "state": waiting});
         for (what, spec, list, status, has_run) in [
             ("no status", &spec, "containerStatuses", json!([]), true),
+            ("no upstream on loopback", &elsewhere, "containerStatuses", statuses(other), true),
             ("never", &spec, "containerStatuses", statuses(agent(&waiting)), false),
             ("never", &injected, "initContainerStatuses", statuses(agent(&waiting)), false),
             ("runs", &injected, "initContainerStatuses", statuses(agent(&json!({"running": {}}))), true),

@@ -56,13 +56,13 @@ pub(crate) fn kept(directory: &Path) -> io::Result<BTreeMap<Arc<str>, Vec<Kept>>
 }
 
 /// Parses a stored generation. It is validated like a new policy, because every writer of the status can change it. A
-/// generation with unknown fields stays JSON.
+/// generation with unknown fields or values stays JSON.
 fn spec(key: &ObjectKey, good: &Value, changed: Option<Timestamp>) -> Result<Kept, String> {
     let text = good["spec"].as_str().unwrap_or_default();
     let spec: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let spec = match check::review(&key.document::<RateLimitPolicy>(&spec)) {
         Ok(policy) => Ok(Arc::new(policy.spec)),
-        Err(faults) if faults.iter().any(|fault| fault.kind == FaultKind::UnknownField) => Err(text.to_owned()),
+        Err(faults) if faults.iter().any(|fault| fault.kind != FaultKind::Invalid) => Err(text.to_owned()),
         Err(faults) => return Err(faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
     };
     let generation = good["generation"].as_i64().filter(|generation| *generation > 0).unwrap_or(1);

@@ -63,7 +63,7 @@ fn states(choices: &mut Choices<'_>, directory: &Path) -> Result<(), String> {
     let mut read = Known::new();
     for (file, policies) in found {
         for policy in policies {
-            // No operator enforces a spec with unknown fields.
+            // No operator enforces a spec with unknown fields or values.
             let Ok(spec) = &policy.spec else { continue };
             let spec = serde_json::to_value(&**spec).map_err(|error| error.to_string())?;
             valid(&spec).map_err(|wrong| format!("{wrong}: {shown}"))?;

@@ -78,7 +78,8 @@ fn walk(value: &Value, schema: &Value, path: &str, findings: &mut Findings) {
             Words::Apiserver => format!("Unsupported value: {}: supported values: {names}", quoted(value)),
             Words::Plain => format!("must be one of {names}, not {}{}", quoted(value), nearest(value, supported)),
         };
-        findings.blocking(path, message);
+        let fault = if wrong_type { Fault::new(path, message) } else { Fault::unknown_value(path, message) };
+        findings.found.push(Finding::Blocking(fault));
     }
     match value {
         Value::String(text) => check_string(text, keywords, path, findings),

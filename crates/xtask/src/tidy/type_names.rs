@@ -190,6 +190,7 @@ mod tests {
             assert_eq!(faults(&[("a.rs", "pub struct Place;"), ("b.rs", other)]), [""; 0], "{other}");
         }
     }
+
     #[test]
     fn a_name_in_two_crates_needs_a_reason() {
         let places = |crates: &[&str]| crates.iter().map(|name| ((*name).to_owned(), format!("{name}.rs:1"))).collect();
