@@ -22,7 +22,10 @@ const HOURLY: u64 = 3;
 const AGENT: &str = "weir-agent";
 
 pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
-    let pods = policy::before_its_pods(space).await?;
+    policy::before_its_pods(space).await?;
+    // The first pods end at once. The nodes have forgotten them when the load of the rolling update begins.
+    workload::roll_out_graceful(space, "first").await?;
+    let pods = workload::ready(space, 2).await?;
     space.apply(&hourly()).await?;
     policy::wait_enforced(space, policy::NAME, 2, SOON).await?;
 
@@ -70,7 +73,6 @@ async fn restarted(space: &TestNamespace, name: &str, when: &str) -> Result<()> 
 /// Replaces all pods under a load of clients that keep their connections open and always have requests in flight.
 async fn rolled(space: &TestNamespace) -> Result<()> {
     space.apply(&policy::bucket(100_000, 100_000)).await?;
-    workload::roll_out_graceful(space, "first").await?;
     policy::wait_enforced(space, policy::NAME, 2, SOON).await?;
 
     let url = format!("{}slow?ms=1000", workload::SERVICE_URL);
