@@ -50,6 +50,22 @@ fn offer(threads: usize, offered: u64, offer: impl Fn(u64) -> u64 + Sync) -> u64
     admitted.into_inner()
 }
 
+/// The state can change while a peek reads it.
+#[test]
+fn a_peek_refuses_no_request_that_would_be_admitted() {
+    for strategy in STRATEGIES {
+        let most = at_once(strategy, 50_000);
+        let limiter = Limiter::new(START, quota(strategy, 50_000));
+        thread::scope(|scope| {
+            let charging = scope.spawn(|| (1..most).all(|_| limiter.charge(START, 1).is_ok()));
+            while !charging.is_finished() {
+                assert!(limiter.peek(START).remaining() > 0, "{strategy:?}");
+            }
+            assert_eq!(charging.join().ok(), Some(true), "{strategy:?}");
+        });
+    }
+}
+
 #[test]
 fn ten_thousand_at_four_times_the_limit_not_one_too_many() {
     for strategy in STRATEGIES {

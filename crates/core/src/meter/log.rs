@@ -135,8 +135,15 @@ impl Log {
     }
 
     pub(super) fn standing(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Sealed> {
-        let next = Spot::of(load(&words[0])?);
-        Ok(Standing::of_log(self.quota, self.logged(words, next, now, cost)))
+        loop {
+            let first = load(&words[0])?;
+            let standing = Standing::of_log(self.quota, self.logged(words, Spot::of(first), now, cost));
+            // A thread that is admitted meanwhile writes the next entries, which makes the log look full.
+            let is_closed = standing.retry_after(cost) != Some(Duration::ZERO);
+            if !(is_closed && words[0].load(Ordering::SeqCst) != first) {
+                return Ok(standing);
+            }
+        }
     }
 
     /// Returns the log's standing if `next` is the next request's entry, with the wait for a request of this cost.
