@@ -16,9 +16,9 @@ const STREAMS: u8 = 100;
 const LENGTH: usize = 60_000;
 
 /// The number of streams that have ended, and of the bytes of all bodies.
-type Heard = (usize, usize);
+type Received = (usize, usize);
 
-const EVERYTHING: Heard = (STREAMS as usize, STREAMS as usize * LENGTH);
+const EVERYTHING: Received = (STREAMS as usize, STREAMS as usize * LENGTH);
 
 async fn app() -> App {
     App::serve(async |_| Response::new(body(vec![b'x'; LENGTH]))).await
@@ -42,32 +42,32 @@ async fn ask(agent: &Agent) -> TcpStream {
 }
 
 /// Counts the frames of DATA, the last of which has the flag END_STREAM.
-fn heard(mut frames: &[u8]) -> Heard {
-    let mut heard = (0, 0);
+fn received(mut frames: &[u8]) -> Received {
+    let mut received = (0, 0);
     while let [a, b, c, kind, flags, _, _, _, _, rest @ ..] = frames {
         let length = u32::from_be_bytes([0, *a, *b, *c]) as usize;
         let Some(next) = rest.get(length..) else { break };
         if *kind == 0 {
-            heard = (heard.0 + usize::from(flags & 1), heard.1 + length);
+            received = (received.0 + usize::from(flags & 1), received.1 + length);
         }
         frames = next;
     }
-    heard
+    received
 }
 
 /// Reads until all responses have arrived or the connection ends, at most `piece` bytes in each 50 ms.
-async fn read(stream: &mut TcpStream, piece: usize) -> Heard {
+async fn read(stream: &mut TcpStream, piece: usize) -> Received {
     let mut frames = Vec::new();
     let mut pace = interval(Duration::from_millis(50));
     let mut bytes = vec![0; piece];
-    while heard(&frames) != EVERYTHING {
+    while received(&frames) != EVERYTHING {
         pace.tick().await;
         match stream.read(&mut bytes).await {
             Ok(count @ 1..) => frames.extend_from_slice(&bytes[..count]),
             Ok(0) | Err(_) => break,
         }
     }
-    heard(&frames)
+    received(&frames)
 }
 
 /// The client reads for many times the idle timeout, because this test is about the rate.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use bytes::BufMut;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpSocket},
+    net::{TcpListener, TcpSocket, TcpStream},
     time::timeout,
 };
 use weir_channel::{ToAgent, ToOperator};
@@ -212,9 +212,8 @@ async fn dead_agents_do_not_delay_a_live_one() {
     }
 }
 
-/// A broken agent must not keep its pod from getting new rules.
-#[tokio::test]
-async fn a_flood_of_messages_does_not_hold_back_new_content() {
+/// Returns a link with an open connection, the agent's side of it, and the sender of wanted content.
+async fn greeted() -> (Task, TcpStream, watch::Sender<Arc<Content>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let pod = pod("web");
     let dial = Dial::new(&format!("http://{}", listener.local_addr().unwrap()), pod.clone(), None);
@@ -223,11 +222,18 @@ async fn a_flood_of_messages_does_not_hold_back_new_content() {
         stream.write_all_buf(&mut status(None).frame().unwrap().into_buf()).await.unwrap();
         stream
     };
-    let (dialed, mut agent) = tokio::join!(dial.clone().connect(LONG), greets);
+    let (dialed, agent) = tokio::join!(dial.clone().connect(LONG), greets);
     let (want, wanted) = watch::channel(content());
     let context = Arc::new(shared(Timing::default(), observations().0));
     let mut task = Task::new(context, pod.key, pod.uid, dial, wanted);
     task.connection = Some(dialed.unwrap().connection);
+    (task, agent, want)
+}
+
+/// A broken agent must not keep its pod from getting new rules.
+#[tokio::test]
+async fn a_flood_of_messages_does_not_hold_back_new_content() {
+    let (mut task, mut agent, want) = greeted().await;
     let mut flood = Vec::new();
     for _ in 0..1000 {
         flood.put(ToOperator::Unchanged.frame().unwrap().into_buf());
@@ -250,19 +256,7 @@ async fn a_flood_of_messages_does_not_hold_back_new_content() {
 /// TCP slows down an agent that asks without a pause. It keeps its connection, and still gets new content.
 #[tokio::test]
 async fn an_agent_without_budget_is_not_read() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let pod = pod("web");
-    let dial = Dial::new(&format!("http://{}", listener.local_addr().unwrap()), pod.clone(), None);
-    let greets = async {
-        let mut stream = listener.accept().await.unwrap().0;
-        stream.write_all_buf(&mut status(None).frame().unwrap().into_buf()).await.unwrap();
-        stream
-    };
-    let (dialed, mut agent) = tokio::join!(dial.clone().connect(LONG), greets);
-    let (want, wanted) = watch::channel(content());
-    let context = Arc::new(shared(Timing::default(), observations().0));
-    let mut task = Task::new(context, pod.key, pod.uid, dial, wanted);
-    task.connection = Some(dialed.unwrap().connection);
+    let (mut task, mut agent, want) = greeted().await;
     let asks = ToOperator::Questions(vec![question(1, 0); 256]);
     let begun = task.budget.read_at();
     agent.write_all_buf(&mut asks.frame().unwrap().into_buf()).await.unwrap();
