@@ -12,6 +12,7 @@ mod codec;
 #[cfg(test)]
 mod fuzz;
 mod health;
+mod joined;
 mod messages;
 mod quota;
 mod tls;

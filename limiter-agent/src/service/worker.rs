@@ -29,7 +29,9 @@ use weir_client::agent::{ConnectionSlot, Rank, Requests, close_listener};
 use super::{
     RateLimitService,
     call::{Call, HeldBody, SEND_BUFFER, TIMEOUT, WINDOW},
-    is_grpc, late, quota, router,
+    is_grpc,
+    joined::Joined,
+    late, quota, router,
 };
 use crate::{open_files::Shortage, resets::max_pending_resets};
 
@@ -179,7 +181,7 @@ async fn http(
         .max_send_buf_size(SEND_BUFFER)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(HEAD_TIMEOUT);
-    let connection = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(answering));
+    let connection = server.serve_connection(TokioIo::new(Joined(stream)), TowerToHyperService::new(answering));
     finish(connection, &service.drain, &is_asked).await;
 }
 
@@ -211,7 +213,12 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::{net::Ipv4Addr, pin::Pin, sync::atomic::AtomicBool, task};
+    use std::{
+        net::Ipv4Addr,
+        pin::Pin,
+        sync::atomic::{AtomicBool, AtomicUsize},
+        task,
+    };
 
     use axum::{
         body::Bytes,
@@ -221,6 +228,7 @@ mod tests {
         client::conn::http2::{Builder, handshake},
         service::service_fn,
     };
+    use prost::Message as _;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf, duplex},
         time::sleep,
@@ -229,7 +237,13 @@ mod tests {
     use weir_tower::MonotonicClock;
 
     use super::*;
-    use crate::{clock, service::PATH};
+    use crate::{
+        clock,
+        service::{
+            PATH,
+            messages::{Entry, RateLimitDescriptor, RateLimitRequest},
+        },
+    };
 
     /// Serves one connection without rules, and returns the client's side.
     fn connect() -> DuplexStream {
@@ -238,15 +252,65 @@ mod tests {
 
     /// As [`connect`], with the service.
     fn serve() -> (DuplexStream, Arc<RateLimitService>) {
+        serve_counted(&Arc::default())
+    }
+
+    /// As [`serve`], with the number of writes.
+    fn serve_counted(writes: &Arc<AtomicUsize>) -> (DuplexStream, Arc<RateLimitService>) {
         let clock = MonotonicClock::start();
         let rules = LiveRules::new(GateOptions { clock, paths: AmbiguousPaths::Keep, log_keys: false });
         let service = Arc::new(RateLimitService::new(rules, clock, None, (4, 16)));
         let slot = service.slots.try_take(Ipv4Addr::LOCALHOST.into(), Rank::Idle, clock.now());
         let requests = Requests::new(slot.expect("a free slot"), clock);
         let (client, stream) = duplex(64 * 1024);
-        let served = Arc::clone(&service);
+        let (served, stream) = (Arc::clone(&service), Counted(stream, Arc::clone(writes)));
         tokio::spawn(async move { http(stream, &served, router(Arc::clone(&served)), &requests).await });
         (client, service)
+    }
+
+    /// A stream that counts its writes, and can write several buffers in one, as a socket can.
+    struct Counted(DuplexStream, Arc<AtomicUsize>);
+
+    impl AsyncRead for Counted {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut task::Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> task::Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_read(cx, buffer)
+        }
+    }
+
+    impl AsyncWrite for Counted {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            cx: &mut task::Context<'_>,
+            bytes: &[u8],
+        ) -> task::Poll<io::Result<usize>> {
+            self.1.fetch_add(1, Relaxed);
+            Pin::new(&mut self.0).poll_write(cx, bytes)
+        }
+
+        fn poll_write_vectored(
+            mut self: Pin<&mut Self>,
+            cx: &mut task::Context<'_>,
+            buffers: &[io::IoSlice<'_>],
+        ) -> task::Poll<io::Result<usize>> {
+            self.1.fetch_add(1, Relaxed);
+            Pin::new(&mut self.0).poll_write_vectored(cx, buffers)
+        }
+
+        fn is_write_vectored(&self) -> bool {
+            true
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> task::Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_flush(cx)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> task::Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_shutdown(cx)
+        }
     }
 
     /// A stream whose client can stop to read.
@@ -343,6 +407,35 @@ mod tests {
         let answer = sender.send_request(question.unwrap()).await.unwrap();
         assert_eq!(answer.headers()["grpc-status"], "4");
         assert_eq!(begun.elapsed().as_secs(), 2 * TIMEOUT.as_secs());
+    }
+
+    #[tokio::test]
+    async fn answers_of_some_hundred_bytes_share_a_write() {
+        let writes = Arc::default();
+        let (client, _service) = serve_counted(&writes);
+        let (mut sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(client)).await.unwrap();
+        tokio::spawn(connection);
+        // A descriptor without a rule takes four bytes of the answer.
+        let descriptor = RateLimitDescriptor {
+            entries: vec![Entry { key: "client".into(), value: "one".into() }],
+            ..Default::default()
+        };
+        let question = RateLimitRequest { domain: "shop".into(), descriptors: vec![descriptor; 100], hits_addend: 1 };
+        let question = question.encode_to_vec();
+        let length = u32::try_from(question.len()).unwrap().to_be_bytes();
+        let question = Bytes::from([&[0], &length[..], &question].concat());
+        let answers = (0..32).map(|_| {
+            let body = Body::from(question.clone());
+            let request = Request::post(format!("http://x{PATH}")).header(CONTENT_TYPE, "application/grpc").body(body);
+            sender.send_request(request.unwrap())
+        });
+        for answer in futures::future::join_all(answers.collect::<Vec<_>>()).await {
+            let answer = answer.unwrap().into_body().collect().await.unwrap();
+            assert_eq!(answer.trailers().unwrap()["grpc-status"], "0");
+            assert!((300..1000).contains(&answer.to_bytes().len()));
+        }
+        let writes = writes.load(Relaxed);
+        assert!(writes < 16, "{writes} writes");
     }
 
     #[tokio::test]
