@@ -38,8 +38,8 @@ use self::{
     waiting::{PATIENCE, found, listening, until},
 };
 
-/// A program refuses a request if the operator's answer takes longer than 250 ms. So no test that counts admissions runs
-/// at the same time as the test that uses all cores, which writes.
+/// A program refuses a request if the operator's answer takes longer than 250 ms. So the test that uses all cores takes
+/// the write lock, and each test that counts admissions a read lock.
 static CORES: RwLock<()> = RwLock::const_new(());
 
 #[tokio::test]

@@ -1,9 +1,9 @@
 //! Compiles policies to rules: from what users write to what agents enforce, with every default filled in.
 //!
-//! Compilation is pure and happens once per generation: [`Compiler`] keeps the results. If a policy does not compile,
-//! its last good rules stay in force, and every fault is reported with its path. The schema and the CEL rules of
-//! `weir-api` have already checked what they can. This module finds every other fault that would make an agent reject a
-//! snapshot, which also contains the rules of other policies.
+//! Compilation is pure. [`Compiler`] keeps the result of each generation, until a store or the rounded number of pods
+//! changes. If a policy does not compile, its last good rules stay in force, and every fault is reported with its path.
+//! The schema and the CEL rules of `weir-api` have already checked what they can. This module finds every other fault
+//! that would make an agent reject a snapshot, which also contains the rules of other policies.
 
 mod ban;
 mod domain;

@@ -289,7 +289,7 @@ impl fmt::Display for Bypass {
             Self::Names { service, app, agent } => write!(
                 f,
                 "the names of headless Service {service} lead to the pods, where port {app} is the app's, past the agent: let \
-                 clients use port {agent}, the app listen on 127.0.0.1 only, or set weir.dev/redirect: enabled on the pods"
+                 clients use port {agent}, let the app listen on 127.0.0.1 only, or set weir.dev/redirect: enabled on the pods"
             ),
             Self::HostPort { port, app } => write!(
                 f,

@@ -1,5 +1,5 @@
-//! Starts agents with a cache file and a bootstrap snapshot of random content. The agent must enforce the first of the
-//! two that another agent accepts, and report whether one was accepted.
+//! Starts agents with a cache file and a bootstrap snapshot of random content. The agent must enforce the
+//! cache, or the bootstrap snapshot if the cache is invalid, and report whether it enforces one of them.
 
 use weir_enforce::{AmbiguousPaths, GateOptions, LiveRules};
 use weir_fuzz::{Choices, Target, mutated};

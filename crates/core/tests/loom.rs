@@ -235,7 +235,7 @@ fn two_credits_give_back_two_units() {
         limiter.credit(1, || NOW);
         thread.join().expect("no panic");
         let left = drain(&limiter, NOW);
-        // A log whose newest request is being given back gives nothing else back meanwhile.
+        // While the newest request of a log is being given back, no other request of the log can be given back.
         assert!(left == 2 || (left == 1 && strategy == Strategy::SlidingWindowLog), "{strategy:?}: {left}");
     });
 }

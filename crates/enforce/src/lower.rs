@@ -126,7 +126,7 @@ pub fn lower(snapshot: &Snapshot) -> Result<Lowered, Vec<Fault>> {
         if !uids.insert(&policy.uid) {
             faults.add(
                 &path.field("uid"),
-                "is the uid of an earlier policy: counters are stored by uid, so it must be unique",
+                "is the uid of an earlier policy: counts belong to a uid, so each policy needs its own",
             );
         }
         if !names.insert((&policy.namespace, &policy.name)) {

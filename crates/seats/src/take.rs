@@ -173,7 +173,7 @@ pub struct EncodedReply {
     pub prefetched: u64,
     /// The time of the decision.
     pub time: u64,
-    /// The birth of the value's history.
+    /// The time at which the store began to count this key.
     pub birth: u64,
     /// The time at which the caller can usefully ask again.
     pub next: Next,

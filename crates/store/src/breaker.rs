@@ -93,7 +93,7 @@ impl Breaker {
                 return;
             }
             BreakerState::Closed { .. } => SHORTEST,
-            // The answer to a question from before the loss is missing, too. This changes nothing.
+            // A question from before the loss got no answer, either. The breaker is already open, so nothing changes.
             BreakerState::Open { .. } => return,
             BreakerState::Probing { pause, .. } => (2 * pause).min(LONGEST),
         };

@@ -87,7 +87,8 @@ fn a_string_that_looks_like_another_type_stays_a_string() -> Result<()> {
                         Outcome::Refused => break,
                         Outcome::Tested => {
                             seen.push(path.clone());
-                            // Every object has the full name. Other values are in few objects, so one base is enough.
+                            // All objects contain the full name. Each other value is in few objects, so one base set of
+                            // values is enough for it.
                             if path != "fullnameOverride" {
                                 break;
                             }

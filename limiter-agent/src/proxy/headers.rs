@@ -24,8 +24,8 @@ use super::garbled::InvalidResponse;
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// The maximum size of the head of an app's HTTP/1.1 response, and of its trailers. hyper has the same bound for the
-/// bytes of a body that wait for the app, so an app that does not read takes this memory for each upload.
+/// The maximum size of the head of an app's HTTP/1.1 response, and of its trailers. hyper buffers
+/// at most as many bytes of an upload, so each upload to an app that does not read costs the agent this memory.
 pub(super) const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
 /// The maximum number of fields of such a head. Envoy and HAProxy accept about 100. For each response, hyper writes to

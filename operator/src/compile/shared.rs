@@ -322,8 +322,8 @@ pub(super) fn check_numbers(limit: &wire::Limit, path: &str, faults: &mut Faults
             if parts >= EXACT || time >= EXACT / 4 || period >= EXACT / 4 {
                 faults.add(
                     format!("{path}.requests"),
-                    "the numbers are too large or too irregular for scope Shared or Fleet: lower burst, or write the \
-                     rate with smaller or rounder numbers",
+                    "the numbers are too large or too irregular for scope Shared or Fleet: lower burst, or use \
+                     numbers with a simple ratio, such as 100 per 1s",
                 );
             }
         }

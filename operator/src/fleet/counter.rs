@@ -280,8 +280,8 @@ impl Counter {
         at
     }
 
-    /// Moves the clock to the time of the previous leader. Otherwise it could be in an earlier window than the shares of
-    /// agents: it would charge their units there, and the later window would have all its units again.
+    /// Moves the clock to the time of the previous leader. Without this step, the counter could charge the units of
+    /// shares to an earlier window, and the later window would have all its units again.
     fn continue_previous_clock(&mut self, at: u64) -> u64 {
         let ahead = std::mem::take(&mut self.previous_is_ahead);
         let at = at + ahead;

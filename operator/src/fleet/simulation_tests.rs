@@ -668,7 +668,7 @@ impl World {
             let owed = if ends_share { self.owed(index, key) } else { 0 };
             let agent = &self.agents[index];
             let level = agent.keys[key].level.clone();
-            // A level has the terms of its answer.
+            // A level must be sent with the terms of the answer that contained it.
             let of_level = usize::try_from(agent.keys[key].level_stamp).expect("small").saturating_sub(1);
             let terms = self.terms(if level.is_some() { of_level } else { agent.content });
             let mut encoded = Take { requests: 0, ..Take::new(&terms) }.encode().expect("a question");
@@ -681,8 +681,8 @@ impl World {
         }
     }
 
-    /// The units that the share used and that still count, and those of a report that nothing confirmed. The agent does
-    /// not know in which window of an operator these count, so it reports all of them again.
+    /// The units that the share used and that still count, and the units of an unconfirmed report. The agent does not
+    /// know in which window the operator counted that report, so it reports all of them again.
     fn owed(&mut self, index: usize, key: usize) -> u64 {
         let (now, period) = (self.now, self.period());
         let agent = &mut self.agents[index];

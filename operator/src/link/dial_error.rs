@@ -12,7 +12,7 @@ pub(super) enum DialError {
     Tls(#[source] io::Error),
     #[error("the operator has no certificate")]
     NoCertificate,
-    #[error("the pod cannot be named in a certificate")]
+    #[error("a certificate cannot contain the name of the pod")]
     Name(#[source] rustls::pki_types::InvalidDnsNameError),
     #[error("no channel")]
     NoChannel,

@@ -33,7 +33,9 @@ pub(super) fn explain(error: &DialError, peer: &Peer) -> Option<String> {
     };
     match error {
         DialError::NoChannel => return Some(NO_CHANNEL.to_owned()),
-        DialError::Name(_) => return Some(format!("{pod} cannot be named in a certificate")),
+        DialError::Name(_) => {
+            return Some(format!("a certificate cannot contain the name of {pod}: give the pod a shorter name"));
+        }
         DialError::NoCertificate => {
             let problem = "the operator has no certificate with which to connect: see the operator's log, or set \
                            weir.dev/control: plaintext";
@@ -58,9 +60,9 @@ pub(super) fn explain(error: &DialError, peer: &Peer) -> Option<String> {
 /// Returns the text for an answer without frames, such as the alert of a server that only speaks TLS.
 pub(super) fn explain_plain(error: &DialError) -> Option<String> {
     matches!(error, DialError::Channel(ChannelError::Frame(_))).then(|| {
-        "it does not speak the operator's protocol in plain text: if it speaks TLS, remove weir.dev/control: plaintext \
-         from its template, or, without a cluster, use https:// in its URL; if its agent is of an earlier \
-         version, kubectl rollout restart its workload"
+        "the agent does not speak the operator's protocol in plain text: if the agent uses TLS, remove weir.dev/control: \
+         plaintext from the pod template, or, without a cluster, use https:// in the agent's URL; if the agent has an \
+         earlier version, kubectl rollout restart its workload"
             .to_owned()
     })
 }
@@ -131,15 +133,15 @@ fn of_files(cause: &TlsError, host: &str, files: &TlsFiles) -> String {
     match cause {
         TlsError::InvalidCertificate(problem) => match problem {
             CertificateError::NotValidForName => format!(
-                "its certificate (its --control-cert) is not for {host}: give it one that names {host}, or name the agent as \
-                 its certificate does"
+                "its certificate (its --control-cert) is not for {host}: give it one that names {host}, or use in its URL a \
+                 host that the certificate names"
             ),
             CertificateError::NotValidForNameContext { presented, .. } => {
                 let names = presented.iter().map(|name| uri_in(name)).collect::<Vec<_>>().join(", ");
                 let names = if names.is_empty() { "nobody (it has no subject alternative name)" } else { &names };
                 format!(
                     "its certificate (its --control-cert) is for {names}, not for {host}: give it one that names {host}, or \
-                     name the agent as its certificate does"
+                     use in its URL a host that the certificate names"
                 )
             }
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => {

@@ -108,13 +108,14 @@ impl Reader {
         } else if self.held.is_some_and(|held| held != directory) {
             return Err(io::Error::other(
                 "it is empty, and not the directory that contained the policies, as if a volume had been unmounted: restore \
-                 that one, or restart the operator to remove the policies",
+                 the earlier directory, or restart the operator to remove the policies",
             ));
         }
         self.awaited.retain(|name| names.binary_search(name).is_err());
         for name in &self.awaited {
-            let missing = "it has not appeared since the operator started with an empty directory of policies, as if its volume \
-                           were not mounted: mount it, or, to end the policy, stop the operator, delete its status file, and start it";
+            let missing = "its file has not appeared since the operator started with an empty directory of policies: mount the \
+                           volume, or, to remove the policy, stop the operator, delete the policy's status file, and start \
+                           the operator";
             listing.insert(name.clone(), Err(missing.to_owned()));
         }
         for name in names {

@@ -164,7 +164,7 @@ fn growth(found: &[Found]) -> Table {
             row("one policy on all pods, repetitions", &|found| float(found.all.len())),
             row("processor time for one change of all, ms", &|found| found.all_cpu.as_secs_f64() * 1e3),
             row("cold start to the last acknowledgement, s", &|found| found.cold.as_secs_f64()),
-            row("processor time until then, s", &|found| found.cold_cpu.as_secs_f64()),
+            row("processor time until the last acknowledgement, s", &|found| found.cold_cpu.as_secs_f64()),
             row("cold start to the last status that says so, s", &|found| found.cold_reported.as_secs_f64()),
             row("memory at most, MiB", &Found::peak),
             row("memory when idle, MiB", &Found::resident),

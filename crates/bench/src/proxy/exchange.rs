@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 
-/// Also enough for an app that has requests of a thousand connections to answer first.
+/// This is long enough even if the app first answers the requests of a thousand other connections.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LARGEST_HEAD: usize = 16 * 1024;
 const MOST_FIELDS: usize = 64;

@@ -52,7 +52,7 @@ fn aims(outcome: &Outcome) -> Vec<Judged> {
         rested_after.is_some(),
     ));
     aims.push((
-        "no panic, no error logged, a drain in the end".to_owned(),
+        "no panic, no logged error, and a complete drain".to_owned(),
         format!("{} panics, {} errors, {}", ended.panics, ended.errors, ended.status),
         ended.panics == 0 && ended.errors == 0 && ended.well,
     ));

@@ -113,8 +113,8 @@ impl Control {
     }
 }
 
-/// Identifies the content of a status, except for the elapsed time. For this reason the tag is weak. Only this process
-/// can compute it.
+/// Identifies the content of a status. The tag is weak, because the elapsed time is not part of it. Only this process can
+/// compute it.
 pub(super) fn entity_tag(status: &Status) -> String {
     let mut hasher = DefaultHasher::new();
     (&status.instance, &status.in_force, &status.policies, &status.stores).hash(&mut hasher);

@@ -1,8 +1,8 @@
 //! The limiters of a rule that counts all requests together.
 //!
 //! A change of the terms makes another list of limiters. The limiter of a limit that stays leads its old handles to the
-//! new quota by itself. But an old list does not have the limits that were added, and has the limits that were removed.
-//! So an old list also leads to the new one. Requests that wait keep their list for a long time.
+//! new quota by itself. But an old list lacks the added limits, and still has the removed ones. So an old list also leads
+//! to the new list. Requests that wait keep their list for a long time.
 
 use std::{borrow::Cow, sync::Arc};
 

@@ -113,8 +113,8 @@ impl LimitOverrides {
             if !self.has_warned.swap(true, Relaxed) {
                 tracing::warn!(
                     policy = self.policy,
-                    "a rule has got more than {MOST} different limits in descriptors: use fewer; descriptors with other \
-                     limits have the rule's own limit"
+                    "descriptors contain more than {MOST} different limits for a rule: use fewer; a descriptor with a \
+                     further limit gets the rule's own limit"
                 );
             }
             return None;

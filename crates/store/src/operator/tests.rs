@@ -170,8 +170,8 @@ async fn programs_share_a_limit_through_the_operator() {
         let limiters: Vec<&SharedLimiter> = limiters.iter().map(AsRef::as_ref).collect();
         let admissions = load(&world, &limiters, 10 * MILLI, Duration::from_secs(20)).await;
         assert_eq!(excess(quota, &admissions).first(), None, "{strategy:?}");
-        // Ten periods of 100, and ten times that are asked for. A leaky bucket and GCRA with a burst of one admit
-        // one at a time, so a slot passes unused until the next requests arrive.
+        // Ten periods of 100 units, and requests for ten times as many. A leaky bucket and GCRA with a burst of one admit
+        // one request at a time, so slots pass unused while no request waits.
         let is_paced = matches!(strategy, Strategy::LeakyBucket | Strategy::Gcra);
         let least = if is_paced { 700 } else { 900 };
         assert!(admissions.len() > least, "{strategy:?}: {}", admissions.len());

@@ -98,7 +98,7 @@ impl Sweep for SharedLimiter {
             for (&hash, entry) in self.table.shard(index).iter_mut() {
                 let seats = entry.drain_seats();
                 self.client.stats.count_lost_seats(seats.iter().map(Seats::left).fold(0, u32::saturating_add));
-                // A refusal names a time of the earlier operator's clock, and the new one can differ by hours.
+                // The refusal has a time of the earlier operator's clock, and the new operator's clock can differ by hours.
                 entry.refused = None;
                 entry.wake();
                 let owed = entry.report(share_time, now);

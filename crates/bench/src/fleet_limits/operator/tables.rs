@@ -24,7 +24,7 @@ pub(super) fn write(found: &[Found], part: &mut Part<'_>) {
     if let Some(largest) = found.last() {
         let more = largest.idle(FLEET).median - largest.idle(POD).median;
         part.aim(
-            &format!("{}, idle: scope Fleet takes at most {MOST_MORE} % of a core more than scope Pod", name(largest)),
+            &format!("{}, idle: scope Fleet uses at most {MOST_MORE} % of a core more than scope Pod", name(largest)),
             format!("{} %", figure(more)),
             more <= MOST_MORE,
         );
