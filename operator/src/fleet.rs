@@ -62,11 +62,7 @@ impl FleetCounter {
     pub fn expect(&self, pod: &str, name: &Arc<str>, has_run: bool, content: Option<&Content>) {
         self.with(|counter, now| match content {
             Some(content) => {
-                if has_run {
-                    counter.expect(pod, &content.fleet, now);
-                } else {
-                    counter.expect_start(pod, &content.fleet, now);
-                }
+                counter.expect(pod, &content.fleet, has_run, now);
                 counter.name(pod, name);
             }
             None => counter.gone(pod, now),

@@ -172,18 +172,9 @@ impl Counter {
     }
 
     /// Sets the rules of scope Fleet that a pod has. A pod without rules is not expected. It keeps the shares of policies
-    /// that it lost, for some time, until its agent acknowledges that.
-    pub fn expect(&mut self, pod: &str, rules: &[CountedRule], now: Duration) {
-        self.expect_agent(pod, rules, true, now);
-    }
-
-    /// Sets the rules of scope Fleet of a pod whose agent has never run. It has used nothing, so the counter waits for
-    /// this agent, and keeps its share free, only after it has started.
-    pub fn expect_start(&mut self, pod: &str, rules: &[CountedRule], now: Duration) {
-        self.expect_agent(pod, rules, false, now);
-    }
-
-    fn expect_agent(&mut self, pod: &str, rules: &[CountedRule], has_run: bool, now: Duration) {
+    /// that it lost, for some time, until its agent acknowledges that. If its agent has never run, it has used nothing, so
+    /// the counter waits for this agent, and keeps its share free, only after it has started.
+    pub fn expect(&mut self, pod: &str, rules: &[CountedRule], has_run: bool, now: Duration) {
         let at = self.advance(now);
         if !(self.is_counting() && self.is_planned) {
             for CountedRule { counters, policy, .. } in rules {

@@ -57,7 +57,7 @@ impl Bench {
         let counter = Counter::new(term, now, UNIX);
         let mut bench = Self { counter, releases: HashMap::new(), now, rules: vec![rule("shop/api.all", 7)], terms };
         for pod in ["a", "b"] {
-            bench.counter.expect(pod, &bench.rules, now);
+            bench.counter.expect(pod, &bench.rules, true, now);
         }
         bench.counter.planned(now);
         bench
@@ -329,7 +329,7 @@ fn only_rules_that_agents_had_before_count_as_used_up() {
     bench.after(3600).message("a", channel);
     bench.confirm("a", channel);
     bench.rules = vec![rule("shop/api.all", 8), rule("shop/api.late", 8)];
-    bench.counter.expect("a", &bench.rules, bench.now);
+    bench.counter.expect("a", &bench.rules, true, bench.now);
     bench.counter.planned(bench.now);
     let granted = |bench: &mut Bench, counters: &str, hash: &str| {
         let question = Question { counters: counters.into(), hash: hash.into(), stamp: 8, ..bench.question(100) };
@@ -353,7 +353,7 @@ fn only_limits_that_an_agent_can_have_used_count_as_used_up() {
         let of = |policy: &str| CountedRule { policy: policy.into(), ..rule(&format!("{policy}.all"), 7) };
         let all = [("c", of("bank/api")), ("a", of("shop/api")), ("b", of("shop/other"))];
         for (pod, rule) in &all {
-            bench.counter.expect(pod, std::slice::from_ref(rule), bench.now);
+            bench.counter.expect(pod, std::slice::from_ref(rule), true, bench.now);
             bench.counter.name(pod, &format!("pod-{pod}").into());
         }
         bench.counter.planned(bench.now);
@@ -390,10 +390,10 @@ fn rules_of_the_first_plan_count_as_used_up() {
     bench.counter = Counter::new(Term::unbounded(), bench.now, UNIX);
     bench.after(15);
     assert!(bench.counter.is_counting());
-    bench.counter.expect("a", &bench.rules, bench.now);
+    bench.counter.expect("a", &bench.rules, true, bench.now);
     bench.counter.planned(bench.now);
     bench.rules.push(rule("shop/api.late", 7));
-    bench.counter.expect("a", &bench.rules, bench.now);
+    bench.counter.expect("a", &bench.rules, true, bench.now);
     assert_eq!(bench.granted(1), 0);
     let late = Question { counters: "shop/api.late".to_owned(), ..bench.question(1) };
     assert!(matches!(bench.ask(late), Outcome::Counted(granted) if granted.granted == 1));
@@ -475,7 +475,7 @@ fn a_silent_pod_is_absent_since_its_timer() {
 #[test]
 fn a_new_pod_that_was_present_is_absent_when_its_channel_ends() {
     let (mut bench, _) = Bench::counting();
-    bench.counter.expect("c", &bench.rules, bench.now);
+    bench.counter.expect("c", &bench.rules, true, bench.now);
     bench.after(1);
     let c = bench.ready("c");
     bench.confirm("c", c);
@@ -490,7 +490,7 @@ fn a_new_pod_that_was_present_is_absent_when_its_channel_ends() {
 fn a_new_pod_that_was_released_is_absent_when_its_channel_ends() {
     for ends in [true, false] {
         let (mut bench, _) = Bench::counting();
-        bench.counter.expect("c", &bench.rules, bench.now);
+        bench.counter.expect("c", &bench.rules, true, bench.now);
         bench.after(1);
         let c = bench.ready("c");
         assert!(bench.release("c", c));
@@ -527,7 +527,7 @@ fn a_pod_that_came_later_has_a_smaller_share() {
     let (mut bench, [a, b]) = Bench::counting();
     bench.rules[0].sharers = 8;
     for pod in ["a", "b", "c"] {
-        bench.counter.expect(pod, &bench.rules, bench.now);
+        bench.counter.expect(pod, &bench.rules, true, bench.now);
     }
     for _ in 0..3 {
         bench.after(4).message("a", a);
@@ -545,7 +545,7 @@ fn a_pod_that_came_later_has_a_smaller_share() {
     assert_eq!(other(&mut bench), 25, "b can still have a quarter");
     // A pod that is gone and comes back is a new one.
     bench.counter.gone("b", bench.now);
-    bench.counter.expect("b", &bench.rules, bench.now);
+    bench.counter.expect("b", &bench.rules, true, bench.now);
     bench.after(4).message("a", a);
     assert_eq!(bench.counter.usage(bench.now).policies["shop/api"], [(1, 8)]);
 }
@@ -559,14 +559,14 @@ fn a_policy_that_is_created_again_reserves_the_share_of_a_pod_that_is_cut_off() 
         let since = bench.counter.time(bench.now);
         bench.after(1).message("a", a);
         for pod in ["a", "b"] {
-            bench.counter.expect(pod, &[], bench.now);
+            bench.counter.expect(pod, &[], true, bench.now);
         }
         bench.counter.acknowledged("a", a, &[], bench.now);
         assert_eq!(bench.counter.absent(), 0, "no pod is expected");
         bench.after(seconds).message("a", a);
         bench.rules[0].sharers = 8;
         for pod in ["a", "b"] {
-            bench.counter.expect(pod, &bench.rules, bench.now);
+            bench.counter.expect(pod, &bench.rules, true, bench.now);
         }
         bench.release("a", a);
         bench.confirmed("a", a, bench.releases[&a]);
@@ -587,7 +587,7 @@ fn a_pod_that_is_cut_off_after_it_lost_a_policy_keeps_its_share() {
     for is_told in [false, true] {
         let (mut bench, [a, b]) = Bench::counting();
         for pod in ["a", "b"] {
-            bench.counter.expect(pod, &[], bench.now);
+            bench.counter.expect(pod, &[], true, bench.now);
         }
         bench.counter.acknowledged("a", a, &[], bench.now);
         // An agent can acknowledge what was pushed before, and on an earlier channel.
@@ -596,7 +596,7 @@ fn a_pod_that_is_cut_off_after_it_lost_a_policy_keeps_its_share() {
         bench.counter.acknowledged("b", a, &[], bench.now);
         bench.after(6).message("a", a);
         for pod in ["a", "b"] {
-            bench.counter.expect(pod, &bench.rules, bench.now);
+            bench.counter.expect(pod, &bench.rules, true, bench.now);
         }
         bench.confirm("a", a);
         let (absent, granted) = if is_told { (0, 40) } else { (1, 30) };
@@ -607,7 +607,7 @@ fn a_pod_that_is_cut_off_after_it_lost_a_policy_keeps_its_share() {
 #[test]
 fn a_new_pod_reserves_nothing_for_ten_seconds_and_a_deleted_one_nothing() {
     let (mut bench, channels) = Bench::counting();
-    bench.counter.expect("c", &bench.rules, bench.now);
+    bench.counter.expect("c", &bench.rules, true, bench.now);
     let alive = |bench: &mut Bench| {
         for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
             bench.counter.record_message(pod, channel, Duration::from_secs(60), bench.now);
@@ -627,7 +627,7 @@ fn a_new_pod_reserves_nothing_for_ten_seconds_and_a_deleted_one_nothing() {
 fn a_pod_whose_agent_never_ran_is_not_missing() {
     for connects in [true, false] {
         let mut bench = Bench::new();
-        bench.counter.expect_start("c", &bench.rules, bench.now);
+        bench.counter.expect("c", &bench.rules, false, bench.now);
         let (mut bench, channels) = bench.into_counting();
         assert_eq!(used_up(&mut bench), []);
         let alive = |bench: &mut Bench| {
@@ -638,15 +638,15 @@ fn a_pod_whose_agent_never_ran_is_not_missing() {
         alive(&mut bench);
         bench.after(30);
         // Its content can change meanwhile.
-        bench.counter.expect_start("c", &bench.rules, bench.now);
+        bench.counter.expect("c", &bench.rules, false, bench.now);
         assert_eq!((bench.counter.absent(), bench.granted(40)), (0, 40));
         // Its start can first be known from its channel.
         if connects {
             let channel = bench.counter.connected("c", bench.now);
-            bench.counter.expect_start("c", &bench.rules, bench.now);
+            bench.counter.expect("c", &bench.rules, false, bench.now);
             bench.counter.ended("c", channel, bench.now);
         } else {
-            bench.counter.expect("c", &bench.rules, bench.now);
+            bench.counter.expect("c", &bench.rules, true, bench.now);
         }
         assert_eq!(bench.after(9).counter.absent(), 0, "a new agent uses no share yet");
         assert_eq!(bench.after(1).counter.absent(), 1);
@@ -657,7 +657,7 @@ fn a_pod_whose_agent_never_ran_is_not_missing() {
 #[test]
 fn a_connected_agent_is_awaited_even_if_it_seems_never_to_have_run() {
     let mut bench = Bench::new();
-    bench.counter.expect_start("c", &bench.rules, bench.now);
+    bench.counter.expect("c", &bench.rules, false, bench.now);
     let channel = bench.counter.connected("c", bench.now);
     for pod in ["a", "b"] {
         bench.ready(pod);
@@ -677,7 +677,7 @@ fn a_policy_is_forgotten_when_no_pod_and_no_key_is_left_of_it() {
     for number in 0..100 {
         let preview = CountedRule { policy: format!("shop/preview-{number}").into(), ..rule("shop/preview.all", 7) };
         bench.rules = vec![kept[0].clone(), preview];
-        bench.counter.expect("a", &bench.rules, bench.now);
+        bench.counter.expect("a", &bench.rules, true, bench.now);
         bench.counter.acknowledged("a", a, &bench.rules, bench.now);
         bench.after(10).message("a", a);
         bench.release("a", a);
@@ -688,7 +688,7 @@ fn a_policy_is_forgotten_when_no_pod_and_no_key_is_left_of_it() {
     // The policy of `b` has a key.
     assert_eq!(bench.granted(100), 30);
     bench.counter.gone("b", bench.now);
-    bench.counter.expect("a", &[], bench.now);
+    bench.counter.expect("a", &[], true, bench.now);
     bench.counter.acknowledged("a", a, &[], bench.now);
     let (_, sum, _) = bench.counter.pods.absence("shop/api", bench.counter.time(bench.now));
     assert!(sum > 0);
@@ -732,7 +732,7 @@ fn incomplete_levels_of_a_pod_that_ends_count_as_used_up() {
             bench.counter.ended("b", b, bench.now);
             bench.counter.gone("b", bench.now);
         } else {
-            bench.counter.expect("b", &[], bench.now);
+            bench.counter.expect("b", &[], true, bench.now);
             bench.counter.acknowledged("b", b, &[], bench.now);
         }
         bench.confirm("a", a);
@@ -811,7 +811,7 @@ fn a_log_counts_the_units_of_earlier_leaders_once() {
                 bench.counter = Counter::new(Term::unbounded(), bench.now, unix);
                 bench.releases.clear();
                 for pod in &names {
-                    bench.counter.expect(pod, &bench.rules, bench.now);
+                    bench.counter.expect(pod, &bench.rules, true, bench.now);
                 }
                 bench.counter.planned(bench.now);
                 let mut channels = Vec::new();
@@ -867,7 +867,7 @@ fn levels_of_the_previous_leader_stay_in_its_window() {
         let window = UNIX.next_multiple_of(86_400_000_000);
         bench.counter = Counter::new(Term::ending(Duration::from_secs(1000)), bench.now, window - 100_000);
         for pod in ["a", "b"] {
-            bench.counter.expect(pod, &bench.rules, bench.now);
+            bench.counter.expect(pod, &bench.rules, true, bench.now);
         }
         bench.counter.planned(bench.now);
         let channels = ["a", "b"].map(|pod| (pod, bench.counter.connected(pod, bench.now)));

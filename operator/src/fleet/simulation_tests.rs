@@ -315,7 +315,7 @@ impl World {
         self.agents.push(agent);
         let (name, rules, now) = (format!("pod-{}", self.born), self.rules(self.content), duration(self.now));
         for leader in self.leaders.iter_mut().filter(|leader| leader.is_alive) {
-            leader.counter.expect(&name, &rules, now);
+            leader.counter.expect(&name, &rules, true, now);
         }
     }
 
@@ -345,9 +345,9 @@ impl World {
             self.excess += self.most_requests();
         }
         for agent in &self.agents {
-            leader.counter.expect(&agent.name, &rules, duration(self.now));
+            leader.counter.expect(&agent.name, &rules, true, duration(self.now));
         }
-        leader.counter.expect(STEADY, &steady_rules(), duration(self.now));
+        leader.counter.expect(STEADY, &steady_rules(), true, duration(self.now));
         leader.counter.planned(duration(self.now));
         self.next_leader_at = ends.saturating_add(2 * SECOND);
         self.leaders.push(leader);
@@ -511,7 +511,7 @@ impl World {
                 let agent = &mut self.agents[index];
                 agent.content_at = self.now + delay;
                 for leader in self.leaders.iter_mut().filter(|leader| leader.is_alive) {
-                    leader.counter.expect(&agent.name, &rules, duration(self.now));
+                    leader.counter.expect(&agent.name, &rules, true, duration(self.now));
                 }
             }
         }
@@ -536,7 +536,7 @@ impl World {
         for index in 0..self.agents.len() {
             let agent = &mut self.agents[index];
             for leader in self.leaders.iter_mut().filter(|leader| leader.is_alive) {
-                leader.counter.expect(&agent.name, &rules, duration(now));
+                leader.counter.expect(&agent.name, &rules, true, duration(now));
             }
             // All others are cut off, or can be.
             let is_reported = agent.asks && now >= agent.late_until && agent.quiet_since.is_none();

@@ -313,7 +313,7 @@ impl<'a> World<'a> {
         self.change_sharers()?;
         let rules = rules(self.sharers);
         if let Some(leader) = self.leader() {
-            leader.counter.expect(&name(pod), &rules, Duration::from_micros(now));
+            leader.counter.expect(&name(pod), &rules, true, Duration::from_micros(now));
         }
         self.shared.add(now, Event::Calls(pod));
         Ok(())
@@ -324,7 +324,7 @@ impl<'a> World<'a> {
         let Some(agent) = self.agents.remove(&pod) else { return Ok(()) };
         let link = agent.link.and_then(|number| self.links.remove(&number));
         if let Some(leader) = self.leader() {
-            leader.counter.expect(&name(pod), &[], now);
+            leader.counter.expect(&name(pod), &[], true, now);
             if let Some(link) = link {
                 leader.counter.ended(&name(pod), link.channel, now);
             }
@@ -344,7 +344,7 @@ impl<'a> World<'a> {
         for pod in pods {
             self.agents[&pod].limiter.retune(rule(sharers, self.traffic.limit)?);
             if let Some(leader) = self.leader() {
-                leader.counter.expect(&name(pod), &rules, now);
+                leader.counter.expect(&name(pod), &rules, true, now);
             }
         }
         Ok(())
@@ -360,7 +360,7 @@ impl<'a> World<'a> {
         let mut counter = Counter::new(Term::ending(ends), now, EPOCH + self.shared.now());
         let rules = rules(self.sharers);
         for pod in self.agents.keys() {
-            counter.expect(&name(*pod), &rules, now);
+            counter.expect(&name(*pod), &rules, true, now);
         }
         counter.planned(now);
         self.leaders.push(Leader { counter, is_alive: true, resumes_at: 0, has_released: false });
