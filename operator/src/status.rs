@@ -108,10 +108,10 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
         Some((ACCEPTED, accepted.clone())),
         programmed(&health, &accepted).map(|said| (PROGRAMMED, said)),
         Some((ENFORCED, enforced)),
-        Some((READY, (matches!(health, Health::Ready(..)), health.reason(), health.message().to_owned()))),
+        Some((READY, health.said(health.progress == Progress::Ready))),
         // These conditions exist only while they are true.
-        matches!(health, Health::UnderWay(..)).then(|| (RECONCILING, health.said())),
-        matches!(health, Health::Stalled(..)).then(|| (STALLED, health.said())),
+        (health.progress == Progress::UnderWay).then(|| (RECONCILING, health.said(true))),
+        (health.progress == Progress::Stalled).then(|| (STALLED, health.said(true))),
         bypassable(facts.bypasses).map(|said| (BYPASSABLE, said)),
         store_reachable(&stores(facts.compiled), &facts.lost.stores).map(|said| (STORE_REACHABLE, said)),
         is_counted_by_operator(facts.compiled).then(|| (FLEET_DEGRADED, fleet(facts, tally))),
@@ -164,28 +164,24 @@ fn stores(compiled: &Compiled) -> Vec<ObjectKey> {
 /// A condition: whether it is true, its reason, and its message.
 type Said = (bool, Reason, String);
 
-/// The state for other tools: done, in progress, or in need of a user's action.
-enum Health {
-    Ready(Reason, String),
-    UnderWay(Reason, String),
-    Stalled(Reason, String),
+/// The state for other tools.
+struct Health {
+    progress: Progress,
+    reason: Reason,
+    message: String,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Progress {
+    Ready,
+    UnderWay,
+    /// A user must act.
+    Stalled,
 }
 
 impl Health {
-    fn reason(&self) -> Reason {
-        match self {
-            Self::Ready(reason, _) | Self::UnderWay(reason, _) | Self::Stalled(reason, _) => *reason,
-        }
-    }
-
-    fn message(&self) -> &str {
-        match self {
-            Self::Ready(_, message) | Self::UnderWay(_, message) | Self::Stalled(_, message) => message,
-        }
-    }
-
-    fn said(&self) -> Said {
-        (true, self.reason(), self.message().to_owned())
+    fn said(&self, status: bool) -> Said {
+        (status, self.reason, self.message.clone())
     }
 }
 
@@ -193,28 +189,30 @@ fn health(facts: &Facts<'_>, accepted: &Said, enforced: &Said) -> Health {
     let refused =
         |(_, convergence): &(_, Convergence)| matches!(convergence, Convergence::Drifted(DriftReason::Refused, _));
     let (_, reason, message) = if accepted.0 { enforced } else { accepted }.clone();
-    match (accepted.0, reason) {
+    let (progress, reason) = match (accepted.0, reason) {
         // A target or a store that is applied together with its policy can appear later than the policy.
-        (false, Reason::TargetNotFound | Reason::StoreNotFound) => Health::UnderWay(reason, message),
-        (false, _) => Health::Stalled(reason, message),
-        (true, _) if facts.others.iter().any(refused) => Health::Stalled(Reason::Refused, message),
-        (true, Reason::Bypassed) => Health::Stalled(reason, message),
-        (true, Reason::Enforced | Reason::NoPods) => Health::Ready(reason, message),
-        (true, _) => Health::UnderWay(reason, message),
-    }
+        (false, Reason::TargetNotFound | Reason::StoreNotFound) => (Progress::UnderWay, reason),
+        (false, _) => (Progress::Stalled, reason),
+        (true, _) if facts.others.iter().any(refused) => (Progress::Stalled, Reason::Refused),
+        (true, Reason::Bypassed) => (Progress::Stalled, reason),
+        (true, Reason::Enforced | Reason::NoPods) => (Progress::Ready, reason),
+        (true, _) => (Progress::UnderWay, reason),
+    };
+    Health { progress, reason, message }
 }
 
 /// Returns the condition for whether the pods have the policy, as in GEP-713; `None` for a policy that is not accepted.
 fn programmed(health: &Health, accepted: &Said) -> Option<Said> {
-    let (is_done, reason) = match health {
-        _ if !accepted.0 => return None,
-        Health::Ready(Reason::NoPods, _) => (true, Reason::NoPods),
-        Health::Ready(..) => (true, Reason::Programmed),
-        Health::UnderWay(..) => (false, Reason::Reconciling),
-        Health::Stalled(Reason::Bypassed, _) => (true, Reason::Programmed),
-        Health::Stalled(reason, _) => (false, *reason),
+    if !accepted.0 {
+        return None;
+    }
+    let (is_done, reason) = match (health.progress, health.reason) {
+        (Progress::Ready, Reason::NoPods) => (true, Reason::NoPods),
+        (Progress::Ready, _) | (Progress::Stalled, Reason::Bypassed) => (true, Reason::Programmed),
+        (Progress::UnderWay, _) => (false, Reason::Reconciling),
+        (Progress::Stalled, reason) => (false, reason),
     };
-    Some((is_done, reason, health.message().to_owned()))
+    Some((is_done, reason, health.message.clone()))
 }
 
 fn accepted(facts: &Facts<'_>) -> Said {
