@@ -60,6 +60,19 @@ pub struct Planned {
     pub policies: BTreeSet<ObjectKey>,
 }
 
+/// What an update has changed so far.
+#[derive(Debug, Default)]
+struct Touched {
+    /// The new cohorts, whose policies are not known yet.
+    fresh: BTreeSet<CohortId>,
+    /// The cohorts whose content can have changed.
+    stale: BTreeSet<CohortId>,
+    /// The policies whose targets changed.
+    policies: BTreeSet<ObjectKey>,
+    /// The policies whose bypasses may have changed.
+    bypasses: BTreeSet<ObjectKey>,
+}
+
 /// A cohort: pods that no policy can distinguish.
 #[derive(Debug)]
 pub struct Cohort {
@@ -118,11 +131,10 @@ impl Plan {
     pub fn update(&mut self, world: &World, compiled: &BTreeMap<ObjectKey, Compiled>, dirty: &DirtySet) -> Planned {
         let was_standalone = self.is_standalone();
         let mut pods = dirty.pods.clone();
-        let (mut fresh, mut stale, mut changed_policies) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        // The policies whose bypasses may have changed.
-        let mut bypasses_to_check = self.policies_in_namespaces_of(dirty.workloads.iter());
+        let mut touched =
+            Touched { bypasses: self.policies_in_namespaces_of(dirty.workloads.iter()), ..Touched::default() };
         for pod in &dirty.pods {
-            self.place(world, pod, &mut fresh, &mut changed_policies, &mut bypasses_to_check);
+            self.place(world, pod, &mut touched);
         }
         let mut policies = dirty.policies.clone();
         if was_standalone != self.is_standalone() {
@@ -132,15 +144,15 @@ impl Plan {
         let naming = dirty.workloads.iter().filter_map(|workload| self.naming.get(workload));
         policies.extend(naming.flatten().cloned());
         for policy in &policies {
-            self.target(world, policy, compiled.get(policy), &mut stale);
+            self.target(world, policy, compiled.get(policy), &mut touched);
         }
-        for id in &fresh {
-            self.find_policies(world, *id, compiled, &policies, &mut changed_policies);
+        for id in std::mem::take(&mut touched.fresh) {
+            self.find_policies(world, id, compiled, &policies, &mut touched);
+            touched.stale.insert(id);
         }
-        stale.extend(fresh);
-        for id in stale {
+        for id in touched.stale {
             let Some(cohort) = self.cohorts.get_mut(&id) else { continue };
-            bypasses_to_check.extend(cohort.policies.iter().cloned());
+            touched.bypasses.extend(cohort.policies.iter().cloned());
             let on_pod = cohort.policies.iter().filter_map(|key| compiled.get_key_value(key));
             let too_new = too_new(&self.too_new, &cohort.namespace);
             let content = self.contents.of(&in_order(on_pod), too_new, &cohort.content.policies);
@@ -148,7 +160,7 @@ impl Plan {
             for policy in cohort.left_out.symmetric_difference(&left_out) {
                 if let Some(targets) = self.targets.get_mut(policy) {
                     targets.changes += 1;
-                    changed_policies.insert(policy.clone());
+                    touched.policies.insert(policy.clone());
                 }
             }
             // A policy that does not fit changes nothing in the content, but no pod enforces it.
@@ -158,7 +170,7 @@ impl Plan {
             cohort.left_out = left_out;
             cohort.content = content;
         }
-        for policy in bypasses_to_check {
+        for policy in touched.bypasses {
             let Some(targets) = self.targets.get(&policy) else { continue };
             let found = bypasses(world, &policy, targets.cohorts.iter().map(|id| &self.cohorts[id]));
             if found != targets.bypasses
@@ -166,10 +178,10 @@ impl Plan {
             {
                 targets.bypasses = found;
                 targets.changes += 1;
-                changed_policies.insert(policy);
+                touched.policies.insert(policy);
             }
         }
-        policies.append(&mut changed_policies);
+        policies.append(&mut touched.policies);
         Planned { pods, policies }
     }
 
@@ -189,43 +201,30 @@ impl Plan {
     }
 
     /// Moves a pod into its current cohort.
-    fn place(
-        &mut self,
-        world: &World,
-        pod: &ObjectKey,
-        fresh: &mut BTreeSet<CohortId>,
-        changed_policies: &mut BTreeSet<ObjectKey>,
-        bypasses_to_check: &mut BTreeSet<ObjectKey>,
-    ) {
+    fn place(&mut self, world: &World, pod: &ObjectKey, touched: &mut Touched) {
         let membership = world.pods.get(pod).map(|found| found.membership.clone());
-        let now = membership.map(|membership| self.cohort_of(&pod.namespace, membership, fresh));
+        let now = membership.map(|membership| self.cohort_of(&pod.namespace, membership, touched));
         let before = self.pods.get(pod).copied();
         if before != now {
             if let Some(id) = before {
                 self.pods.remove(pod);
-                self.leave(id, pod, changed_policies, bypasses_to_check);
+                self.leave(id, pod, touched);
             }
             if let Some(id) = now {
                 self.pods.insert(pod.clone(), id);
                 let cohort = self.cohorts.get_mut(&id).expect("the cohort was found or created above");
                 cohort.pods.insert(pod.clone());
-                count(&mut self.targets, &cohort.policies, 1, changed_policies);
+                count(&mut self.targets, &cohort.policies, 1, touched);
             }
         } else if let Some(cohort) = now.and_then(|id| self.cohorts.get(&id)) {
-            count(&mut self.targets, &cohort.policies, 0, changed_policies);
+            count(&mut self.targets, &cohort.policies, 0, touched);
         }
     }
 
-    fn leave(
-        &mut self,
-        id: CohortId,
-        pod: &ObjectKey,
-        changed_policies: &mut BTreeSet<ObjectKey>,
-        bypasses_to_check: &mut BTreeSet<ObjectKey>,
-    ) {
+    fn leave(&mut self, id: CohortId, pod: &ObjectKey, touched: &mut Touched) {
         let cohort = self.cohorts.get_mut(&id).expect("a pod's cohort exists");
         cohort.pods.remove(pod);
-        count(&mut self.targets, &cohort.policies, -1, changed_policies);
+        count(&mut self.targets, &cohort.policies, -1, touched);
         if !cohort.pods.is_empty() {
             return;
         }
@@ -234,7 +233,7 @@ impl Plan {
             if let Some(targets) = self.targets.get_mut(&policy) {
                 targets.cohorts.remove(&id);
             }
-            bypasses_to_check.insert(policy);
+            touched.bypasses.insert(policy);
         }
         if let Some(ids) = self.by_namespace.get_mut(&namespace) {
             ids.remove(&id);
@@ -245,7 +244,7 @@ impl Plan {
         self.by_membership.remove(&(namespace, membership));
     }
 
-    fn cohort_of(&mut self, namespace: &str, membership: Arc<Membership>, fresh: &mut BTreeSet<CohortId>) -> CohortId {
+    fn cohort_of(&mut self, namespace: &str, membership: Arc<Membership>, touched: &mut Touched) -> CohortId {
         let namespace = if matches!(*membership, Membership::Pod { .. }) { namespace } else { OUTSIDE };
         let key = (namespace.to_owned(), membership);
         if let Some(id) = self.by_membership.get(&key) {
@@ -264,18 +263,12 @@ impl Plan {
         self.cohorts.insert(id, cohort);
         self.by_namespace.entry(key.0.clone()).or_default().insert(id);
         self.by_membership.insert(key, id);
-        fresh.insert(id);
+        touched.fresh.insert(id);
         id
     }
 
     /// Computes a policy's targets again. Every cohort that it targeted before or targets now becomes stale.
-    fn target(
-        &mut self,
-        world: &World,
-        policy: &ObjectKey,
-        compiled: Option<&Compiled>,
-        stale: &mut BTreeSet<CohortId>,
-    ) {
+    fn target(&mut self, world: &World, policy: &ObjectKey, compiled: Option<&Compiled>, touched: &mut Touched) {
         let before = self.targets.remove(policy).unwrap_or_default();
         for id in &before.cohorts {
             self.cohorts.get_mut(id).expect("targets are existing cohorts").policies.remove(policy);
@@ -288,12 +281,12 @@ impl Plan {
                 }
             }
         }
-        stale.extend(&before.cohorts);
+        touched.stale.extend(&before.cohorts);
         let too_new = compiled.filter(|compiled| compiled.too_new().is_some()).map(|compiled| compiled.uid.clone());
         let in_reach =
             [&*policy.namespace, OUTSIDE].into_iter().filter_map(|name| self.by_namespace.get(name)).flatten();
         if self.too_new.get(policy) != too_new.as_ref() {
-            stale.extend(in_reach.clone());
+            touched.stale.extend(in_reach.clone());
             match too_new {
                 Some(uid) => self.too_new.insert(policy.clone(), uid),
                 None => self.too_new.remove(policy),
@@ -325,7 +318,7 @@ impl Plan {
                 targets.cohorts.insert(*id);
             }
         }
-        stale.extend(&targets.cohorts);
+        touched.stale.extend(&targets.cohorts);
         self.targets.insert(policy.clone(), targets);
     }
 
@@ -336,7 +329,7 @@ impl Plan {
         id: CohortId,
         compiled: &BTreeMap<ObjectKey, Compiled>,
         done: &BTreeSet<ObjectKey>,
-        changed_policies: &mut BTreeSet<ObjectKey>,
+        touched: &mut Touched,
     ) {
         let Some(cohort) = self.cohorts.get_mut(&id) else { return };
         let everywhere = cohort.namespace == OUTSIDE;
@@ -353,7 +346,7 @@ impl Plan {
                 targets.cohorts.insert(id);
                 targets.pods += cohort.pods.len();
                 targets.changes += 1;
-                changed_policies.insert(policy.clone());
+                touched.policies.insert(policy.clone());
             }
         }
     }
@@ -389,14 +382,14 @@ fn count(
     targets: &mut BTreeMap<ObjectKey, Targets>,
     policies: &BTreeSet<ObjectKey>,
     change: isize,
-    changed_policies: &mut BTreeSet<ObjectKey>,
+    touched: &mut Touched,
 ) {
     for policy in policies {
         let targets = targets.get_mut(policy).expect("a policy of a cohort has targets");
         targets.pods = targets.pods.saturating_add_signed(change);
         targets.changes += 1;
-        if !changed_policies.contains(policy) {
-            changed_policies.insert(policy.clone());
+        if !touched.policies.contains(policy) {
+            touched.policies.insert(policy.clone());
         }
     }
 }
