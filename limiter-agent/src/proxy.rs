@@ -57,6 +57,3 @@ mod worker;
 
 pub use self::settings::Settings;
 pub(crate) use self::{address::AppAddress, failure_counts::REASONS, state::Proxy, traffic::Protocol, worker::Worker};
-
-/// The name of the agent in the responses that it writes by itself.
-const SERVER: &str = "weir-agent";

@@ -1,12 +1,12 @@
 //! Sends one request to the app and returns its response, as the service behind the router's layers.
 
-use std::{convert::Infallible, net::IpAddr, sync::Arc};
+use std::{convert::Infallible, sync::Arc};
 
 use axum::body;
-use http::{Extensions, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
 use http_body::Body;
 use hyper::{body::Incoming, client::conn::TrySendError};
-use weir_enforce::{AmbiguousPaths, BodyCosts};
+use weir_enforce::BodyCosts;
 use weir_tower::MonotonicClock;
 
 use super::{
@@ -39,7 +39,7 @@ pub(super) struct Forwarder {
 /// A request to the app. It is boxed because every future that takes a request would store it, in some states twice.
 type Outgoing = Box<Request<ForwardedBody>>;
 
-/// Forwards a request to the app, after [`vet`] and the limits. The request's extensions contain the [`Peer`].
+/// Forwards a request to the app, after [`vetting`] and the limits. The request's extensions contain the [`Peer`].
 pub(super) fn forward(
     way: Arc<Forwarder>,
     request: Request<body::Body>,
@@ -61,29 +61,6 @@ fn limited(mut request: Request<body::Body>, clock: MonotonicClock) -> Request<b
         Some(costs) => request.map(|body| costs.limit(body, clock).map_or_else(|body| body, body::Body::new)),
         None => request,
     }
-}
-
-/// The client's address, for the rules.
-pub(super) fn client(extensions: &Extensions) -> Option<IpAddr> {
-    extensions.get::<Arc<Peer>>().map(|peer| peer.ip())
-}
-
-/// Validates a request before the rules decide on it, and writes its host into the `Host` field. So rules that read this
-/// field read what the app will read. `own` is the host for an HTTP/1.0 client that sends none.
-///
-/// # Errors
-///
-/// Returns the reason to refuse the request.
-pub(super) fn vet<B: Body>(
-    request: &mut Request<B>,
-    ambiguous_paths: AmbiguousPaths,
-    own: &HeaderValue,
-) -> Result<(), Failure> {
-    if request.method() == Method::CONNECT {
-        return Err(Failure::ConnectMethod);
-    }
-    vetting::vet(request, ambiguous_paths)?;
-    Ok(vetting::name_host(request, own)?)
 }
 
 // Each request in flight holds this future. So rare steps with large futures, such as a new connection, are boxed.

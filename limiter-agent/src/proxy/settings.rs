@@ -12,6 +12,9 @@ use clap::{
 use weir_duration::duration;
 use weir_enforce::AmbiguousPaths;
 
+/// The name of the agent in the responses that it writes by itself.
+pub(super) const SERVER: &str = "weir-agent";
+
 /// The flags of the proxy port.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Proxy port")]

@@ -2,30 +2,32 @@
 
 use std::{
     io,
-    net::{SocketAddr, TcpListener},
+    net::{IpAddr, SocketAddr, TcpListener},
     sync::Arc,
 };
 
 use axum::{Router, body::Body};
 use futures::future::{Either, ready};
-use http::{HeaderValue, Request};
+use http::{Extensions, HeaderValue, Method, Request};
 use http_body::Body as _;
 use tokio::{net::TcpStream, runtime::LocalOptions, task::spawn_local, time::MissedTickBehavior};
 use tokio_util::task::TaskTracker;
 use tower::{Service, service_fn};
 use weir_client::agent::{ConnectionSlot, Rank, close_listener};
-use weir_enforce::{BodyCosts, ConnectionGate, LimitLayer};
+use weir_enforce::{AmbiguousPaths, BodyCosts, ConnectionGate, LimitLayer};
 
 use super::{
-    SERVER,
     app::{App, IDLE_CHECK},
     client,
-    forward::{self, Forwarder, forward, vet},
+    failure::Failure,
+    forward::{Forwarder, forward},
     headers::Peer,
     open::Open,
     plain::ShortPath,
+    settings::SERVER,
     state::Proxy,
     upgrade::Tunnels,
+    vetting,
 };
 use crate::open_files::Shortage;
 
@@ -147,9 +149,28 @@ async fn slot_for(proxy: &Proxy, waiting: Option<&(TcpStream, SocketAddr)>) -> C
 /// The router for the requests that the short path does not take. Its layer is the limits of the rules in force, and
 /// its service forwards to the app.
 fn router(way: Forwarder) -> Router {
-    let limits = LimitLayer::new(way.proxy.rules.gate(forward::client), SERVER);
+    let limits = LimitLayer::new(way.proxy.rules.gate(client_ip), SERVER);
     let way = Arc::new(way);
     Router::new().fallback_service(service_fn(move |request| forward(Arc::clone(&way), request))).layer(limits)
+}
+
+/// The client's address, for the rules.
+fn client_ip(extensions: &Extensions) -> Option<IpAddr> {
+    extensions.get::<Arc<Peer>>().map(|peer| peer.ip())
+}
+
+/// Validates a request before the rules decide on it, and writes its host into the `Host` field. So rules that read this
+/// field read what the app will read. `own` is the host for an HTTP/1.0 client that sends none.
+///
+/// # Errors
+///
+/// Returns the reason to refuse the request.
+fn vet(request: &mut Request<Body>, ambiguous_paths: AmbiguousPaths, own: &HeaderValue) -> Result<(), Failure> {
+    if request.method() == Method::CONNECT {
+        return Err(Failure::ConnectMethod);
+    }
+    vetting::vet(request, ambiguous_paths)?;
+    Ok(vetting::name_host(request, own)?)
 }
 
 /// Serves one client until it disconnects or the drain ends the connection.
@@ -166,7 +187,7 @@ async fn connection(
     let _ = stream.set_nodelay(true);
     let peer = Arc::new(Peer::new(peer.ip().to_canonical()));
     let short = short.client(gate, &peer, &open);
-    let vetting = Arc::clone(&open);
+    let refusing = Arc::clone(&open);
     let ambiguous_paths = open.proxy.settings.ambiguous_paths;
     let service = move |mut request: Request<Body>| match vet(&mut request, ambiguous_paths, &own) {
         Ok(()) => {
@@ -178,7 +199,7 @@ async fn connection(
             Either::Left(router.clone().call(request))
         }
         Err(failure) => {
-            let refused = failure.respond(&vetting.proxy.failures, request.version());
+            let refused = failure.respond(&refusing.proxy.failures, request.version());
             Either::Right(ready(Ok(refused.map(Body::new))))
         }
     };
