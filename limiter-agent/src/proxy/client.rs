@@ -306,7 +306,14 @@ where
             None => proxy.leaving.begun().await,
         }
     };
-    let mut told_to_go = pin!(told_to_go);
+    let must_go = async {
+        tokio::select! {
+            () = up.cancelled() => {}
+            () = told_to_go => {}
+            () = activity.sent_away() => {}
+        }
+    };
+    let mut must_go = pin!(must_go);
     loop {
         let ended = poll_fn(|cx| {
             let ended = connection.as_mut().poll(cx);
@@ -320,15 +327,7 @@ where
                 }
                 return;
             }
-            () = up.cancelled(), if !leaving => {
-                leaving = true;
-                connection.as_mut().graceful_shutdown();
-            }
-            () = &mut told_to_go, if !leaving => {
-                leaving = true;
-                connection.as_mut().graceful_shutdown();
-            }
-            () = activity.sent_away(), if !leaving => {
+            () = &mut must_go, if !leaving => {
                 leaving = true;
                 connection.as_mut().graceful_shutdown();
             }
