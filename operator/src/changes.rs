@@ -126,23 +126,8 @@ mod tests {
             debt: None,
         };
         let rule = Rule {
-            name: "all".to_owned(),
-            action: Action::Limit,
-            mode: None,
-            matches: Vec::new(),
-            replaces: Vec::new(),
-            per: weir_wire::Per::Request,
-            key: Vec::new(),
             limits: limits.iter().map(limit).collect(),
-            overrides: Vec::new(),
-            limit_override: None,
-            concurrency: None,
-            cost: None,
-            on_limit: None,
-            response_headers: Vec::new(),
-            max_keys: None,
-            ban: None,
-            shared: None,
+            ..Rule::without_limits("all".to_owned(), Action::Limit, Vec::new())
         };
         let [uid, namespace, name, revision] = ["u", "shop", "a", "r"].map(str::to_owned);
         PolicyRules {

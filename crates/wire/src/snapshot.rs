@@ -135,6 +135,31 @@ pub struct Rule {
     pub shared: Option<Shared>,
 }
 
+impl Rule {
+    /// Returns a rule without limits and options.
+    pub fn without_limits(name: String, action: Action, matches: Vec<Match>) -> Self {
+        Self {
+            name,
+            action,
+            mode: None,
+            matches,
+            replaces: Vec::new(),
+            per: Per::Request,
+            key: Vec::new(),
+            limits: Vec::new(),
+            overrides: Vec::new(),
+            limit_override: None,
+            concurrency: None,
+            cost: None,
+            on_limit: None,
+            response_headers: Vec::new(),
+            max_keys: None,
+            ban: None,
+            shared: None,
+        }
+    }
+}
+
 /// The largest limit that a descriptor can contain: a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -36,28 +36,9 @@ pub(super) fn rule(
     };
     if action != wire::Action::Limit {
         ban::check_absent(rule, path, faults);
-    }
-    let form = || on_limit(rule, &format!("{path}.onLimit"), faults);
-    if action != wire::Action::Limit {
-        return wire::Rule {
-            name: rule.name.clone(),
-            action,
-            mode,
-            matches,
-            replaces: rule.replaces.clone(),
-            per: wire::Per::Request,
-            key: Vec::new(),
-            limits: Vec::new(),
-            overrides: Vec::new(),
-            limit_override: None,
-            concurrency: None,
-            cost: None,
-            on_limit: (action == wire::Action::Deny).then(form),
-            response_headers: Vec::new(),
-            max_keys: None,
-            ban: None,
-            shared: None,
-        };
+        let on_limit = (action == wire::Action::Deny).then(|| on_limit(rule, &format!("{path}.onLimit"), faults));
+        let without_limits = wire::Rule::without_limits(rule.name.clone(), action, matches);
+        return wire::Rule { mode, replaces: rule.replaces.clone(), on_limit, ..without_limits };
     }
     override_keys::check(rule, |key, message| faults.add(format!("{path}.{key}"), message));
     let concurrency = limits::concurrency(rule, path, faults);
