@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::HashMap};
 
 use jiff::Timestamp;
 use weir_api::{Fleet, FleetLimit, FleetRule};
-use weir_wire::{Limit, OPERATOR_STORE, PolicyRules, Rule, Shared, Strategy};
+use weir_wire::{Limit, PolicyRules, Rule, Shared, Strategy};
 
 use crate::{
     fleet::{FewPods, Usage},
@@ -176,7 +176,7 @@ fn fleet_limit(limit: &Limit, counts: &FleetCounts) -> FleetLimit {
 /// The rules that the operator counts.
 fn counted(policy: &PolicyRules) -> impl Iterator<Item = (&Rule, &Shared)> {
     let shared = policy.rules.iter().filter_map(|rule| Some((rule, rule.shared.as_ref()?)));
-    shared.filter(|(_, shared)| shared.store == OPERATOR_STORE)
+    shared.filter(|(_, shared)| shared.is_fleet())
 }
 
 fn to_i64(count: u64) -> i64 {

@@ -13,7 +13,7 @@ use weir_api::{
     },
 };
 use weir_expressions::MAX_EXPRESSION_BYTES;
-use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, OPERATOR_STORE};
+use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, Store};
 
 use crate::{
     compile::{Compiled, GoodGeneration, Target, only_waits_for_stores, store_key},
@@ -138,7 +138,7 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
 
 /// Returns true if a rule has scope Fleet.
 fn is_counted_by_operator(compiled: &Compiled) -> bool {
-    compiled.policy.iter().flat_map(|policy| &policy.stores).any(|store| store.name == OPERATOR_STORE)
+    compiled.policy.iter().flat_map(|policy| &policy.stores).any(Store::is_operator)
 }
 
 fn fleet(facts: &Facts<'_>, tally: Tally) -> Said {

@@ -21,6 +21,13 @@ pub struct Store {
     pub secrets: Option<String>,
 }
 
+impl Store {
+    /// Returns true if this is the operator.
+    pub fn is_operator(&self) -> bool {
+        self.name == OPERATOR_STORE
+    }
+}
+
 /// A kind of store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
@@ -79,6 +86,13 @@ pub struct Shared {
     /// The number of agents that share the limits: pods times clusters, possibly rounded up.
     /// [`OnStoreLoss::LocalShare`] divides the limits by this number. At least 1.
     pub sharers: u32,
+}
+
+impl Shared {
+    /// Returns true if the rule has scope Fleet: the operator counts it.
+    pub fn is_fleet(&self) -> bool {
+        self.store == OPERATOR_STORE
+    }
 }
 
 /// The behaviour while an agent does not reach a store.

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tokio::time::Instant;
 use weir_api::RateLimitPolicyStatus;
-use weir_wire::OPERATOR_STORE;
 
 use super::{
     event::{EngineAction, EngineMoment},
@@ -213,7 +212,7 @@ fn lost_connections(
     let Some(rules) = &compiled.policy else { return lost };
     let is_targeted = |pod: &ObjectKey| plan.cohort(pod).is_some_and(|cohort| cohort.policies.contains(policy));
     for store in &rules.stores {
-        if store.name == OPERATOR_STORE {
+        if store.is_operator() {
             let cut_off = observed.stores().lost_in(&store.name, &policy.namespace).filter(|(pod, _)| is_targeted(pod));
             lost.operator.extend(cut_off.map(|(pod, said)| CutOffPod {
                 name: pod.name.clone(),

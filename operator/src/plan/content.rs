@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use weir_expressions::MAX_EXPRESSION_BYTES;
-use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, OPERATOR_STORE, PolicyRules, Store};
+use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, PolicyRules, Store};
 
 use crate::{
     compile::{CompiledPolicy, StoreSecrets, revision_of},
@@ -215,7 +215,7 @@ fn fleet(policies: &[Arc<CompiledPolicy>]) -> Vec<CountedRule> {
     let mut rules = Vec::new();
     for policy in policies {
         let shared = policy.rules.iter().filter_map(|rule| Some((rule, rule.shared.as_ref()?)));
-        let counted = shared.filter(|(_, shared)| shared.store == OPERATOR_STORE);
+        let counted = shared.filter(|(_, shared)| shared.is_fleet());
         rules.extend(counted.map(|(rule, shared)| CountedRule {
             counters: shared.counters.clone(),
             policy: format!("{}/{}", policy.namespace, policy.name).into(),
