@@ -7,6 +7,7 @@
 
 mod burst;
 mod clock;
+mod command;
 #[cfg(feature = "fleet")]
 mod fleet;
 #[cfg(feature = "fleet")]

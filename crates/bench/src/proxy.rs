@@ -30,7 +30,7 @@ use self::scenarios::SCENARIOS;
 pub(crate) use self::{
     exchange::Connection,
     lean::{LARGEST_ANSWER, PolledConnection},
-    load::{Load, Wrk, output},
+    load::{Load, Wrk},
     process::{CLIENT_CORE, Cores, Cpu, PROXY_CORE, Process, free_address},
     upstream::{accept, start as start_app, start_apps},
     weir::{

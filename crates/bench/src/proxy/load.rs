@@ -2,10 +2,10 @@
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use serde::Deserialize;
 
-use crate::stats::quantile;
+use crate::{command::output, stats::quantile};
 
 const SCRIPT: &str = include_str!("load.lua");
 
@@ -99,15 +99,6 @@ fn h2load(url: &str, flags: &[String], length: Duration, folder: &Path) -> anyho
     command.args(flags).arg(format!("-D{}", length.as_secs().max(1))).args(["-H", "x-key: 0", "--log-file"]).arg(&log);
     let said = output(command.arg(url))?;
     parse_h2load(&said, &fs::read_to_string(&log).context("read h2load's log")?)
-}
-
-/// Runs a program, and returns its output.
-pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("run {program}"))?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    ensure!(output.status.success(), "{program} failed: {}{said}", String::from_utf8_lossy(&output.stderr));
-    Ok(said)
 }
 
 fn parse_wrk(said: &str) -> anyhow::Result<Load> {

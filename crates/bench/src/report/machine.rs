@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use cargo_metadata::MetadataCommand;
 use serde::{Deserialize, Serialize};
 
-use crate::proxy::output;
+use crate::command::output;
 
 /// The peers whose versions are reported, if this package depends on them.
 const PEERS: [&str; 9] =

@@ -62,11 +62,9 @@ fn check_crate(of: &Crate, source: &Source, root: &Path) -> Vec<Violation> {
 
 /// Checks that the imports that `counts` accepts form no cycle.
 fn cycles(source: &Source, counts: impl Fn(&Import) -> bool, root: &Path) -> Vec<Violation> {
-    // The parts of a module can use the items that the module itself defines, because the impls of a type can be in
-    // several files.
-    let imports = || source.imports.iter().filter(|import| !import.from.starts_with(&import.to) && counts(import));
+    let imports: Vec<Import> = source.imports.iter().filter(|import| counts(import)).filter_map(of_siblings).collect();
     let violation = |circle: BTreeSet<Module>| {
-        let first = imports().find(|import| circle.contains(&import.from) && circle.contains(&import.to));
+        let first = imports.iter().find(|import| circle.contains(&import.from) && circle.contains(&import.to));
         let names: Vec<_> = circle.iter().map(name).collect();
         Violation::new(
             place(first.expect("a cycle has imports"), root),
@@ -74,7 +72,16 @@ fn cycles(source: &Source, counts: impl Fn(&Import) -> bool, root: &Path) -> Vec
             "move the shared items to a separate module",
         )
     };
-    circles(imports()).into_iter().map(violation).collect()
+    circles(&imports).into_iter().map(violation).collect()
+}
+
+/// Returns the import as one between the two modules of the same parent that contain its ends: modules of a module import
+/// for it. None if one end contains the other: a module uses its parts, and the parts can use the items that the module
+/// itself defines, because the impls of a type can be in several files.
+fn of_siblings(import: &Import) -> Option<Import> {
+    let shared = import.from.iter().zip(&import.to).take_while(|(from, to)| from == to).count();
+    let [from, to] = [&import.from, &import.to].map(|module| module.get(..=shared).map(<[_]>::to_vec));
+    Some(Import { from: from?, to: to?, file: import.file.clone(), line: import.line })
 }
 
 /// Checks that each top-level module is in exactly one layer, and that each name in a layer is a module.
@@ -113,7 +120,7 @@ fn runs_upward(import: &Import, floors: &BTreeMap<&str, usize>) -> bool {
 }
 
 /// Finds import cycles: sets of two or more modules that reach each other.
-fn circles<'a>(imports: impl Iterator<Item = &'a Import>) -> Vec<BTreeSet<Module>> {
+fn circles(imports: &[Import]) -> Vec<BTreeSet<Module>> {
     let mut below: BTreeMap<&Module, BTreeSet<&Module>> = BTreeMap::new();
     for import in imports {
         below.entry(&import.from).or_default().insert(&import.to);
@@ -253,6 +260,21 @@ mod tests {
         assert_eq!(of_parent("pub struct X(super::A);"), [""; 0]);
         // A name that the parent only re-exports counts as an import of its owner.
         assert_eq!(of_parent("use super::X as Own;\npub struct X;"), [""; 0]);
+    }
+
+    #[test]
+    fn a_circle_of_modules_through_their_parts_is_found() {
+        let files = |x| {
+            faults(&[&["a"]], &[
+                ("lib.rs", "mod a;"),
+                ("a.rs", "mod x;\nmod y;"),
+                ("a/x.rs", "mod of_x;\nuse super::y::of_y::Y;\npub struct X(Y);"),
+                ("a/x/of_x.rs", x),
+                ("a/y.rs", "mod of_y;\nuse super::x::of_x::Z;\npub struct W(Z);"),
+                ("a/y/of_y.rs", "pub struct Y;"),
+            ])
+        };
+        assert_eq!(files("pub struct Z;"), ["a/x.rs:2: a::x, a::y form an import cycle"]);
     }
 
     #[test]

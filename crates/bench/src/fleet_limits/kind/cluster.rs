@@ -15,7 +15,7 @@ use anyhow::{Context as _, ensure};
 use tempfile::TempDir;
 
 use super::super::client::{policy, until_counted};
-use crate::{clock, proxy::output, seeds::OpenLoopClient};
+use crate::{clock, command::output, seeds::OpenLoopClient};
 
 const OPERATORS: &str = "weir-system";
 const LISTEN: u16 = 8480;

@@ -4,7 +4,7 @@ use std::{fs, path::Path, process::Command, time::Duration};
 
 use anyhow::{Context as _, ensure};
 
-use crate::proxy::output;
+use crate::command::output;
 
 /// Longer than any contender keeps a burst waiting, in seconds.
 const PATIENCE: &str = "60";
