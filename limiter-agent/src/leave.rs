@@ -11,7 +11,7 @@ use clap::Parser;
 use weir_duration::duration;
 
 /// The timeout for connecting, and for the response after the requested wait.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Informs the agent that this pod is being deleted. From then on each response of the agent is the last one on its
 /// connection. Once the app refuses connections, the agent closes the proxy port.
@@ -59,8 +59,8 @@ impl Leave {
     }
 
     fn say(&self) -> io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&self.control, PATIENCE)?;
-        stream.set_read_timeout(Some(self.wait + PATIENCE))?;
+        let mut stream = TcpStream::connect_timeout(&self.control, TIMEOUT)?;
+        stream.set_read_timeout(Some(self.wait + TIMEOUT))?;
         let wait = self.wait.as_millis();
         let head = format!("POST /v1/leave?waitMillis={wait} HTTP/1.1\r\nhost: agent\r\ncontent-length: 0\r\n");
         stream.write_all(format!("{head}connection: close\r\n\r\n").as_bytes())?;

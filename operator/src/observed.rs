@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The time allowed to a pod that has never answered or will get a change. After that the pod counts as drifted.
-pub const PATIENCE: Duration = Duration::from_secs(4);
+pub const ANSWER_TIME: Duration = Duration::from_secs(4);
 
 /// The message for an agent to which another operator also pushes: it enforces this policy only part of the time.
 const CONTESTED: &str = "another operator writes to this agent, and each overwrites the other's snapshots: stop one \
@@ -280,7 +280,7 @@ impl Observed {
         let enforces = view.in_force.revision(wanted.uid) == Some(wanted.revision);
         match &view.failure {
             Some(failure) if failure.kind == FailureKind::Unreachable => {
-                if !view.answered && now.duration_since(view.since) < PATIENCE {
+                if !view.answered && now.duration_since(view.since) < ANSWER_TIME {
                     Convergence::Pending(DriftReason::Pending, failure.message.clone())
                 } else {
                     Convergence::Drifted(DriftReason::Unreachable, failure.message.clone())
@@ -292,7 +292,7 @@ impl Observed {
                 Convergence::Drifted(DriftReason::Outdated, failure.message.clone())
             }
             Some(failure) => Convergence::Drifted(DriftReason::Refused, failure.message.clone()),
-            None if !view.answered && now.duration_since(view.since) < PATIENCE => {
+            None if !view.answered && now.duration_since(view.since) < ANSWER_TIME => {
                 Convergence::Pending(DriftReason::Pending, "the agent has not answered yet".into())
             }
             None => {
@@ -300,7 +300,7 @@ impl Observed {
                     Some(revision) => format!("enforces revision {revision}"),
                     None => "does not enforce this policy".to_owned(),
                 };
-                if now.duration_since(wanted.since.max(view.since)) < PATIENCE {
+                if now.duration_since(wanted.since.max(view.since)) < ANSWER_TIME {
                     Convergence::Pending(DriftReason::Outdated, message)
                 } else {
                     Convergence::Drifted(DriftReason::Outdated, message)

@@ -41,7 +41,7 @@ fn enforces(revision: Option<&str>) -> Seen {
 async fn the_standing_of_a_pod_follows_its_observations() {
     use DriftReason::{NoAgent, Outdated, Pending, Refused, Unreachable};
     use FailureKind as Kind;
-    let (soon, late) = (Duration::from_secs(1), PATIENCE + Duration::from_secs(1));
+    let (soon, late) = (Duration::from_secs(1), ANSWER_TIME + Duration::from_secs(1));
     let here = || AgentAddress::At("http://1:1".into());
     let (enforcing, waiting, drifted) = (("enforcing", None), |r| ("waiting", Some(r)), |r| ("drifted", Some(r)));
     for (what, agent, received, after, expected) in [

@@ -176,7 +176,7 @@ where
         .with_upgrades();
     let mut connection = Box::new(connection);
     let mut tick = pin!(sleep(TICK));
-    let (mut stall, mut left) = (Patience::default(), Patience::default());
+    let (mut stall, mut left) = (Unchanged::default(), Unchanged::default());
     loop {
         // hyper has written the whole response if it waits, the last write was complete, and no request is in progress.
         let ended = poll_fn(|cx| match connection.poll_unpin(cx) {
@@ -452,12 +452,12 @@ fn without_app(
 
 /// Measures how long a value that should change has not changed.
 #[derive(Default)]
-struct Patience {
+struct Unchanged {
     with: Option<u64>,
     lasted: Duration,
 }
 
-impl Patience {
+impl Unchanged {
     /// Returns true if the value has not changed for `limit`. Call this function once per [`TICK`], and pass `None`
     /// while there is progress.
     fn is_over(&mut self, with: Option<u64>, limit: Duration) -> bool {

@@ -58,7 +58,7 @@ pub(super) struct Socket {
 /// WINDOW_UPDATE) with a reset, which also discards the data that the client has not read yet.
 #[derive(Debug)]
 pub(super) struct Goodbye {
-    patience: Pin<Box<Sleep>>,
+    silence: Pin<Box<Sleep>>,
     /// A deadline, so that a client cannot keep the connection open by sending single bytes.
     end: Instant,
 }
@@ -73,7 +73,7 @@ const GOODBYE_BUFFER: usize = 16 * 1024;
 
 impl Default for Goodbye {
     fn default() -> Self {
-        Self { patience: Box::pin(sleep(GOODBYE_TIMEOUT)), end: clock::now() + GOODBYE_LONGEST }
+        Self { silence: Box::pin(sleep(GOODBYE_TIMEOUT)), end: clock::now() + GOODBYE_LONGEST }
     }
 }
 
@@ -81,7 +81,7 @@ impl Goodbye {
     /// Returns ready when the client has closed its side, or when a limit is reached.
     pub(super) fn poll_over(&mut self, stream: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<()> {
         let mut read = 0;
-        while self.patience.as_mut().poll(cx).is_pending() {
+        while self.silence.as_mut().poll(cx).is_pending() {
             if read >= READ_BUDGET {
                 return give_way(cx);
             }
@@ -92,7 +92,7 @@ impl Goodbye {
                 break;
             }
             read += bytes.filled().len();
-            self.patience.as_mut().reset(self.end.min(clock::now() + GOODBYE_TIMEOUT));
+            self.silence.as_mut().reset(self.end.min(clock::now() + GOODBYE_TIMEOUT));
         }
         Poll::Ready(())
     }

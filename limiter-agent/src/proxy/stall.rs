@@ -32,13 +32,13 @@ use crate::clock;
 /// streams and not for the client. So its timeout is multiplied by the number of open streams.
 #[derive(Clone, Debug)]
 pub(super) struct Watching {
-    patience: Duration,
+    timeout: Duration,
     connection: Arc<Activity>,
 }
 
 impl Watching {
-    pub(super) fn new(patience: Duration, connection: &Arc<Activity>) -> Self {
-        Self { patience, connection: Arc::clone(connection) }
+    pub(super) fn new(timeout: Duration, connection: &Arc<Activity>) -> Self {
+        Self { timeout, connection: Arc::clone(connection) }
     }
 }
 
@@ -80,16 +80,16 @@ impl<F: Future<Output = ()>> Future for Watched<F> {
             this.waiting = None;
             return Poll::Pending;
         };
-        let Watching { patience, connection } = &this.watching;
+        let Watching { timeout, connection } = &this.watching;
         let waiting = this.waiting.get_or_insert_with(|| Waiting {
             with: waits,
             stuck_after: connection.stuck_after(),
             turns: 0,
-            until: Box::pin(sleep(*patience)),
+            until: Box::pin(sleep(*timeout)),
         });
         if waiting.with != waits {
             (waiting.with, waiting.stuck_after, waiting.turns) = (waits, connection.stuck_after(), 0);
-            waiting.until.as_mut().reset(clock::now() + *patience);
+            waiting.until.as_mut().reset(clock::now() + *timeout);
         }
         loop {
             ready!(waiting.until.as_mut().poll(cx));
@@ -100,7 +100,7 @@ impl<F: Future<Output = ()>> Future for Watched<F> {
                 return Poll::Ready(());
             }
             (waiting.stuck_after, waiting.turns) = (stuck_after, waiting.turns + 1);
-            waiting.until.as_mut().reset(clock::now() + *patience);
+            waiting.until.as_mut().reset(clock::now() + *timeout);
         }
     }
 }

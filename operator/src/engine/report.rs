@@ -17,7 +17,7 @@ use crate::{
     fleet_status::FleetCounts,
     leader::Term,
     metrics::PodCounts,
-    observed::{Convergence, Observed, PATIENCE, Wanted},
+    observed::{ANSWER_TIME, Convergence, Observed, Wanted},
     plan::Plan,
     policy_record::{PolicyRecord, StatusInputs},
     report::{Announcement, Message, Report, StoreReport},
@@ -63,7 +63,7 @@ impl EngineMachine {
                 continue;
             }
             // After a start, agents have not answered yet. Until they do, the stored status is better than "Pending".
-            let just_started = now.duration_since(since) < PATIENCE;
+            let just_started = now.duration_since(since) < ANSWER_TIME;
             let unheard = |pod: &ObjectKey| {
                 matches!(self.world.pods[pod].agent, AgentAddress::At(_)) && !self.observed.received(pod)
             };
@@ -91,7 +91,7 @@ impl EngineMachine {
         }
         actions.push(EngineAction::CountPods(pods));
         // After a start, agents have not answered yet.
-        if now.duration_since(since) >= PATIENCE {
+        if now.duration_since(since) >= ANSWER_TIME {
             self.report_stores(at, actions);
         }
     }

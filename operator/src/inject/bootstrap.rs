@@ -14,7 +14,7 @@ use crate::plan::Content;
 
 /// The timeout of a request to the engine. The apiserver waits only for seconds. If there is no answer, the agent
 /// keeps the port closed until the first push, so the pod is safe.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// The sequence of bootstrap snapshots. It is the lowest, so every pushed snapshot replaces a bootstrap snapshot.
 const SEQUENCE: u64 = 1;
 
@@ -44,5 +44,5 @@ pub(super) async fn content(
         engine.send(ContentRequest { namespace: namespace.to_owned(), labels, answer }).await.ok()?;
         answered.await.ok()
     };
-    timeout(PATIENCE, asked).await.ok().flatten()
+    timeout(TIMEOUT, asked).await.ok().flatten()
 }

@@ -24,7 +24,7 @@ use super::{
 };
 
 /// The timeout for reading the bounds. The webhook's caller waits, and the apiserver answers from its cache.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A resource: its name, the agent's default for a required value, and the agent's minimum. Each pair is a request and
 /// a limit.
@@ -55,7 +55,7 @@ impl QuotaSource {
         let any = ListParams::default().match_any();
         let (ranges, quotas) = (Api::namespaced(self.0.clone(), namespace), Api::namespaced(self.0.clone(), namespace));
         let both = async { try_join!(ranges.list(&any), quotas.list(&any)) };
-        match timeout(PATIENCE, both).await {
+        match timeout(TIMEOUT, both).await {
             Ok(Ok((ranges, quotas))) => NamespaceBounds { ranges: ranges.items, quotas: quotas.items },
             Ok(Err(error)) => {
                 tracing::warn!(namespace, %error, "LimitRanges and ResourceQuotas cannot be listed: the resources of agents are not adapted to them");

@@ -19,7 +19,7 @@ use super::Identity;
 use crate::{control::InvalidCredentials, https::roots};
 
 /// The timeout of the whole exchange.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The largest reply that the agent reads.
 const MAX_ANSWER_BYTES: usize = 256 * 1024;
@@ -31,7 +31,7 @@ pub(super) enum AskError {
     Token { path: PathBuf, source: io::Error },
     #[error("cannot reach {to}: {source}")]
     Connect { to: String, source: io::Error },
-    #[error("no answer from {to} within {PATIENCE:?}")]
+    #[error("no answer from {to} within {TIMEOUT:?}")]
     Timeout { to: String },
     #[error("not an HTTP response: {0}")]
     Http(#[from] hyper::Error),
@@ -52,7 +52,7 @@ impl Identity {
             .map_err(|source| AskError::Token { path: self.token_file.clone(), source })?;
         let request = IdentityRequest { csr, token: token.trim().to_owned() };
         let body = serde_json::to_vec(&request).expect("plain data has a JSON form");
-        let exchange = timeout(PATIENCE, self.exchange(body.into()));
+        let exchange = timeout(TIMEOUT, self.exchange(body.into()));
         exchange.await.unwrap_or_else(|_| Err(AskError::Timeout { to: self.server.authority().to_owned() }))
     }
 

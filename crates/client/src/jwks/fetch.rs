@@ -20,7 +20,7 @@ use crate::https::{HttpsServer, InvalidServer, trusted};
 const CA: &str = "--jwks-ca";
 
 /// The timeout of the whole exchange.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The largest response that the agent reads.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
@@ -57,8 +57,8 @@ impl Source {
     ///
     /// Returns the reason why the request failed, or a status other than 200.
     pub(super) async fn fetch(&self) -> Result<String, String> {
-        let exchange = timeout(PATIENCE, self.exchange());
-        exchange.await.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}")))
+        let exchange = timeout(TIMEOUT, self.exchange());
+        exchange.await.unwrap_or_else(|_| Err(format!("no answer within {TIMEOUT:?}")))
     }
 
     async fn exchange(&self) -> Result<String, String> {
