@@ -6,12 +6,12 @@
 
 mod ban;
 mod decision;
-mod demand;
 mod drive;
 mod entry;
 mod hand;
 mod question;
 mod queue;
+mod rate;
 mod room;
 mod rule;
 mod share;
@@ -253,12 +253,12 @@ impl SharedLimiter {
             self.client.stats.count_lost_seats(expired);
             match found {
                 Found::Seats(seats) => {
-                    entry.demand.count(now, cost);
+                    entry.rate.count(now, cost);
                     let left = entry.left(set, time.latest);
                     return Claim::Granted(self.grant(hash, Some(seats), left));
                 }
                 Found::Later(due) if lost.is_none() && due > time.latest + micros(patience) && !has_slot() => {
-                    entry.demand.count(now, cost);
+                    entry.rate.count(now, cost);
                     let retry_after = Some(Duration::from_micros(due - time.earliest));
                     return Claim::Refused(Refused::new(retry_after, entry.left(set, time.latest)));
                 }
@@ -270,7 +270,7 @@ impl SharedLimiter {
         }
         match (entry.refused, time) {
             (Some(refused), Some(time)) if refused.applies_to(cost, patience, time) && !has_slot() => {
-                entry.demand.count(now, cost);
+                entry.rate.count(now, cost);
                 let retry_after = Some(Duration::from_micros(refused.until.saturating_sub(time.earliest)));
                 Claim::Refused(Refused::new(retry_after, entry.left(set, time.latest)))
             }
@@ -300,7 +300,7 @@ impl SharedLimiter {
             return pending;
         };
         entry.used = now;
-        entry.demand.count(now, cost);
+        entry.rate.count(now, cost);
         let waiter = Waiter { id, queue_id, latest: now + patience, is_patient: !patience.is_zero(), sender };
         // A free slot does not go to this request while the store decides on earlier ones.
         let can_join = entry.task.is_none() && self.client.current_loss().is_none() && rule.ban.is_none();
@@ -442,7 +442,7 @@ impl SharedLimiter {
             return 0;
         }
         let round = self.client.round();
-        set.wanted(entry.demand.within(reach(round)), round)
+        set.wanted(entry.rate.within(reach(round)), round)
     }
 
     /// The units of a share that the store must charge. An operator can be a new one, which has not counted before.

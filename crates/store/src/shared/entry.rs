@@ -10,9 +10,9 @@ use weir_seats::{Left, Level, Seats, StoreTerms, StoreTime, terms::MOST_UNITS};
 
 use super::{
     decision::{Decision, QueueId},
-    demand::DemandRate,
     hand::{Found, Hand},
     micros,
+    rate::Rate,
     rule::Set,
     share_count::Share,
 };
@@ -24,7 +24,7 @@ pub(super) const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub(super) used: Duration,
-    pub(super) demand: DemandRate,
+    pub(super) rate: Rate,
     pub(super) answer: Option<Answer>,
     pub(super) refused: Option<LastRefusal>,
     /// Exists while a task asks the store for this key. At most one task does.

@@ -164,8 +164,8 @@ impl Set {
         self.terms.raw().iter().all(Limit::is_bucket)
     }
 
-    /// The number of seats to hold. `demand` is the number of units that are requested within [`reach`].
-    pub(super) fn wanted(&self, demand: f64, round: Duration) -> u32 {
+    /// The number of seats to hold. `requested` is the number of units that are requested within [`reach`].
+    pub(super) fn wanted(&self, requested: f64, round: Duration) -> u32 {
         let Some(InAdvance { limits, refill }) = &self.in_advance else { return 0 };
         let reach = reach(round);
         // The time for which seats last must be a small part of the time in which the limits refill.
@@ -178,7 +178,7 @@ impl Set {
             clippy::cast_sign_loss,
             reason = "a positive number; `as` saturates"
         )]
-        let wanted = (demand as u64).min(most);
+        let wanted = (requested as u64).min(most);
         if wanted < FEWEST { 0 } else { u32::try_from(wanted).unwrap_or(u32::MAX) }
     }
 }

@@ -1,4 +1,4 @@
-//! Measures the demand for one key: how many units per second this program's requests need.
+//! Measures the rate of one key: how many units per second this program's requests need.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ const SPAN: Duration = Duration::from_millis(100);
 
 /// It is small, because each key has one.
 #[derive(Debug, Default)]
-pub(super) struct DemandRate {
+pub(super) struct Rate {
     /// The beginning of the measured time, in microseconds of the program's clock.
     since: u64,
     units: u32,
     per_second: f32,
 }
 
-impl DemandRate {
+impl Rate {
     /// Counts a request with this cost.
     pub(super) fn count(&mut self, now: Duration, cost: u32) {
         let span = now.saturating_sub(Duration::from_micros(self.since));
