@@ -131,7 +131,7 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
         summary: Some(Summary {
             rules: to_i32(facts.compiled.policy.as_ref().map_or(0, |policy| policy.rules.len())),
             enforced: format!("{}/{}", tally.enforcing, tally.targeted),
-            limited: share(facts.traffic.1),
+            limited: limited_percent(facts.traffic.1),
         }),
     }
 }
@@ -375,8 +375,8 @@ fn traffic((rules, sum): (&[(String, Counts)], Counts)) -> Traffic {
     }
 }
 
-/// Returns the refused share in percent with one decimal, rounded down, so that `99.9%` never means all requests.
-fn share(counts: Counts) -> String {
+/// Returns the part of refused requests in percent with one decimal, rounded down, so that `99.9%` never means all requests.
+fn limited_percent(counts: Counts) -> String {
     let all = u128::from(counts.allowed) + u128::from(counts.limited);
     let permille = (u128::from(counts.limited) * 1000).checked_div(all).unwrap_or(0);
     format!("{}.{}%", permille / 10, permille % 10)

@@ -367,7 +367,7 @@ fn the_worst_ten_are_named() {
 #[test]
 fn the_refused_share_is_rounded_down() {
     for (allowed, limited, expected) in [(0, 0, "0.0%"), (1, 9999, "99.9%"), (962, 38, "3.8%"), (0, 5, "100.0%")] {
-        assert_eq!(share(Counts { allowed, limited, ..Counts::default() }), expected);
+        assert_eq!(limited_percent(Counts { allowed, limited, ..Counts::default() }), expected);
     }
 }
 

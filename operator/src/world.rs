@@ -246,7 +246,7 @@ impl World {
             }
             Change::Store(key, value) => put(&mut self.stores, key, value.map(|(store, _)| store), &mut dirty.stores),
             Change::Pod(key, value) => {
-                let value = value.map(|pod| Pod { membership: self.share(pod.membership), ..pod });
+                let value = value.map(|pod| Pod { membership: self.intern(pod.membership), ..pod });
                 put(&mut self.pods, key, value, &mut dirty.pods)
             }
             Change::Workload(key, value) => put(&mut self.workloads, key, value, &mut dirty.workloads),
@@ -269,7 +269,7 @@ impl World {
     }
 
     /// Returns the shared copy of an equal membership: thousands of pods have only a few hundred distinct ones.
-    fn share(&mut self, membership: Arc<Membership>) -> Arc<Membership> {
+    fn intern(&mut self, membership: Arc<Membership>) -> Arc<Membership> {
         if let Some(shared) = self.memberships.get(&membership) {
             return shared.clone();
         }

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     connect::{ConnectError, connect},
-    presence::Presence,
+    availability::Availability,
 };
 
 /// The minimum pause between two checks of the app. A check costs one connection over loopback.
@@ -31,7 +31,7 @@ pub(crate) struct AppAddress {
     other: Option<SocketAddr>,
     /// The app was last found on the other address.
     on_other: AtomicBool,
-    presence: Presence,
+    availability: Availability,
 }
 
 impl AppAddress {
@@ -47,7 +47,7 @@ impl AppAddress {
             other.port() == listen.port() && (other.ip() == listen.ip().to_canonical() || listen.ip().is_unspecified())
         };
         let other = other.filter(|other| !agent(other));
-        Self { named, other, on_other: AtomicBool::new(false), presence: Presence::new(drain) }
+        Self { named, other, on_other: AtomicBool::new(false), availability: Availability::new(drain) }
     }
 
     /// The configured address.
@@ -70,31 +70,31 @@ impl AppAddress {
     /// A token that is cancelled when the app refuses connections, or when the drain begins. Call this function again
     /// after a cancellation, because the app may accept connections again.
     pub(super) fn up(&self) -> CancellationToken {
-        self.presence.up()
+        self.availability.up()
     }
 
     /// Reports that the app closed an idle connection, so the app may be about to stop.
     pub(super) fn suspect(&self) {
-        self.presence.suspect();
+        self.availability.suspect();
     }
 
     #[cfg(test)]
     pub(super) async fn suspected(&self) {
-        self.presence.suspected().await;
+        self.availability.suspected().await;
     }
 
     /// Checks the app whenever `suspect` was called.
     pub(crate) async fn follow(&self) -> Infallible {
         loop {
-            self.presence.suspected().await;
+            self.availability.suspected().await;
             if self.is_down().await {
                 tracing::info!("the app refuses connections: closing idle client connections");
-                self.presence.went_down();
+                self.availability.went_down();
                 while self.is_down().await {
                     sleep(CHECK_PAUSE).await;
                 }
                 tracing::info!("the app accepts connections again");
-                self.presence.came_back();
+                self.availability.came_back();
             }
             sleep(CHECK_PAUSE).await;
         }

@@ -12,13 +12,13 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 #[derive(Debug)]
-pub(super) struct Presence {
+pub(super) struct Availability {
     suspected: Notify,
     drain: CancellationToken,
     up: ArcSwap<CancellationToken>,
 }
 
-impl Presence {
+impl Availability {
     pub(super) fn new(drain: &CancellationToken) -> Self {
         let up = ArcSwap::from_pointee(drain.child_token());
         Self { suspected: Notify::new(), drain: drain.clone(), up }
