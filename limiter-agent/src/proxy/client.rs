@@ -343,11 +343,11 @@ where
                 tick.as_mut().reset(clock::now() + settings.stall_timeout);
             }
             () = &mut tick => {
-                let (open, asked) = activity.requests();
+                let (in_flight, asked) = activity.requests();
                 let stuck = activity.stuck_after();
                 // Since the last tick, the client has read responses whose requests have ended, or has stopped to read them.
                 let is_reading = stuck != stuck_before;
-                if open == 0 && asked == asked_before && !is_reading {
+                if in_flight == 0 && asked == asked_before && !is_reading {
                     if leaving {
                         return;
                     }

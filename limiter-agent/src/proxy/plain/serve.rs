@@ -169,12 +169,12 @@ async fn more_arrives(connection: &mut ClientConnection<'_>, is_timed: bool) -> 
 fn parse_and_decide(connection: &mut ClientConnection<'_>) -> Decided {
     let client = connection.client;
     let Some((bytes, back)) = connection.ends() else { return Decided::Part };
-    let (judged, used) = judge_bytes(client, back, bytes);
-    connection.consume(used);
+    let (judged, length) = judge_bytes(client, back, bytes);
+    connection.consume(length);
     judged
 }
 
-/// Decides on the request in `bytes`, and returns how many bytes were used.
+/// Decides on the request in `bytes`, and returns its length. The length is 0 if the request must stay in the buffer.
 #[inline(always)] // see the docs of `calls`
 fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Decided, usize) {
     let Client { shared, gate, peer, .. } = client;
@@ -190,8 +190,8 @@ fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Decided, usize
     let alone = bytes.len() == length;
     let target = (request.path, request.query);
     // The same engine decides as in the layers on hyper's path, by the same rules in force.
-    let (fields, body) = (Headers::Lines(request.fields), request.body.len());
-    let judged = gate.decide_at_once(request.method, target, fields, body, |decided| match decided {
+    let (headers, body) = (Headers::Lines(request.fields), request.body.len());
+    let judged = gate.decide_at_once(request.method, target, headers, body, |decided| match decided {
         Ok(Pass { fields, follow_up }) => {
             // The copy makes refusals fast. Without it, a refusal would also write the unneeded parts of the request to
             // memory.
