@@ -64,15 +64,24 @@ pub struct Observed {
     uncontested: BTreeSet<ObjectKey>,
 }
 
+/// What is known of the agent of one pod.
 #[derive(Debug)]
 struct View {
+    /// A pod of the same name with another UID is another pod.
     pod_uid: String,
+    /// The URL of the agent.
     url: Arc<str>,
+    /// The time since which the agent is observed.
     since: Instant,
+    /// True once there was any observation, also of a failure.
     received: bool,
+    /// True once the agent has answered.
     answered: bool,
+    /// The policies of the agent's newest answer.
     in_force: EnforcedPolicies,
+    /// The last failure, until an answer shows that it is over.
     failure: Option<Failure>,
+    /// True while another operator also pushes to the agent.
     contested: bool,
 }
 
