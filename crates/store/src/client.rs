@@ -447,17 +447,23 @@ impl StoreClient {
         Ok(new)
     }
 
+    /// Prepares this program's share, as [`OperatorStore::prepare_share`]. The share of another store needs nothing.
+    pub(crate) fn prepare_share(&self, now: Duration) {
+        if let Some(operator) = &self.operator {
+            operator.prepare_share(now);
+        }
+    }
+
     /// Returns when a new share of the limits begins, since when a share can continue, and whether the store is lost. While the
     /// store is lost, a share begins with this loss, also for keys whose first request arrives later. Since then, the
-    /// store has given nothing to this program. A share continues over losses that follow each other closely. `prepares`
-    /// is as in [`OperatorStore`].
-    pub(crate) fn share_begins(&self, now: Duration, prepares: bool) -> (Duration, Duration, bool) {
+    /// store has given nothing to this program. A share continues over losses that follow each other closely.
+    pub(crate) fn share_begins(&self, now: Duration) -> (Duration, Duration, bool) {
         let condition = lock(&self.condition);
         let (begun, lost) = (condition.begun, condition.breaker.lost_since());
         let times = lost.map_or((now, now, false), |since| (since, condition.shares_since, true));
         drop(condition);
         self.operator.as_ref().map_or(times, |operator| {
-            let (begins, is_lost) = operator.share_begins(begun, now, prepares);
+            let (begins, is_lost) = operator.share_begins(begun, now);
             (begins, begins, is_lost || lost.is_some())
         })
     }

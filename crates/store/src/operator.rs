@@ -149,22 +149,25 @@ impl OperatorStore {
         let _ = timeout(share_begins.saturating_sub((self.clock)()), released).await;
     }
 
-    /// The time at which a program that started at `started` can begin to use its share of a limit, and whether the
-    /// operator is lost for it. If the program `prepares` a share and does not only look at it, it now sends nothing.
-    pub(crate) fn share_begins(&self, started: Duration, now: Duration, prepares: bool) -> (Duration, bool) {
+    /// Prepares this program's share. If the operator does not answer, the program sends nothing from now on, so that its
+    /// share can begin.
+    pub(crate) fn prepare_share(&self, now: Duration) {
         let mut state = lock(&self.state);
+        state.quiet_since = state.quiet_from(now);
+    }
+
+    /// The time at which a program that started at `started` can begin to use its share of a limit, and whether the
+    /// operator is lost for it.
+    pub(crate) fn share_begins(&self, started: Duration, now: Duration) -> (Duration, bool) {
+        let state = lock(&self.state);
         let is_asking = state.contact.away().is_none();
-        let is_unanswered = state.unanswered_since.is_some_and(|since| since + UNANSWERED <= now);
-        let quiet_since = state.quiet_since.or((is_asking && is_unanswered).then_some(now));
-        if prepares {
-            state.quiet_since = quiet_since;
-        }
+        let quiet_from = state.quiet_from(now);
         let begins = match state.share_from {
-            _ if is_asking => quiet_since.unwrap_or(now) + state.silence(),
+            _ if is_asking => quiet_from.unwrap_or(now) + state.silence(),
             Some(share_from) => share_from,
             None => started + FIRST_CHANNEL,
         };
-        (begins.max(now), quiet_since.is_some() || !is_asking)
+        (begins.max(now), quiet_from.is_some() || !is_asking)
     }
 
     pub(crate) async fn take(&self, key: &Key, question: &Take<'_>, deadline: Duration) -> Result<Reply, StoreError> {
@@ -235,6 +238,14 @@ impl State {
     /// the time for which the program counts as present, and this time begins again when it arrives.
     fn silence(&self) -> Duration {
         2 * (self.status_interval + PRESENCE)
+    }
+
+    /// The time from which a program that prepares its share at `now` sends nothing. None if the operator answers, or if
+    /// the program does not ask it.
+    fn quiet_from(&self, now: Duration) -> Option<Duration> {
+        let is_asking = self.contact.away().is_none();
+        let is_unanswered = self.unanswered_since.is_some_and(|since| since + UNANSWERED <= now);
+        self.quiet_since.or((is_asking && is_unanswered).then_some(now))
     }
 
     /// Returns true while the program must not send anything, so that the operator notices its absence.

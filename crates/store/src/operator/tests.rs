@@ -668,7 +668,11 @@ async fn a_question_that_is_sent_late_delays_the_share() {
     let limiter = program.limiter(quota(Strategy::TokenBucket, 1_000, 10));
     let asks = tokio::spawn(async move { request(&limiter).await });
     sleep(UNANSWERED + Duration::from_secs(1)).await;
-    let begins = || program.store.share_begins(Duration::ZERO, (program.store.clock)(), true).0;
+    let begins = || {
+        let now = (program.store.clock)();
+        program.store.prepare_share(now);
+        program.store.share_begins(Duration::ZERO, now).0
+    };
     let first = begins();
     sleep(Duration::from_secs(2)).await;
     assert_eq!(begins(), first);

@@ -190,7 +190,10 @@ impl SharedLimiter {
         (now, at, loss): (Duration, u64, u64),
     ) -> (Share, u64) {
         let asks_operator = self.client.asks_operator();
-        let (begins, continues, is_lost) = self.client.share_begins(now, prepares);
+        if prepares {
+            self.client.prepare_share(now);
+        }
+        let (begins, continues, is_lost) = self.client.share_begins(now);
         // Owed units, and those of a share that was evicted, are not counted by a new share.
         let forgotten = Duration::from_micros(self.shares_evicted_at.load(Relaxed));
         let mut least = if owed > 0 { now } else { forgotten };
