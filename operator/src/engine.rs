@@ -96,7 +96,7 @@ impl Engine {
         mut self,
         mut updates: mpsc::Receiver<Update>,
         mut observations: ObservationReceiver,
-        mut landings: mpsc::Receiver<WrittenStatus>,
+        mut written: mpsc::Receiver<WrittenStatus>,
         requests: &mut mpsc::Receiver<ContentRequest>,
         mut terms: TermReceiver,
         stop: CancellationToken,
@@ -110,7 +110,7 @@ impl Engine {
                 () = stop.cancelled() => return Ok(StoppedEngine(self.machine)),
                 Ok(()) = terms.changed() => EngineEvent::Term(terms.borrow_and_update().clone()),
                 update = updates.recv() => EngineEvent::Update(update.ok_or(SourceEnded)?),
-                Some(landed) = landings.recv() => EngineEvent::Landed(landed),
+                Some(written) = written.recv() => EngineEvent::Written(written),
                 Some(observation) = observations.recv() => EngineEvent::Observed(observation),
                 Some(request) = requests.recv() => {
                     answer(&self.machine, request);

@@ -205,7 +205,7 @@ async fn an_engine_answers_after_its_end_but_not_before_its_world_is_complete() 
     for complete in [true, false] {
         let (updates, incoming) = mpsc::channel(1);
         let (sender, observed) = observations();
-        let ((reports, _reported), (_landings, landed)) = (mpsc::unbounded_channel(), mpsc::channel(1));
+        let ((reports, _reported), (_sender, written)) = (mpsc::unbounded_channel(), mpsc::channel(1));
         let ((requests, mut asked), (_terms, terms)) = (mpsc::channel(1), watch::channel(None));
         let engine = engine(sender, reports);
         let stop = CancellationToken::new();
@@ -216,7 +216,7 @@ async fn an_engine_answers_after_its_end_but_not_before_its_world_is_complete() 
             updates.send(Update { changes: Vec::new(), complete: false }).await.unwrap();
             stop.cancel();
         };
-        let (known, ()) = tokio::join!(engine.run(incoming, observed, landed, &mut asked, terms, stop.clone()), told);
+        let (known, ()) = tokio::join!(engine.run(incoming, observed, written, &mut asked, terms, stop.clone()), told);
 
         let (answer, answered) = oneshot::channel();
         let request = ContentRequest { namespace: "shop".to_owned(), labels: BTreeMap::new(), answer };

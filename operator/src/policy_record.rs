@@ -88,10 +88,10 @@ impl PolicyRecord {
         self.echo.record_source_status(now, stored.status);
     }
 
-    /// Records a write that landed.
-    pub fn landed(&mut self, now: Instant, number: u64, stored: StoredStatus) {
+    /// Records a write that succeeded.
+    pub fn written(&mut self, now: Instant, number: u64, stored: StoredStatus) {
         self.version = stored.version;
-        self.echo.landed(now, number, stored.status);
+        self.echo.written(now, number, stored.status);
     }
 
     /// Returns the newest status. The record of the policy in the next term begins with it.
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(again.start_write(now, &status(2), false), Some(1), "a new term must write the status again");
 
         let stored = StoredStatus { status: Some(Box::new(status(2))), version: Some("8".to_owned()) };
-        again.landed(now, 1, stored);
+        again.written(now, 1, stored);
         let mut at_rest = begin(again.into_stored());
         assert_eq!(at_rest.start_write(now, &status(2), false), None, "the status is already stored");
     }

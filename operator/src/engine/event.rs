@@ -31,7 +31,7 @@ pub(super) enum EngineEvent {
     /// A link has a new result from its agent.
     Observed(Observation),
     /// A status was written.
-    Landed(WrittenStatus),
+    Written(WrittenStatus),
     /// Time has passed. Reported at each [`TICK`](super::TICK).
     Tick,
     /// The time returned by [`EngineMachine::due`](super::machine::EngineMachine::due) has come.

@@ -135,7 +135,7 @@ impl EngineMachine {
             EngineEvent::Term(term) => self.start_term(now, term, &mut actions),
             EngineEvent::Update(update) => self.apply_update(now, update, &mut actions),
             EngineEvent::Observed(observation) => self.observe(now, &observation),
-            EngineEvent::Landed(landed) => self.land(now, landed),
+            EngineEvent::Written(written) => self.record_write(now, written),
             EngineEvent::Tick => {
                 self.traffic.expire(now);
                 self.ticked = true;
@@ -208,9 +208,9 @@ impl EngineMachine {
         }
     }
 
-    fn land(&mut self, now: Instant, landed: WrittenStatus) {
-        if let Some(record) = self.policies.get_mut(&landed.key).filter(|record| record.uid == landed.uid) {
-            record.landed(now, landed.number, landed.stored);
+    fn record_write(&mut self, now: Instant, written: WrittenStatus) {
+        if let Some(record) = self.policies.get_mut(&written.key).filter(|record| record.uid == written.uid) {
+            record.written(now, written.number, written.stored);
         }
     }
 

@@ -827,9 +827,9 @@ impl Simulation {
         let (uid, number) = (report.uid.clone(), report.number);
         match result {
             WriteResult::Stored(stored) => {
-                let landed = WrittenStatus { key: key.clone(), uid, number, stored };
+                let written = WrittenStatus { key: key.clone(), uid, number, stored };
                 self.start_write(&key);
-                self.input(Input::Event(EngineEvent::Landed(landed)));
+                self.input(Input::Event(EngineEvent::Written(written)));
                 return;
             }
             WriteResult::Gone => return self.start_write(&key),

@@ -28,7 +28,7 @@ pub struct Echo {
     /// The number of the newest write, and the time at which it was requested.
     sent: u64,
     sent_at: Option<Instant>,
-    landed: u64,
+    written: u64,
     /// The last status that the source reported while a write was in progress.
     meanwhile: Option<SourceStatus>,
     foreign_since: Option<Instant>,
@@ -38,10 +38,10 @@ impl Echo {
     /// Returns an echo. `stored` is the status that the policy had when this operator first received it.
     pub fn new(stored: SourceStatus) -> Self {
         let known = stored.clone();
-        Self { stored, known, sent: 0, sent_at: None, landed: 0, meanwhile: None, foreign_since: None }
+        Self { stored, known, sent: 0, sent_at: None, written: 0, meanwhile: None, foreign_since: None }
     }
 
-    /// Starts a write, and returns its number. If the source reports a status before the write lands, the write
+    /// Starts a write, and returns its number. If the source reports a status before the write succeeds, the write
     /// overwrites that status, or the status is judged afterwards.
     pub fn send(&mut self, now: Instant) -> u64 {
         self.sent += 1;
@@ -51,12 +51,12 @@ impl Echo {
         self.sent
     }
 
-    /// Reports that a write landed, with the stored result.
-    pub fn landed(&mut self, now: Instant, number: u64, stored: SourceStatus) {
+    /// Reports that a write succeeded, with the stored result.
+    pub fn written(&mut self, now: Instant, number: u64, stored: SourceStatus) {
         if number != self.sent {
             return;
         }
-        self.landed = number;
+        self.written = number;
         self.stored = stored;
         match self.meanwhile.take() {
             Some(shown) => self.judge(now, &shown),
@@ -67,14 +67,14 @@ impl Echo {
     /// Reports a status from the source.
     pub fn record_source_status(&mut self, now: Instant, status: SourceStatus) {
         self.known.clone_from(&status);
-        if self.landed == self.sent {
+        if self.written == self.sent {
             self.judge(now, &status);
         } else {
             self.meanwhile = Some(status);
         }
     }
 
-    /// Returns the current status as far as known. It ignores a write in progress, which may never land: the writer
+    /// Returns the current status as far as known. It ignores a write in progress, which may never succeed: the writer
     /// drops writes of a term that has ended.
     pub fn into_known(self) -> SourceStatus {
         self.known

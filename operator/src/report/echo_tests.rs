@@ -7,16 +7,16 @@ fn status(enforced: &str) -> SourceStatus {
     Some(Box::new(RateLimitPolicyStatus { summary: Some(summary), ..RateLimitPolicyStatus::default() }))
 }
 
-/// Returns an [`Echo`] without a write in progress: one write has landed, and the source has reported it.
+/// Returns an [`Echo`] without a write in progress: one write has succeeded, and the source has reported it.
 fn at_rest(now: Instant) -> Echo {
     let mut echo = Echo::new(None);
     let number = echo.send(now);
-    echo.landed(now, number, status("1/1"));
+    echo.written(now, number, status("1/1"));
     echo.record_source_status(now, status("1/1"));
     echo
 }
 
-/// Checks every 50 ms for this time, and writes whenever necessary. Each write lands immediately, and the source
+/// Checks every 50 ms for this time, and writes whenever necessary. Each write succeeds immediately, and the source
 /// reports it.
 fn writes(echo: &mut Echo, now: &mut Instant, time: Duration) -> u32 {
     let end = *now + time;
@@ -26,7 +26,7 @@ fn writes(echo: &mut Echo, now: &mut Instant, time: Duration) -> u32 {
         if echo.is_foreign(*now) {
             writes += 1;
             let number = echo.send(*now);
-            echo.landed(*now, number, status("1/1"));
+            echo.written(*now, number, status("1/1"));
             echo.record_source_status(*now, status("1/1"));
         }
     }
@@ -65,23 +65,23 @@ async fn old_echoes_cause_no_write_in_any_order() {
     let second = echo.send(now);
     // Some echoes arrive before responses, some after them, and a newer write is between them.
     echo.record_source_status(now, status("1/3"));
-    echo.landed(now, first, status("1/3"));
+    echo.written(now, first, status("1/3"));
     assert!(!echo.is_foreign(now + Duration::from_secs(60)), "the second write is in progress");
-    echo.landed(now, second, status("2/3"));
+    echo.written(now, second, status("2/3"));
     now += Duration::from_millis(100);
     echo.record_source_status(now, status("2/3"));
     assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(60)), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_edit_right_after_a_write_is_fixed_once_it_landed() {
+async fn an_edit_right_after_a_write_is_fixed_once_it_succeeded() {
     let mut now = Instant::now();
     let mut echo = at_rest(now);
     let number = echo.send(now);
     echo.record_source_status(now, status("1/1"));
     echo.record_source_status(now, status("99/99"));
     assert!(!echo.is_foreign(now + Duration::from_secs(60)), "a write is in progress");
-    echo.landed(now, number, status("1/1"));
+    echo.written(now, number, status("1/1"));
     assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(60)), 1);
 }
 
@@ -96,7 +96,7 @@ async fn a_silent_source_causes_at_most_one_write() {
         if echo.is_foreign(now) {
             writes += 1;
             let number = echo.send(now);
-            echo.landed(now, number, status("1/1"));
+            echo.written(now, number, status("1/1"));
         }
     }
     assert_eq!(writes, 1);
@@ -120,7 +120,7 @@ async fn the_apiservers_form_of_a_write_is_not_foreign() {
     let mut echo = at_rest(now);
     let number = echo.send(now);
     // The apiserver has merged the status with fields of another owner.
-    echo.landed(now, number, status("1/1 and more"));
+    echo.written(now, number, status("1/1 and more"));
     echo.record_source_status(now, status("1/1 and more"));
     assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(60)), 0);
 }
@@ -139,7 +139,7 @@ async fn the_known_status_is_the_last_shown_or_stored_one() {
     assert_eq!(known(&|echo| assert_eq!(echo.send(now), 2)), before);
     let land = |echo: &mut Echo| {
         let number = echo.send(now);
-        echo.landed(now, number, status("2/2"));
+        echo.written(now, number, status("2/2"));
     };
     assert_eq!(known(&land), status("2/2"));
     let foreign = |echo: &mut Echo| {
@@ -150,7 +150,7 @@ async fn the_known_status_is_the_last_shown_or_stored_one() {
     let removed_meanwhile = |echo: &mut Echo| {
         let number = echo.send(now);
         echo.record_source_status(now, None);
-        echo.landed(now, number, status("2/2"));
+        echo.written(now, number, status("2/2"));
     };
     assert_eq!(known(&removed_meanwhile), None);
 }

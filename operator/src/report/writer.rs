@@ -25,16 +25,16 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// The time for which an announcement is retried. Later announcements wait.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Writes until `messages` is closed and all messages are written. Reports each status that landed.
+/// Writes until `messages` is closed and all messages are written. Reports each status that was written.
 pub async fn run(
     sink: Sink,
     messages: mpsc::UnboundedReceiver<Message>,
-    landings: mpsc::Sender<WrittenStatus>,
+    written: mpsc::Sender<WrittenStatus>,
     metrics: Metrics,
 ) {
     let (announcements, announced) = mpsc::channel(ANNOUNCEMENTS);
     let (queue, budget) = (Queue::default(), Budget::default());
-    let writer = Writer { sink: &sink, queue, budget, announcements, landings, metrics, open: true };
+    let writer = Writer { sink: &sink, queue, budget, announcements, written, metrics, open: true };
     tokio::join!(writer.run(messages), announce(&sink, announced));
 }
 
@@ -77,7 +77,7 @@ struct Writer<'a> {
     queue: Queue,
     budget: Budget,
     announcements: mpsc::Sender<Announcement>,
-    landings: mpsc::Sender<WrittenStatus>,
+    written: mpsc::Sender<WrittenStatus>,
     metrics: Metrics,
     /// True until the channel of messages is closed.
     open: bool,
@@ -159,7 +159,7 @@ impl Writer<'_> {
                 let Report { key, uid, number, .. } = *report;
                 let removed = self.queue.ended(now, &target);
                 // The channel closes only when the process ends.
-                let _ = self.landings.send(WrittenStatus { key, uid, number, stored }).await;
+                let _ = self.written.send(WrittenStatus { key, uid, number, stored }).await;
                 removed
             }
             (Ok(_) | Err(SinkError::Gone), _) => self.queue.ended(now, &target),

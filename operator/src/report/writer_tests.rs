@@ -116,7 +116,7 @@ struct Stage {
     script: Shared,
     metrics: Metrics,
     messages: mpsc::UnboundedSender<Message>,
-    landed: mpsc::Receiver<WrittenStatus>,
+    written: mpsc::Receiver<WrittenStatus>,
     writer: JoinHandle<()>,
     /// The address of the apiserver, even while it is not running.
     address: SocketAddr,
@@ -137,10 +137,10 @@ impl Stage {
         let client = Client::try_from(Config::new(format!("http://{address}").parse().unwrap())).unwrap();
         let sink = Sink::Cluster(ClusterSink::new(client, "test".to_owned()));
         let (messages, outgoing) = mpsc::unbounded_channel();
-        let (landings, landed) = mpsc::channel(16);
+        let (sender, written) = mpsc::channel(16);
         let metrics = Metrics::default();
-        let writer = tokio::spawn(run(sink, outgoing, landings, metrics.clone()));
-        Self { script, metrics, messages, landed, writer, address, apiserver: None }
+        let writer = tokio::spawn(run(sink, outgoing, sender, metrics.clone()));
+        Self { script, metrics, messages, written, writer, address, apiserver: None }
     }
 
     fn serve(&mut self, listener: TcpListener) {
@@ -163,12 +163,12 @@ impl Stage {
         self.messages.send(Message::Status(Box::new(report))).unwrap();
     }
 
-    async fn lands(&mut self, number: u64) {
-        let landed = timeout(PATIENCE, self.landed.recv())
+    async fn is_written(&mut self, number: u64) {
+        let written = timeout(PATIENCE, self.written.recv())
             .await
             .expect("the status must be written in time")
             .expect("the writer must report the write");
-        assert_eq!((landed.number, landed.stored.status), (number, Some(Box::new(status(number)))));
+        assert_eq!((written.number, written.stored.status), (number, Some(Box::new(status(number)))));
     }
 
     /// Checks that the writer ends without any further write.
@@ -191,14 +191,14 @@ fn status(number: u64) -> RateLimitPolicyStatus {
 }
 
 #[tokio::test]
-async fn a_failed_write_is_retried_until_it_lands() {
+async fn a_failed_write_is_retried_until_it_succeeds() {
     let failures = [Answer::Status(500), Answer::Status(409), Answer::Plain404, Answer::Garbage, Answer::Status(500)];
     let mut stage = Stage::set(&failures).await;
     stage.write(1);
-    stage.lands(1).await;
+    stage.is_written(1).await;
     assert_eq!((stage.count("error"), stage.count("ok")), (failures.len() as u64, 1));
     stage.write(2);
-    stage.lands(2).await;
+    stage.is_written(2).await;
     assert_eq!(stage.ends().await, failures.len() + 2);
 }
 
@@ -206,7 +206,7 @@ async fn a_failed_write_is_retried_until_it_lands() {
 async fn a_conflict_is_retried_with_the_new_version() {
     let mut stage = Stage::set(&[Answer::Status(409)]).await;
     stage.write(1);
-    stage.lands(1).await;
+    stage.is_written(1).await;
     assert_eq!(stage.script.lock().unwrap().versions, ["1", "42"]);
 }
 
@@ -221,10 +221,10 @@ async fn a_status_is_written_without_the_fields_that_the_crd_does_not_have() {
             ..status(1)
         };
         stage.write_status(1, whole.clone(), Term::unbounded());
-        let landed = timeout(PATIENCE, stage.landed.recv()).await.expect("the status must be written in time");
+        let written = timeout(PATIENCE, stage.written.recv()).await.expect("the status must be written in time");
         let mut expected = serde_json::to_value(whole).unwrap();
         undeclared.iter().for_each(|field| drop(expected.as_object_mut().unwrap().remove(*field)));
-        assert_eq!(json!(landed.unwrap().stored.status), expected);
+        assert_eq!(json!(written.unwrap().stored.status), expected);
         assert_eq!(stage.ends().await, 1 + undeclared.len());
     }
 }
@@ -257,7 +257,7 @@ async fn a_newer_status_is_written_instead_of_one_that_failed() {
     .await
     .expect("the first write must fail");
     stage.write(2);
-    stage.lands(2).await;
+    stage.is_written(2).await;
     let writes = stage.script.lock().unwrap().writes.clone();
     assert_eq!(writes.last(), Some(&serde_json::to_value(status(2)).unwrap()));
     assert_eq!(stage.ends().await, 4);
@@ -289,7 +289,7 @@ async fn a_status_is_written_when_the_apiserver_returns() {
     .expect("the apiserver is not running");
     let listener = TcpListener::bind(stage.address).await.unwrap();
     stage.serve(listener);
-    stage.lands(1).await;
+    stage.is_written(1).await;
     assert_eq!(stage.count("ok"), 1);
 }
 
@@ -307,7 +307,7 @@ async fn hanging_events_do_not_delay_statuses() {
             stage.messages.send(announcement(&format!("checkout-{policy}"), "")).unwrap();
         }
         stage.write(number);
-        stage.lands(number).await;
+        stage.is_written(number).await;
     }
 }
 
@@ -360,7 +360,7 @@ async fn a_refused_status_of_a_store_does_not_hold_back_others() {
     .await
     .expect("the apiserver must get the status of the last store");
     stage.write(1);
-    stage.lands(1).await;
+    stage.is_written(1).await;
     let script = stage.script.clone();
     stage.ends().await;
     let stores = script.lock().unwrap().stores.clone();
