@@ -67,7 +67,7 @@ pub struct Tally {
     /// Pods that enforce the policy.
     pub enforcing: usize,
     /// Pods that are expected to enforce the policy soon.
-    pub waiting: usize,
+    pub pending: usize,
     /// All other pods.
     pub drifted: usize,
 }
@@ -79,7 +79,7 @@ impl Tally {
         for (_, convergence) in others {
             match convergence {
                 Convergence::Enforcing => tally.enforcing += 1,
-                Convergence::Pending(..) => tally.waiting += 1,
+                Convergence::Pending(..) => tally.pending += 1,
                 Convergence::Drifted(..) => tally.drifted += 1,
             }
         }
@@ -343,16 +343,16 @@ fn drifted(others: &[(&ObjectKey, Convergence)]) -> Vec<Drift> {
     let mut worst: Vec<(bool, Drift)> = others
         .iter()
         .filter_map(|(pod, convergence)| {
-            let (waiting, reason, message) = match convergence {
+            let (is_pending, reason, message) = match convergence {
                 Convergence::Enforcing => return None,
                 Convergence::Pending(reason, message) => (true, *reason, message),
                 Convergence::Drifted(reason, message) => (false, *reason, message),
             };
             let message = Some(shorten(message.clone(), LONGEST_MESSAGE));
-            Some((waiting, Drift { pod: pod.name.to_string(), reason, message }))
+            Some((is_pending, Drift { pod: pod.name.to_string(), reason, message }))
         })
         .collect();
-    worst.sort_by(|(a_waits, a), (b_waits, b)| (a_waits, a.reason, &a.pod).cmp(&(b_waits, b.reason, &b.pod)));
+    worst.sort_by(|(a_pends, a), (b_pends, b)| (a_pends, a.reason, &a.pod).cmp(&(b_pends, b.reason, &b.pod)));
     worst.into_iter().take(NAMED).map(|(_, drift)| drift).collect()
 }
 

@@ -56,7 +56,7 @@ fn drifted(reason: DriftReason) -> Convergence {
     Convergence::Drifted(reason, "why".to_owned())
 }
 
-fn waiting(reason: DriftReason) -> Convergence {
+fn pending(reason: DriftReason) -> Convergence {
     Convergence::Pending(reason, "why".to_owned())
 }
 
@@ -86,19 +86,19 @@ fn conditions_say_what_the_pods_acknowledged() {
         ("all", compiled(true, vec![]), &none, enforcing(3), ("True", "Accepted"), ("True", "Enforced"), "3/3"),
         ("no pods", compiled(true, vec![]), &none, vec![], ("True", "Accepted"), ("False", "NoPods"), "0/0"),
         (
-            "one drifted, one waiting",
+            "one drifted, one pending",
             compiled(true, vec![]),
             &none,
-            vec![Convergence::Enforcing, drifted(DriftReason::Unreachable), waiting(DriftReason::Pending)],
+            vec![Convergence::Enforcing, drifted(DriftReason::Unreachable), pending(DriftReason::Pending)],
             ("True", "Accepted"),
             ("False", "Drifted"),
             "1/3",
         ),
         (
-            "one waiting",
+            "one pending",
             compiled(true, vec![]),
             &none,
-            vec![Convergence::Enforcing, waiting(DriftReason::Outdated)],
+            vec![Convergence::Enforcing, pending(DriftReason::Outdated)],
             ("True", "Accepted"),
             ("False", "Pending"),
             "1/2",
@@ -202,7 +202,7 @@ fn conditions_for_other_tools_follow_the_state() {
             "under way",
             compiled(true, vec![]),
             &none,
-            vec![Convergence::Enforcing, waiting(DriftReason::Outdated)],
+            vec![Convergence::Enforcing, pending(DriftReason::Outdated)],
             [no("Pending"), yes("Pending"), None, no("Reconciling")],
         ),
         (
@@ -216,7 +216,7 @@ fn conditions_for_other_tools_follow_the_state() {
             "refused by one, awaited from another",
             compiled(true, vec![]),
             &none,
-            vec![drifted(DriftReason::Refused), waiting(DriftReason::Pending)],
+            vec![drifted(DriftReason::Refused), pending(DriftReason::Pending)],
             [no("Refused"), None, yes("Refused"), no("Refused")],
         ),
         (
@@ -271,7 +271,7 @@ fn a_bypass_is_reported_and_a_main_way_prevents_enforced() {
 #[test]
 fn only_a_policy_of_scope_fleet_has_the_condition_about_the_operator() {
     let pods = ["a", "b", "c"].map(|name| ObjectKey::new("shop", name));
-    let others = [(&pods[1], drifted(DriftReason::Unreachable)), (&pods[2], waiting(DriftReason::Pending))];
+    let others = [(&pods[1], drifted(DriftReason::Unreachable)), (&pods[2], pending(DriftReason::Pending))];
     let cut_off = CutOffPod { name: pods[0].name.clone(), since_unix_millis: 0, error: None };
     let lost = LostConnections { operator: vec![cut_off], stores: Vec::new() };
     let (none, nobody) = (LostConnections::default(), &others[..0]);
@@ -336,7 +336,7 @@ fn a_transition_time_moves_only_when_the_status_flips() {
     let compiled = compiled(true, vec![]);
     let none = Vec::new();
     let time = |status: &RateLimitPolicyStatus| condition(status, ENFORCED).last_transition_time.0.as_second();
-    let first = status_of(&compiled, &none, &[waiting(DriftReason::Pending)], None, 10);
+    let first = status_of(&compiled, &none, &[pending(DriftReason::Pending)], None, 10);
     let second = status_of(&compiled, &none, &[drifted(DriftReason::Unreachable)], Some(&first), 20);
     assert_eq!((time(&first), time(&second)), (10, 10), "the status stays the same with another reason");
     let third = status_of(&compiled, &none, &enforcing(1), Some(&second), 30);
@@ -347,7 +347,7 @@ fn a_transition_time_moves_only_when_the_status_flips() {
 
 #[test]
 fn the_worst_ten_are_named() {
-    let mut convergences = vec![waiting(DriftReason::Pending); 6];
+    let mut convergences = vec![pending(DriftReason::Pending); 6];
     convergences.extend(vec![drifted(DriftReason::NoAgent); 6]);
     convergences.push(drifted(DriftReason::Unreachable));
     let long = "é".repeat(300);

@@ -137,7 +137,7 @@ fn report_policy(
     let EngineMoment { now, timestamp } = at;
     let Compiled { uid, file, changed, .. } = facts.compiled;
     let tally = Tally::of(facts.targeted, facts.others);
-    let Tally { enforcing, waiting: pending, drifted, .. } = tally;
+    let Tally { enforcing, pending, drifted, .. } = tally;
     actions.push(EngineAction::CountPolicyPods(key.clone(), PodCounts { enforcing, pending, drifted }));
     let (_, reason, message) = status::enforced(facts, tally);
     let bypassable = status::bypassable(facts.bypasses).map(|(_, _, message)| message);
@@ -150,7 +150,7 @@ fn report_policy(
         actions.push(EngineAction::Send(Message::Announce(announcement)));
     }
     let status = status::build(facts, record.pace.written(), timestamp);
-    if let Some(number) = record.start_write(now, &status, tally.waiting > 0) {
+    if let Some(number) = record.start_write(now, &status, tally.pending > 0) {
         let (key, uid, file) = (key.clone(), uid.clone(), file.clone());
         let (version, term, status) = (record.version.clone(), term.clone(), status.clone());
         let report = Report { key, uid, file, changed: *changed, number, status, version, term };
