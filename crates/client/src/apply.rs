@@ -85,8 +85,8 @@ pub enum Serves {
     Descriptors,
 }
 
-/// The names of all outcomes, in the order of [`Snapshots::outcomes`].
-pub(crate) const OUTCOMES: [&str; 6] = ["applied", "unchanged", "stale", "invalid", "malformed", "too_large"];
+/// The names of all results, in the order of [`PushResult`].
+pub(crate) const PUSH_RESULTS: [&str; 6] = ["applied", "unchanged", "stale", "invalid", "malformed", "too_large"];
 
 /// Accepts snapshots and puts them in force.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ pub(crate) struct Snapshots {
     /// `None` before the first snapshot.
     origin: watch::Sender<Option<Origin>>,
     cache: Option<Cache>,
-    outcomes: [AtomicU64; OUTCOMES.len()],
+    push_results: [AtomicU64; PUSH_RESULTS.len()],
     /// Notified when a snapshot came into force, because it may have removed limiters.
     applied: Notify,
     stores: StoreClients,
@@ -108,13 +108,13 @@ struct Rejected(PushResult, RejectionKind, String, Vec<Fault>);
 
 impl Snapshots {
     pub(crate) fn new(rules: LiveRules, clock: MonotonicClock, cache: Option<Cache>) -> Self {
-        let (origin, outcomes) = (watch::Sender::default(), Default::default());
+        let (origin, push_results) = (watch::Sender::default(), Default::default());
         Self {
             rules,
             clock,
             origin,
             cache,
-            outcomes,
+            push_results,
             applied: Notify::new(),
             stores: StoreClients::new(clock, None),
             serves: Serves::default(),
@@ -136,9 +136,9 @@ impl Snapshots {
         &self.stores
     }
 
-    /// The number of pushed snapshots with each of the [`OUTCOMES`].
-    pub(crate) fn outcomes(&self) -> [u64; OUTCOMES.len()] {
-        self.outcomes.each_ref().map(|count| count.load(Relaxed))
+    /// The number of pushed snapshots with each of the [`PUSH_RESULTS`].
+    pub(crate) fn push_results(&self) -> [u64; PUSH_RESULTS.len()] {
+        self.push_results.each_ref().map(|count| count.load(Relaxed))
     }
 
     /// The origin of the snapshot in force; `None` before the first snapshot.
@@ -165,12 +165,12 @@ impl Snapshots {
     pub(crate) fn apply_pushed(&self, body: Option<&[u8]>) -> Result<ApplyReply, Rejection> {
         let guard = self.rules.write();
         let applied = self.parse_and_apply(&guard, body, Origin::Pushed);
-        let outcome = match &applied {
-            Ok(outcome) | Err(Rejected(outcome, ..)) => *outcome,
+        let result = match &applied {
+            Ok(result) | Err(Rejected(result, ..)) => *result,
         };
-        self.outcomes[outcome as usize].fetch_add(1, Relaxed);
+        self.push_results[result as usize].fetch_add(1, Relaxed);
         applied.map_err(|rejected| rejected.into_rejection(&guard.rules()))?;
-        if let (PushResult::Applied, Some(cache), Some(body)) = (outcome, &self.cache, body) {
+        if let (PushResult::Applied, Some(cache), Some(body)) = (result, &self.cache, body) {
             cache.keep(body.to_owned());
         }
         let in_force = in_force(&guard.rules()).expect("an applied snapshot is in force");
@@ -226,9 +226,9 @@ impl Snapshots {
         origin: Origin,
     ) -> Result<PushResult, Rejected> {
         let snapshot = body.ok_or_else(too_large).and_then(parse)?;
-        let outcome = self.put_in_force(guard, snapshot, origin)?;
+        let result = self.put_in_force(guard, snapshot, origin)?;
         self.origin.send_replace(Some(origin));
-        Ok(outcome)
+        Ok(result)
     }
 
     fn put_in_force(

@@ -5,7 +5,7 @@ use weir_enforce::RulesInForce;
 
 use super::family::{NO_LABELS, counters, gauge, gauges};
 use crate::{
-    apply::{OUTCOMES, Snapshots, unix_millis},
+    apply::{PUSH_RESULTS, Snapshots, unix_millis},
     control::{HANDSHAKES, RELOADS, Tls},
     jwks::{LOADS, Loads},
 };
@@ -34,7 +34,7 @@ pub(super) fn snapshots(rules: &RulesInForce, snapshots: &Snapshots) -> [MetricF
         counters(
             "weir_snapshots_total",
             "Snapshots put to the control port, by result.",
-            OUTCOMES.into_iter().zip(snapshots.outcomes()).map(|(result, n)| ([("result", result)], n)),
+            PUSH_RESULTS.into_iter().zip(snapshots.push_results()).map(|(result, n)| ([("result", result)], n)),
         ),
     ]
 }
