@@ -169,14 +169,14 @@ async fn more_arrives(connection: &mut ClientConnection<'_>, is_timed: bool) -> 
 fn parse_and_decide(connection: &mut ClientConnection<'_>) -> Decided {
     let client = connection.client;
     let Some((bytes, back)) = connection.ends() else { return Decided::Part };
-    let (judged, length) = judge_bytes(client, back, bytes);
+    let (decided, length) = decide(client, back, bytes);
     connection.consume(length);
-    judged
+    decided
 }
 
 /// Decides on the request in `bytes`, and returns its length. The length is 0 if the request must stay in the buffer.
 #[inline(always)] // see the docs of `calls`
-fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Decided, usize) {
+fn decide(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Decided, usize) {
     let Client { shared, gate, peer, .. } = client;
     let mut lines = RequestFields::default();
     let request = match Request::look(bytes, &mut lines, shared.limits) {
@@ -191,7 +191,7 @@ fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Decided, usize
     let target = (request.path, request.query);
     // The same engine decides as in the layers on hyper's path, by the same rules in force.
     let (headers, body) = (Headers::Lines(request.fields), request.body.len());
-    let judged = gate.decide_at_once(request.method, target, headers, body, |decided| match decided {
+    let decided = gate.decide_at_once(request.method, target, headers, body, |verdict| match verdict {
         Ok(Pass { fields, follow_up }) => {
             // The copy makes refusals fast. Without it, a refusal would also write the unneeded parts of the request to
             // memory.
@@ -210,9 +210,9 @@ fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Decided, usize
             refuse(client, back, refusal, format, to_head, last, alone)
         }
     });
-    let Some(judged) = judged else { return (Decided::Other, 0) };
+    let Some(decided) = decided else { return (Decided::Other, 0) };
     shared.traffic.request();
-    (judged, length)
+    (decided, length)
 }
 
 /// Sends a refusal. If `at_once` is true, it immediately sends as many bytes as the socket accepts.
