@@ -36,7 +36,7 @@ const TICK: Duration = Duration::from_millis(500);
 /// The engine with its links.
 #[derive(Debug)]
 pub struct Engine {
-    shared: Arc<LinkContext>,
+    context: Arc<LinkContext>,
     ready: Ready,
     heartbeat: Heartbeat,
     reports: mpsc::UnboundedSender<Message>,
@@ -77,14 +77,14 @@ impl Engine {
     /// Returns an engine without any state. `traffic_interval` is the minimum time between two status writes that
     /// change only traffic counts.
     pub fn new(
-        shared: LinkContext,
+        context: LinkContext,
         ready: Ready,
         heartbeat: Heartbeat,
         reports: mpsc::UnboundedSender<Message>,
         traffic_interval: Duration,
     ) -> Self {
-        let (shared, links, machine) = (Arc::new(shared), HashMap::new(), EngineMachine::new(traffic_interval));
-        Self { shared, ready, heartbeat, reports, links, retired: Vec::new(), machine }
+        let (context, links, machine) = (Arc::new(context), HashMap::new(), EngineMachine::new(traffic_interval));
+        Self { context, ready, heartbeat, reports, links, retired: Vec::new(), machine }
     }
 
     /// Runs until stopped, and returns the state.
@@ -119,7 +119,7 @@ impl Engine {
                 () = sleep_until(due.unwrap_or_else(clock::now)), if due.is_some() => EngineEvent::Due,
                 _ = tick.tick() => {
                     self.heartbeat.beat(clock::since_boot());
-                    self.shared.fleet.tick();
+                    self.context.fleet.tick();
                     EngineEvent::Tick
                 }
             };
@@ -135,18 +135,18 @@ impl Engine {
     }
 
     fn perform(&mut self, action: EngineAction) {
-        let metrics = &self.shared.metrics;
+        let metrics = &self.context.metrics;
         match action {
             EngineAction::StartTerm(term) => {
                 self.links.clear();
                 self.retired.clear();
                 metrics.forget_pods();
                 let (term, metrics) = (term.unwrap_or_else(Term::over), metrics.clone());
-                let shared = Arc::make_mut(&mut self.shared);
-                (shared.term, shared.fleet) = (term.clone(), FleetCounter::new(term, metrics));
+                let context = Arc::make_mut(&mut self.context);
+                (context.term, context.fleet) = (term.clone(), FleetCounter::new(term, metrics));
             }
             EngineAction::Link { pod, uid, url, content } => {
-                let link = Link::start(self.shared.clone(), pod.clone(), uid, &url, content);
+                let link = Link::start(self.context.clone(), pod.clone(), uid, &url, content);
                 self.links.insert(pod, link);
             }
             EngineAction::Push { pod, content } => {
@@ -159,17 +159,17 @@ impl Engine {
                 self.retired.extend(self.links.remove(&pod).map(Link::retire));
             }
             EngineAction::Expect { name, uid, has_run, content } => {
-                self.shared.fleet.expect(&uid, &name, has_run, content.as_deref());
+                self.context.fleet.expect(&uid, &name, has_run, content.as_deref());
             }
-            EngineAction::Planned => self.shared.fleet.planned(),
-            EngineAction::SpreadStatuses(agents) => self.shared.status_interval.spread(agents),
+            EngineAction::Planned => self.context.fleet.planned(),
+            EngineAction::SpreadStatuses(agents) => self.context.status_interval.spread(agents),
             EngineAction::LogListed { policies, pods } => {
                 tracing::info!(policies, pods, "all policies and pods are listed");
             }
             EngineAction::Ready => self.ready.set(true),
             EngineAction::Report => {
                 let begun = clock::now();
-                self.handle(EngineEvent::Report(self.shared.fleet.usage()));
+                self.handle(EngineEvent::Report(self.context.fleet.usage()));
                 self.handle(EngineEvent::Reported(clock::now() - begun));
             }
             EngineAction::Send(message) => {

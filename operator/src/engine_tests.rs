@@ -16,7 +16,7 @@ use crate::{
 
 fn engine(sender: ObservationSender, reports: mpsc::UnboundedSender<Message>) -> Engine {
     let timing = Timing::default();
-    let shared = LinkContext {
+    let context = LinkContext {
         credentials: None,
         files: None,
         timing,
@@ -27,7 +27,7 @@ fn engine(sender: ObservationSender, reports: mpsc::UnboundedSender<Message>) ->
         fleet: FleetCounter::new(Term::over(), Metrics::default()),
         status_interval: Arc::new(StatusInterval::new(timing)),
     };
-    Engine::new(shared, Ready::default(), Heartbeat::new(Duration::ZERO), reports, Duration::from_secs(10))
+    Engine::new(context, Ready::default(), Heartbeat::new(Duration::ZERO), reports, Duration::from_secs(10))
 }
 
 /// A list can show the second pod after a watch that missed the deletion of the first one.

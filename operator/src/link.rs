@@ -304,14 +304,14 @@ pub struct LinkTask(AbortHandle);
 impl Link {
     /// Starts a link to the agent at `url`. At an `http` URL any peer is accepted; at an `https` URL the peer must
     /// prove its identity.
-    pub fn start(shared: Arc<LinkContext>, pod: ObjectKey, pod_uid: String, url: &str, content: Arc<Content>) -> Self {
+    pub fn start(context: Arc<LinkContext>, pod: ObjectKey, pod_uid: String, url: &str, content: Arc<Content>) -> Self {
         let (wanted, newest) = watch::channel(content);
-        let peer = match &shared.files {
+        let peer = match &context.files {
             Some(files) => Peer::host(url.split_once("://").map_or(url, |(_, authority)| authority), files.clone()),
             None => Peer::Pod(PodIdentity { key: pod.clone(), uid: pod_uid.clone() }),
         };
-        let dial = Dial::new(url, peer, shared.credentials.clone());
-        let task = task::Task::new(shared, pod, pod_uid, dial, newest);
+        let dial = Dial::new(url, peer, context.credentials.clone());
+        let task = task::Task::new(context, pod, pod_uid, dial, newest);
         // A future stores its arguments in addition to the variables that it moves them to. Boxing the task makes each
         // link a third as large.
         let task = tokio::spawn(Box::new(task).run()).abort_handle();

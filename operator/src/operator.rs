@@ -166,7 +166,7 @@ impl Operator {
             Source::Directory { directory, .. } => directory.dialing().unzip(),
             Source::Cluster { .. } => (self.identity.as_ref().map(Identity::dialing), None),
         };
-        let shared = LinkContext {
+        let context = LinkContext {
             credentials,
             files,
             timing: self.timing,
@@ -191,7 +191,7 @@ impl Operator {
         }
         let resign = CancellationToken::new();
         let (terms, campaign) = start_campaign(&self.source, &self.metrics, &self.ready, resign.clone(), stop.clone());
-        let engine = Engine::new(shared, self.ready, self.heartbeat, report_tx.clone(), self.traffic_interval);
+        let engine = Engine::new(context, self.ready, self.heartbeat, report_tx.clone(), self.traffic_interval);
         let (sink, source) = start_source(self.source, proof, update_tx, report_tx, self.metrics.clone());
         let writer = tokio::spawn(report::run(sink, report_rx, written_tx, self.metrics));
 

@@ -60,7 +60,7 @@ struct WorkerState {
 /// A client, and the state for its requests.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
-    shared: Rc<WorkerState>,
+    worker: Rc<WorkerState>,
     gate: ConnectionGate,
     peer: Arc<Peer>,
     open: Arc<Open>,
@@ -76,36 +76,36 @@ impl ShortPath {
     /// The path of one client connection.
     pub(super) fn client(self, gate: ConnectionGate, peer: &Arc<Peer>, open: &Arc<Open>) -> Option<Client> {
         let (peer, open) = (Arc::clone(peer), Arc::clone(open));
-        self.0.map(|shared| Client { shared, gate, peer, open })
+        self.0.map(|worker| Client { worker, gate, peer, open })
     }
 
     /// Closes idle connections to the app. Call this function every [`IDLE_CHECK`](super::app::IDLE_CHECK).
     pub(super) fn close_idle(&self) {
-        if let Some(shared) = &self.0 {
-            shared.pool.close_idle();
+        if let Some(worker) = &self.0 {
+            worker.pool.close_idle();
         }
     }
 
     /// Makes connections close after their current request.
     pub(super) fn end_keep_alive(&self) {
-        if let Some(shared) = &self.0 {
-            shared.drain.begin();
+        if let Some(worker) = &self.0 {
+            worker.drain.begin();
         }
     }
 
     /// Lets connections stay open again, because the app accepts connections again.
     pub(super) fn resume_keep_alive(&self) {
-        if let Some(shared) = &self.0 {
-            shared.drain.call_off();
+        if let Some(worker) = &self.0 {
+            worker.drain.call_off();
         }
     }
 
     /// Detects when the app closes idle connections. Never returns, unless the short path is disabled.
     pub(super) async fn watch(self) {
-        let Some(shared) = self.0 else { return };
+        let Some(worker) = self.0 else { return };
         loop {
-            shared.pool.closed_by_app().await;
-            shared.proxy.upstream.suspect();
+            worker.pool.closed_by_app().await;
+            worker.proxy.upstream.suspect();
         }
     }
 }

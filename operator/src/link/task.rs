@@ -31,7 +31,7 @@ type InProgress<T> = Option<Pin<Box<dyn Future<Output = T> + Send>>>;
 const MOST_IN_ROW: u32 = 64;
 
 pub(super) struct Task {
-    shared: Arc<LinkContext>,
+    context: Arc<LinkContext>,
     pod: ObjectKey,
     pod_uid: String,
     dial: Dial,
@@ -60,18 +60,18 @@ struct Over;
 
 impl Task {
     pub(super) fn new(
-        shared: Arc<LinkContext>,
+        context: Arc<LinkContext>,
         pod: ObjectKey,
         pod_uid: String,
         dial: Dial,
         mut wanted: watch::Receiver<Arc<Content>>,
     ) -> Self {
         let content = wanted.borrow_and_update().clone();
-        let machine = LinkMachine::new(shared.timing, content, clock::now(), rand::random());
+        let machine = LinkMachine::new(context.timing, content, clock::now(), rand::random());
         let (connection, presence, dialing, acquiring, permit, contest) = (None, None, None, None, None, None);
         let (reached, is_retired, in_row, budget) = (None, false, 0, Budget::new(clock::now()));
         Self {
-            shared,
+            context,
             pod,
             pod_uid,
             dial,
@@ -115,7 +115,7 @@ impl Task {
                 self.dialing = None;
                 match dialed {
                     Ok(Dialed { connection, not_after, greeting }) => {
-                        self.presence = Some(self.shared.fleet.connected(&self.pod_uid));
+                        self.presence = Some(self.context.fleet.connected(&self.pod_uid));
                         self.connection = Some(connection);
                         LinkEvent::Connected { not_after, greeting }
                     }
@@ -162,7 +162,7 @@ impl Task {
     }
 
     fn moment(&self) -> LinkMoment {
-        let term = &self.shared.term;
+        let term = &self.context.term;
         let since_boot = clock::since_boot();
         // A retired link gets no new content from the engine. If the pod comes back, the engine starts another link, so
         // this one must not push its old content.
@@ -171,17 +171,17 @@ impl Task {
             now: clock::now(),
             unix: clock::unix_micros() / 1_000_000,
             sequence: (is_wanted && term.is_current(since_boot)).then(|| term.sequence(since_boot)),
-            every: self.shared.status_interval.every(),
+            every: self.context.status_interval.every(),
         }
     }
 
     /// Performs an action. The inner error ends the connection.
     async fn perform(&mut self, action: LinkAction) -> Result<Result<(), ContactError>, Over> {
-        let timing = self.shared.timing;
+        let timing = self.context.timing;
         let limit = timing.timeout;
         match action {
             LinkAction::AcquirePermit { is_silent } => {
-                let (lane, dial) = (self.shared.lanes.lane(is_silent), self.dial.clone());
+                let (lane, dial) = (self.context.lanes.lane(is_silent), self.dial.clone());
                 let quick = if is_silent { limit } else { limit.min(timing.quick_answer) };
                 self.acquiring = Some(if self.connection.is_some() {
                     Box::pin(async move { (lane.permit().await, None) })
@@ -232,7 +232,7 @@ impl Task {
                     return Ok(self.send_answers(answers).await);
                 }
             }
-            LinkAction::Count(result, took) => self.shared.metrics.pushed(result, took),
+            LinkAction::Count(result, took) => self.context.metrics.pushed(result, took),
             LinkAction::Report(seen) => self.report(seen).await?,
         }
         Ok(Ok(()))
@@ -247,7 +247,7 @@ impl Task {
     }
 
     async fn send_answers(&mut self, answers: Vec<Answer>) -> Result<(), ContactError> {
-        let limit = self.shared.timing.timeout;
+        let limit = self.context.timing.timeout;
         match &mut self.connection {
             Some(connection) => Box::pin(connection.send(ToAgent::Answers(answers), limit)).await,
             None => Ok(()),
@@ -262,7 +262,7 @@ impl Task {
                     "another operator writes to this agent, and each overwrites the other's snapshots: stop one \
                      operator, or list the agent in only one of them"
                 );
-                self.contest = Some(self.shared.metrics.contest());
+                self.contest = Some(self.context.metrics.contest());
             }
             Seen::Contested(false) => {
                 tracing::info!(pod = %self.pod, "the other operator no longer writes to this agent");
@@ -276,7 +276,7 @@ impl Task {
             Seen::Status(_) | Seen::Failed(_) => {}
         }
         let observation = Observation { pod: self.pod.clone(), pod_uid: self.pod_uid.clone(), at: clock::now(), seen };
-        self.shared.observations.send(observation).await.map_err(|_| Over)
+        self.context.observations.send(observation).await.map_err(|_| Over)
     }
 }
 

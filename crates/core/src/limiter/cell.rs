@@ -59,7 +59,7 @@ pub(super) struct Cell {
 /// A journal and its end. Until the journal ends, no decision takes the fast path.
 #[derive(Debug)]
 struct JournalState {
-    shared: SharedJournal,
+    journal: SharedJournal,
     is_over: AtomicBool,
     /// Set by the thread that ends the journal.
     is_ending: AtomicBool,
@@ -124,9 +124,9 @@ impl Cell {
 
     /// Returns the journal if it must record a charge at this time.
     fn journal(&self, now: Time) -> Option<&SharedJournal> {
-        let JournalState { shared, is_over, is_ending } = self.journal.as_deref()?;
-        if shared.is_on(now) {
-            return Some(shared);
+        let JournalState { journal, is_over, is_ending } = self.journal.as_deref()?;
+        if journal.is_on(now) {
+            return Some(journal);
         }
         if !is_over.load(Ordering::Acquire) && !is_ending.swap(true, Ordering::Relaxed) {
             self.enable_fast_path();
@@ -147,10 +147,10 @@ impl Cell {
         (at, cost): (Time, u64),
         decide: impl FnOnce() -> Result<Taken, Stop>,
     ) -> Result<Taken, Stop> {
-        let Some(shared) = self.journal(now) else { return decide() };
-        shared.with(|journal| journal.note(at, cost));
+        let Some(journal) = self.journal(now) else { return decide() };
+        journal.with(|journal| journal.note(at, cost));
         let decided = decide();
-        shared.with(|journal| journal.settle(cost, decided.is_ok()));
+        journal.with(|journal| journal.settle(cost, decided.is_ok()));
         decided
     }
 
@@ -406,8 +406,8 @@ impl Cell {
 }
 
 impl JournalState {
-    fn new(shared: SharedJournal) -> Self {
-        Self { shared, is_over: AtomicBool::new(false), is_ending: AtomicBool::new(false) }
+    fn new(journal: SharedJournal) -> Self {
+        Self { journal, is_over: AtomicBool::new(false), is_ending: AtomicBool::new(false) }
     }
 }
 

@@ -88,7 +88,7 @@ impl Leaving {
 
 impl<'a> ClientConnection<'a> {
     pub(super) fn new(stream: TcpStream, client: &'a Client, used: bool) -> Self {
-        let pause = Pause::new(client.shared.proxy.clock);
+        let pause = Pause::new(client.worker.proxy.clock);
         Self { stream, client, pause, used, inbox: None, leaving: Leaving::Unknown, next_look: None, asked: false }
     }
 
@@ -151,7 +151,7 @@ impl<'a> ClientConnection<'a> {
     }
 
     pub(super) fn now(&self) -> Time {
-        self.client.shared.proxy.clock.now()
+        self.client.worker.proxy.clock.now()
     }
 
     /// Reads more of a request into the buffer. A connection without a buffer takes one when the first bytes arrive.
@@ -164,7 +164,7 @@ impl<'a> ClientConnection<'a> {
             return Poll::Pending;
         }
         self.asked = false;
-        let inbox = self.inbox.get_or_insert_with(|| self.client.shared.buffers.lend());
+        let inbox = self.inbox.get_or_insert_with(|| self.client.worker.buffers.lend());
         let read = inbox.poll_fill(&self.stream, cx);
         if inbox.is_empty() {
             self.inbox = None;
@@ -213,7 +213,7 @@ impl<'a> ClientConnection<'a> {
                     Poll::Pending => {
                         if !held_up {
                             held_up = true;
-                            self.begin(Some(self.client.shared.proxy.settings.stall_timeout));
+                            self.begin(Some(self.client.worker.proxy.settings.stall_timeout));
                         }
                         let over = self.poll_disconnected(cx).is_ready() || self.pause.poll_over(cx).is_ready();
                         return if over { Poll::Ready(Err(Gone)) } else { Poll::Pending };

@@ -139,7 +139,7 @@ pub(super) fn exchange(
     app_request: Box<AppRequest>,
 ) -> impl Future<Output = Next> {
     async move {
-        let mut out = connection.client.shared.buffers.outbox();
+        let mut out = connection.client.worker.buffers.outbox();
         connection.watch();
         let repeatable = app_request.repeatable;
         match ask(connection, app_request.request, repeatable, &app_request.context, &mut out).await {
@@ -147,7 +147,7 @@ pub(super) fn exchange(
             Err(NoResponse::Gone) => Next::Nothing,
             Err(NoResponse::Late) => late(connection, app_request.context, out).await,
             Err(NoResponse::Failure(failure)) => {
-                let proxy = &connection.client.shared.proxy;
+                let proxy = &connection.client.worker.proxy;
                 let failure = failure.or_stopped(&proxy.upstream).await;
                 let app_gone = failure.app_gone().is_some();
                 let (head, body) = failure.respond(&proxy.failures, Version::HTTP_11).into_parts();
@@ -187,9 +187,9 @@ async fn late(connection: &mut ClientConnection<'_>, context: ResponseContext, m
 
 /// The last fields of a response that is sent now.
 pub(super) fn ending(client: &Client, last: bool, now: Time) -> Ending<'_> {
-    let shared = &client.shared;
-    let leaves = shared.drain.has_begun() || shared.proxy.leaving.has_begun() || client.open.is_evicted();
-    Ending { closes: last || leaves, date: &shared.date, now }
+    let worker = &client.worker;
+    let leaves = worker.drain.has_begun() || worker.proxy.leaving.has_begun() || client.open.is_evicted();
+    Ending { closes: last || leaves, date: &worker.date, now }
 }
 
 /// Sends the rest of a response.
@@ -211,11 +211,11 @@ fn ask(
     out: &mut Outbox,
 ) -> impl Future<Output = Result<Reply, NoResponse>> {
     async move {
-        let shared = &connection.client.shared;
-        let sent = shared.proxy.clock.now();
-        let limit = Limit::new(shared.proxy.settings.response_timeout, context.deadline(), sent);
+        let worker = &connection.client.worker;
+        let sent = worker.proxy.clock.now();
+        let limit = Limit::new(worker.proxy.settings.response_timeout, context.deadline(), sent);
         connection.begin(limit.shortest());
-        let mut app = match shared.pool.pop() {
+        let mut app = match worker.pool.pop() {
             Some(stream) => Upstream::new(stream, false, request),
             None => Upstream::new(Box::pin(connected(connection, limit)).await?, true, request),
         };
@@ -236,7 +236,7 @@ fn ask(
 /// Opens a connection to the app. The caller boxes the future, because few requests need a new connection and the
 /// future is large.
 async fn connected(connection: &ClientConnection<'_>, limit: Limit) -> Result<TcpStream, NoResponse> {
-    let connecting = connection.client.shared.proxy.upstream.connect();
+    let connecting = connection.client.worker.proxy.upstream.connect();
     match limit.left(connection.now()) {
         None => Ok(connecting.await?),
         Some(left) => Ok(timeout(left, connecting).await.map_err(|_| limit.cut())??),
@@ -252,7 +252,7 @@ async fn receive_head(
     (sent, limit): (Time, Limit),
     out: &mut Outbox,
 ) -> Result<(Framing, bool, bool), NoResponse> {
-    let shared = &connection.client.shared;
+    let worker = &connection.client.worker;
     // The number of bytes of an incomplete head in which the end was not found.
     let mut looked_at = 0;
     loop {
@@ -295,7 +295,7 @@ async fn receive_head(
             }
             let ending = ending(connection.client, context.last, connection.now());
             for cost in context.costs() {
-                cost.charge_value(cost.header().and_then(|name| head.first(name)), shared.proxy.clock);
+                cost.charge_value(cost.header().and_then(|name| head.first(name)), worker.proxy.clock);
             }
             write::to_client(&head, context.to_head, (&context.fields, context.costs()), ending, &mut out.bytes);
             let (length, framing, kept) = (head.length, head.framing, head.kept);
@@ -320,7 +320,7 @@ async fn send_interim(connection: &mut ClientConnection<'_>, limit: Limit, out: 
 }
 
 fn note_time(connection: &ClientConnection<'_>, sent: Time) {
-    let proxy = &connection.client.shared.proxy;
+    let proxy = &connection.client.worker.proxy;
     proxy.upstream_time.record(proxy.clock.now().duration_since(sent));
 }
 
@@ -331,9 +331,9 @@ async fn read(
     most: usize,
     limit: Limit,
 ) -> Result<io::Result<usize>, NoResponse> {
-    let shared = &connection.client.shared;
+    let worker = &connection.client.worker;
     poll_fn(|cx| {
-        if let Poll::Ready(read) = app.poll_read(most, &shared.buffers, cx) {
+        if let Poll::Ready(read) = app.poll_read(most, &worker.buffers, cx) {
             return Poll::Ready(Ok(read));
         }
         if connection.poll_disconnected(cx).is_ready() {
@@ -354,7 +354,7 @@ fn relay(
     mut out: Outbox,
 ) -> impl Future<Output = Next> {
     async move {
-        let shared = &connection.client.shared;
+        let worker = &connection.client.worker;
         loop {
             // Bytes that are forwarded unchanged need no copy.
             let direct = reply.framing.take_long(reply.app.unread(), MAX_COPIED);
@@ -371,7 +371,7 @@ fn relay(
             if reply.framing.is_over() {
                 let (rest, idle) = reply.app.finish(count);
                 if let Some(idle) = idle.filter(|_| reply.kept) {
-                    shared.pool.push(idle);
+                    worker.pool.push(idle);
                 }
                 let body = rest.as_ref().map_or(&[][..], |rest| &rest.unread()[..count]);
                 // Before the last bytes: a client that has the whole response may send its next request.

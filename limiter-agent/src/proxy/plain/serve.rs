@@ -61,9 +61,9 @@ impl Http1Path for Client {
 async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) -> End {
     let mut connection = ClientConnection::new(stream, client, used);
     if !before.is_empty() {
-        connection.inbox.insert(client.shared.buffers.lend()).put(&before);
+        connection.inbox.insert(client.worker.buffers.lend()).put(&before);
     }
-    let drain = &client.shared.drain;
+    let drain = &client.worker.drain;
     let mut times = drain.times();
     let mut wakes = pin!(drain.wakes());
     let mut evicted = pin!(client.open.evicted());
@@ -83,9 +83,9 @@ async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) ->
                 wakes.set(drain.wakes());
                 let _ = futures::poll!(pin!(unconstrained(wakes.as_mut())));
             }
-            let _parked = client.shared.traffic.park();
-            let now = just_now.take().unwrap_or_else(|| client.shared.proxy.clock.now());
-            connection.pause.begin_at(now, client.shared.proxy.settings.idle_timeout);
+            let _parked = client.worker.traffic.park();
+            let now = just_now.take().unwrap_or_else(|| client.worker.proxy.clock.now());
+            connection.pause.begin_at(now, client.worker.proxy.settings.idle_timeout);
             client.open.rest(now);
             let mut now = Some(now);
             let first = poll_fn(|cx| {
@@ -177,9 +177,9 @@ fn parse_and_decide(connection: &mut ClientConnection<'_>) -> Decided {
 /// Decides on the request in `bytes`, and returns its length. The length is 0 if the request must stay in the buffer.
 #[inline(always)] // see the docs of `calls`
 fn decide(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Decided, usize) {
-    let Client { shared, gate, peer, .. } = client;
+    let Client { worker, gate, peer, .. } = client;
     let mut lines = RequestFields::default();
-    let request = match Request::look(bytes, &mut lines, shared.limits) {
+    let request = match Request::look(bytes, &mut lines, worker.limits) {
         Look::Plain(request) => request,
         Look::Part(whole) if whole.is_none_or(|whole| whole <= SIZE) => return (Decided::Part, 0),
         Look::Part(_) | Look::Other => return (Decided::Other, 0),
@@ -196,7 +196,7 @@ fn decide(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Decided, usize) {
             // The copy makes refusals fast. Without it, a refusal would also write the unneeded parts of the request to
             // memory.
             let plain = request;
-            let mut out = shared.buffers.outbox();
+            let mut out = worker.buffers.outbox();
             write::to_app(&plain, peer, &mut out.bytes);
             let repeatable = plain.is_repeatable();
             Decided::Admitted(Box::new(AppRequest {
@@ -211,7 +211,7 @@ fn decide(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Decided, usize) {
         }
     });
     let Some(decided) = decided else { return (Decided::Other, 0) };
-    shared.traffic.request();
+    worker.traffic.request();
     (decided, length)
 }
 
@@ -226,9 +226,9 @@ fn refuse(
     last: bool,
     at_once: bool,
 ) -> Decided {
-    let shared = &client.shared;
+    let worker = &client.worker;
     let rest = |text: &[u8], closes| {
-        let mut rest = shared.buffers.outbox();
+        let mut rest = worker.buffers.outbox();
         rest.bytes.extend_from_slice(text);
         Decided::Answered(Box::new(Rest { text: rest, closes }))
     };
@@ -236,7 +236,7 @@ fn refuse(
         Format::Http => {
             let ending = ending(client, last, refusal.at());
             let (closes, now) = (ending.closes, ending.now);
-            shared.refusals.write(refusal, to_head, ending, |text| {
+            worker.refusals.write(refusal, to_head, ending, |text| {
                 let sent = if at_once { back.send_at_once(text) } else { Ok(0) };
                 match sent {
                     Ok(sent) if sent == text.len() && closes => Decided::Closed,
@@ -258,7 +258,7 @@ fn refuse(
 #[cold]
 fn refuse_grpc(client: &Client, refusal: &Refusal<'_>, to_head: bool, last: bool) -> (Vec<u8>, bool) {
     let (head, body) = weir_enforce::refused(refusal, Format::Grpc).into_parts();
-    let ending = ending(client, last, client.shared.proxy.clock.now());
+    let ending = ending(client, last, client.worker.proxy.clock.now());
     let (closes, mut text) = (ending.closes, Vec::new());
     write::own(&head, &body, to_head, &Fields::default(), ending, &mut text);
     (text, closes)

@@ -66,8 +66,8 @@ impl Cell {
             let words = returned.as_ref().map_or(self.words.all(), std::slice::from_ref);
             if successor.history.get().is_none() {
                 let state = self.journal.as_ref().filter(|_| self.has_journal());
-                let shared = state.map(|state| &state.shared).filter(|shared| shared.is_on(since));
-                let journal = shared.map(|shared| shared.with(|journal| journal.clone()));
+                let journal = state.map(|state| &state.journal).filter(|journal| journal.is_on(since));
+                let journal = journal.map(|journal| journal.with(|journal| journal.clone()));
                 let words = (words, journal.as_ref());
                 let history = match self.history.get() {
                     Some(history) => successor.meter.history_after(&self.meter, words, history, since, Memory::Many),
