@@ -16,7 +16,7 @@ use crate::{changes::describe, compile::CompiledPolicy, reason::Reason, status::
 /// The minimum time between two announcements with the same text.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(300);
 
-/// An announcement.
+/// A notice about a policy, for an Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// True for an Event of type Warning, which a person should investigate.

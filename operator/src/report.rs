@@ -18,6 +18,7 @@ use weir_api::{RateLimitPolicyStatus, RateLimitStoreStatus};
 
 pub use self::{cluster::ClusterSink, files::FileSink, writer::run};
 use crate::{
+    announcer::Notice,
     leader::Term,
     world::{ObjectKey, StoredStatus},
 };
@@ -116,12 +117,8 @@ pub struct Announcement {
     pub key: ObjectKey,
     /// The policy's UID.
     pub uid: String,
-    /// True for an Event of type Warning, which a person should investigate.
-    pub warning: bool,
-    /// The reason: one word in PascalCase.
-    pub reason: &'static str,
-    /// The text: one sentence.
-    pub note: String,
+    /// The notice to write.
+    pub notice: Notice,
     /// The term in which the announcement was created. The announcement is not written outside of this term.
     pub term: Term,
 }

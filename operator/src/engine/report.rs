@@ -11,7 +11,6 @@ use super::{
     machine::EngineMachine,
 };
 use crate::{
-    announcer::Notice,
     compile::{Compiled, compile_store, store_key},
     fleet::Usage,
     fleet_status::FleetCounts,
@@ -144,9 +143,7 @@ fn report_policy(
     let notices = [record.announcer.announce(now, reason, &message, tally), record.announcer.bypass(bypassable)];
     for notice in notices.into_iter().flatten() {
         actions.extend(notice.took.map(EngineAction::CountPropagated));
-        let (key, uid, term) = (key.clone(), uid.clone(), term.clone());
-        let Notice { warning, reason, note, .. } = notice;
-        let announcement = Announcement { key, uid, warning, reason, note, term };
+        let announcement = Announcement { key: key.clone(), uid: uid.clone(), notice, term: term.clone() };
         actions.push(EngineAction::Send(Message::Announce(announcement)));
     }
     let status = status::build(facts, record.pace.written(), timestamp);

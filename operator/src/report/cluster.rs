@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use weir_api::{RateLimitPolicy, RateLimitStore};
 
 use super::{Announcement, Pending, SinkError};
-use crate::{clock, source::objects::take_policy_status, wording::shorten, world::StoredStatus};
+use crate::{announcer::Notice, clock, source::objects::take_policy_status, wording::shorten, world::StoredStatus};
 
 /// The field manager of statuses, and the reporter of Events.
 const FIELD_MANAGER: &str = "weir-operator";
@@ -117,7 +117,7 @@ impl ClusterSink {
     /// Returns the Event for an announcement. The name is fixed here, so a repeated write does not create a second
     /// Event.
     pub(super) fn event(&self, announcement: &Announcement) -> Event {
-        let Announcement { key, uid, warning, reason, note, .. } = announcement;
+        let Announcement { key, uid, notice: Notice { warning, reason, note, .. }, .. } = announcement;
         let now = clock::timestamp();
         tracing::info!(policy = %key, reason, note, "event");
         Event {

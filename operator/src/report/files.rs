@@ -116,8 +116,8 @@ impl FileSink {
     }
 
     pub(super) fn announce(&self, announcement: &Announcement) {
-        let Announcement { key, reason, note, .. } = announcement;
-        say(&format!("{key} {reason}: {note}"));
+        let Announcement { key, notice, .. } = announcement;
+        say(&format!("{key} {}: {}", notice.reason, notice.note));
     }
 
     pub(super) fn notice(&self, text: &str) {

@@ -15,7 +15,7 @@ use super::{
     budget::Budget,
     queue::{Queue, pause},
 };
-use crate::{clock, metrics::Metrics, world::StoredStatus};
+use crate::{announcer::Notice, clock, metrics::Metrics, world::StoredStatus};
 
 /// The number of statuses that are written in parallel.
 const WRITERS: usize = 8;
@@ -44,8 +44,8 @@ async fn announce(sink: &Sink, mut announced: mpsc::Receiver<Announcement>) {
         if announcement.term.is_current(clock::since_boot())
             && let Err(error) = tell(sink, &announcement).await
         {
-            let Announcement { key, reason, .. } = announcement;
-            tracing::warn!(policy = %key, reason, error = %format!("{error:#}"), "an event was not written");
+            let Announcement { key, notice, .. } = announcement;
+            tracing::warn!(policy = %key, reason = notice.reason, error = %format!("{error:#}"), "an event was not written");
         }
     }
 }
@@ -137,7 +137,7 @@ impl Writer<'_> {
     }
 
     fn announce(&mut self, mut announcement: Announcement) {
-        let Announcement { key, reason, note, .. } = &mut announcement;
+        let Announcement { key, notice: Notice { reason, note, .. }, .. } = &mut announcement;
         match self.budget.spend(clock::now(), key) {
             None => {
                 return tracing::debug!(policy = %key, reason, note, "the policy's event budget is exhausted, dropping this event");
@@ -146,8 +146,8 @@ impl Writer<'_> {
             Some(dropped) => note.push_str(&format!(" (after {dropped} more events that were dropped)")),
         }
         if let Err(error) = self.announcements.try_send(announcement) {
-            let Announcement { key, reason, .. } = error.into_inner();
-            tracing::warn!(policy = %key, reason, "too many events wait, dropping this one");
+            let Announcement { key, notice, .. } = error.into_inner();
+            tracing::warn!(policy = %key, reason = notice.reason, "too many events wait, dropping this one");
         }
     }
 

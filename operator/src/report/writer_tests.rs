@@ -296,7 +296,8 @@ async fn a_status_is_written_when_the_apiserver_returns() {
 fn announcement(policy: &str, note: &str) -> Message {
     let key = ObjectKey::new("shop", policy);
     let (reason, note) = ("Drifted", note.to_owned());
-    Message::Announce(Announcement { key, uid: UID.to_owned(), warning: true, reason, note, term: Term::unbounded() })
+    let notice = Notice { warning: true, reason, note, took: None };
+    Message::Announce(Announcement { key, uid: UID.to_owned(), notice, term: Term::unbounded() })
 }
 
 #[tokio::test]
