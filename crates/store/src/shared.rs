@@ -4,6 +4,7 @@
 //! For each key, at most one question is on its way. Requests that arrive meanwhile wait for its answer, and share the
 //! next question. A decision holds a lock briefly. No lock is held during I/O.
 
+mod ask;
 mod ban;
 mod decision;
 mod drive;
@@ -30,9 +31,10 @@ use std::{
 };
 
 use tokio::sync::oneshot;
-use weir_seats::{Left, Seats, StoreTime, terms::MOST_UNITS};
+use weir_seats::{Left, Seats, terms::MOST_UNITS};
 
 use self::{
+    ask::{Ask, Moment, micros},
     ban::ByBan,
     decision::QueueId,
     entry::{Entry, Waiter},
@@ -203,7 +205,7 @@ impl SharedLimiter {
     /// Decides on a request without waiting, if possible. `patience` is the longest time that the request can wait. A cost
     /// of 0 charges nothing and is never refused.
     pub fn claim(&self, hash: u128, cost: u32, patience: Duration) -> Claim {
-        let (rule, now) = (self.rule(), self.client.now());
+        let rule = self.rule();
         let set = rule.set(hash);
         if cost > MOST_UNITS || set.never_admits(cost) {
             return Claim::Refused(Refused::new(None, None));
@@ -211,15 +213,15 @@ impl SharedLimiter {
         if cost == 0 {
             return Claim::Granted(self.grant(hash, None, None));
         }
-        let lost = self.client.current_loss();
-        let time = self.client.time(now);
+        let moment = self.moment();
         let mut shard = self.table.shard_of(hash);
         let Some((entry, room)) = self.table.entry(&mut shard, hash, rule.most_keys) else {
             drop(shard);
             return self.without_entry(&rule, hash).into();
         };
+        let Moment { now, lost, .. } = moment;
         entry.used = now;
-        let claim = self.claim_in(entry, (&rule, set), (hash, cost, patience), (now, time, lost));
+        let claim = self.claim_in(entry, (&rule, set), Ask { hash, cost, patience }, moment);
         let refills = matches!(claim, Claim::Granted(_)) && lost.is_none() && self.refills(entry, (&rule, set), now);
         if refills {
             entry.begins_task();
@@ -232,18 +234,20 @@ impl SharedLimiter {
         claim
     }
 
-    fn claim_in(
-        &self,
-        entry: &mut Entry,
-        (rule, set): (&SharedRule, &Set),
-        (hash, cost, patience): (u128, u32, Duration),
-        (now, time, lost): (Duration, Option<StoreTime>, Option<u64>),
-    ) -> Claim {
+    /// The time of a decision that is made now.
+    fn moment(&self) -> Moment {
+        let now = self.client.now();
+        let lost = self.client.current_loss();
+        Moment { now, time: self.client.time(now), lost }
+    }
+
+    fn claim_in(&self, entry: &mut Entry, (rule, set): (&SharedRule, &Set), ask: Ask, moment: Moment) -> Claim {
+        let (Ask { hash, cost, patience }, Moment { now, time, lost }) = (ask, moment);
         let terms = &set.terms;
         let queue_id = QueueId { hash, stamp: terms.stamp(), cost };
         // A rule with a ban asks the store about each request.
         let has_slot = || !patience.is_zero() && rule.ban.is_none() && self.has_slot(queue_id, now + patience);
-        match self.by_ban(entry, rule, now, lost) {
+        match self.by_ban(entry, rule, moment) {
             Some(ByBan::Refused(rest)) => return Claim::Refused(Refused::banned(rest)),
             Some(ByBan::Asks) => return Claim::AskStore,
             None => {}
@@ -266,10 +270,10 @@ impl SharedLimiter {
             }
         }
         if let Some(loss) = lost.or_else(|| self.cut_off(entry, now)) {
-            return self.without_store(entry, rule, (hash, cost), (now, loss)).into();
+            return self.without_store(entry, rule, ask, (now, loss)).into();
         }
         match (entry.refused, time) {
-            (Some(refused), Some(time)) if refused.applies_to(cost, patience, time) && !has_slot() => {
+            (Some(refused), Some(time)) if refused.applies_to(ask, time) && !has_slot() => {
                 entry.rate.count(now, cost);
                 let retry_after = Some(Duration::from_micros(refused.until.saturating_sub(time.earliest)));
                 Claim::Refused(Refused::new(retry_after, entry.left(set, time.latest)))
@@ -379,19 +383,19 @@ impl SharedLimiter {
 
     /// Returns what this program knows about a key, without a side effect.
     pub fn known(&self, hash: u128, cost: u32) -> KeyView {
-        let (rule, now) = (self.rule(), self.client.now());
+        let (rule, ask) = (self.rule(), Ask { hash, cost, patience: Duration::ZERO });
         let never = cost > MOST_UNITS || rule.set(hash).never_admits(cost);
-        let (lost, time) = (self.client.current_loss(), self.client.time(now));
+        let Moment { now, time, lost } = self.moment();
         let shard = self.table.shard_of(hash);
         let entry = shard.get(&hash).map(|entry| &**entry);
         if let Some(loss) = lost.or_else(|| self.cut_off(entry?, now)) {
-            let known = self.known_without_store(entry, &rule, (hash, cost), (now, loss));
+            let known = self.known_without_store(entry, &rule, ask, (now, loss));
             return KeyView { never, refused_for: known.refused_for.filter(|_| !never), ..known };
         }
         let Some((entry, time)) = entry.zip(time) else {
             return KeyView { never, ..KeyView::default() };
         };
-        let refused = entry.refused.filter(|refused| !never && refused.applies_to(cost, Duration::ZERO, time));
+        let refused = entry.refused.filter(|refused| !never && refused.applies_to(ask, time));
         let refused_for = refused.map(|refused| Duration::from_micros(refused.until.saturating_sub(time.earliest)));
         // A ban refuses every cost until its end.
         let refused_for = refused_for.max(entry.ban_rest(&rule, now, Some(time)).filter(|_| !never));
@@ -469,8 +473,4 @@ impl SharedLimiter {
         drop(shard);
         self.client.stats.count_lost_seats(dropped);
     }
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
 }

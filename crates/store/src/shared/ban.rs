@@ -6,7 +6,12 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;
 use weir_seats::{BanChange, BanQuestion, Banned, Key, Reply, StoreError, StoreTime, Take};
 
-use super::{Entry, SharedLimiter, SharedRule, entry::Answer, micros, question::Owned};
+use super::{
+    Entry, SharedLimiter, SharedRule,
+    ask::{Moment, micros},
+    entry::Answer,
+    question::Owned,
+};
 
 /// The age of an answer after which the store is asked whether a ban is still in force.
 const RECENT: Duration = Duration::from_secs(1);
@@ -72,16 +77,17 @@ impl SharedLimiter {
     /// Returns true if a request of a banned key must wait for the store, because its last answer about the ban is not
     /// recent: another program can have lifted the ban. Without an answer, the ban stays in force.
     pub fn must_ask_about_ban(&self, hash: u128) -> bool {
-        let (rule, now, lost) = (self.rule(), self.client.now(), self.client.current_loss());
+        let (rule, moment) = (self.rule(), self.moment());
         let shard = self.table.shard_of(hash);
         shard.get(&hash).is_some_and(|entry| {
-            entry.rare().ban_started.is_none() && matches!(self.by_ban(entry, &rule, now, lost), Some(ByBan::Asks))
+            entry.rare().ban_started.is_none() && matches!(self.by_ban(entry, &rule, moment), Some(ByBan::Asks))
         })
     }
 
     /// What a ban that the store or the caller has reported means for a request of the key. `None` if there is no such ban.
-    pub(super) fn by_ban(&self, entry: &Entry, rule: &SharedRule, now: Duration, lost: Option<u64>) -> Option<ByBan> {
-        let rest = entry.ban_rest(rule, now, self.client.time(now))?;
+    pub(super) fn by_ban(&self, entry: &Entry, rule: &SharedRule, moment: Moment) -> Option<ByBan> {
+        let Moment { now, time, lost } = moment;
+        let rest = entry.ban_rest(rule, now, time)?;
         let is_recent = entry.asked_at() + RECENT > now;
         // After a question without an answer, the next one waits.
         let can_ask = lost.is_none() && now >= entry.rare().retry_at;

@@ -15,10 +15,10 @@ use weir_seats::{
 
 use super::{
     OnLoss, Refused, SOON, SharedLimiter, SharedRule,
+    ask::{Ask, Moment, micros},
     ban::{ByBan, started},
     entry::{Answer, BETWEEN_ATTEMPTS, Entry, LastRefusal, Rare, Task, Waiter},
     hand::Found,
-    micros,
     question::{Owned, Question},
     queue::{Decisions, TimedDecision, send},
     rule::reach,
@@ -64,8 +64,8 @@ impl SharedLimiter {
 
     /// Decides on the waiting requests as far as possible without a question, and returns the next step.
     fn step(&self, hash: u128) -> (Step, Decisions) {
-        let (rule, now) = (self.rule(), self.client.now());
-        let lost = self.client.current_loss();
+        let (rule, moment) = (self.rule(), self.moment());
+        let Moment { now, lost, .. } = moment;
         let mut decisions = Decisions::new();
         let mut shard = self.table.shard_of(hash);
         let Some(entry) = shard.get_mut(&hash) else { return (Step::Ends, decisions) };
@@ -76,7 +76,7 @@ impl SharedLimiter {
         self.waiting.fetch_sub(before - waiting.len(), Relaxed);
         let (mut pause, mut asks) = (None::<Duration>, VecDeque::new());
         for mut waiter in waiting {
-            let decision = self.decide_locally(entry, &rule, (hash, &waiter), now, lost);
+            let decision = self.decide_locally(entry, &rule, waiter.ask(now), moment);
             let needs_slot = matches!(decision, LocalDecision::Asks | LocalDecision::Decided(Err(_)));
             if needs_slot && lost.is_none() && rule.ban.is_none() {
                 match self.join(waiter) {
@@ -118,21 +118,15 @@ impl SharedLimiter {
     }
 
     /// Decides on one request without a question, if possible.
-    fn decide_locally(
-        &self,
-        entry: &mut Entry,
-        rule: &SharedRule,
-        (hash, waiter): (u128, &Waiter),
-        now: Duration,
-        lost: Option<u64>,
-    ) -> LocalDecision {
-        let (set, cost, patience) = (rule.set(hash), waiter.queue_id.cost, waiter.patience(now));
-        match self.by_ban(entry, rule, now, lost) {
+    fn decide_locally(&self, entry: &mut Entry, rule: &SharedRule, ask: Ask, moment: Moment) -> LocalDecision {
+        let (Ask { hash, cost, patience }, Moment { now, time, lost }) = (ask, moment);
+        let set = rule.set(hash);
+        match self.by_ban(entry, rule, moment) {
             Some(ByBan::Refused(rest)) => return LocalDecision::Decided(Err(Refused::banned(rest))),
             Some(ByBan::Asks) => return LocalDecision::Asks,
             None => {}
         }
-        if let Some(time) = self.client.time(now) {
+        if let Some(time) = time {
             let (found, expired) = entry.claim_seats(&set.terms, cost, time);
             self.client.stats.count_lost_seats(expired);
             if let Found::Seats(seats) = found {
@@ -144,7 +138,7 @@ impl SharedLimiter {
                 && refused.asks_at > time.latest
             {
                 let wait = Duration::from_micros(refused.asks_at - time.latest);
-                if refused.applies_to(cost, patience, time) {
+                if refused.applies_to(ask, time) {
                     let retry_after = Some(Duration::from_micros(refused.until.saturating_sub(time.earliest)));
                     let left = entry.left(set, time.latest);
                     return LocalDecision::Decided(Err(Refused::new(retry_after, left)));
@@ -157,7 +151,7 @@ impl SharedLimiter {
         }
         match lost.or_else(|| self.cut_off(entry, now)) {
             Some(loss) => {
-                let decided = self.without_store(entry, rule, (hash, cost), (now, loss));
+                let decided = self.without_store(entry, rule, ask, (now, loss));
                 LocalDecision::Decided(decided.map(|grant| (grant, 0)))
             }
             None => LocalDecision::Asks,
@@ -295,7 +289,7 @@ impl SharedLimiter {
         let mut shard = self.table.shard_of(hash);
         let Some(entry) = shard.get_mut(&hash) else { return Decisions::new() };
         let decide = |waiter: Waiter| {
-            let decided = self.without_store(entry, &rule, (hash, waiter.queue_id.cost), (now, loss));
+            let decided = self.without_store(entry, &rule, waiter.ask(now), (now, loss));
             (waiter, decided.map(|grant| (grant, 0)))
         };
         batch.into_iter().map(decide).collect()

@@ -9,9 +9,9 @@ use tokio::sync::{Notify, oneshot};
 use weir_seats::{Left, Level, Seats, StoreTerms, StoreTime, terms::MOST_UNITS};
 
 use super::{
+    ask::{Ask, micros},
     decision::{Decision, QueueId},
     hand::{Found, Hand},
-    micros,
     rate::Rate,
     rule::Set,
     share_count::Share,
@@ -298,9 +298,9 @@ impl Default for Rare {
 }
 
 impl LastRefusal {
-    /// Returns true if asking for this cost is useless for a request with this patience.
-    pub(super) fn applies_to(&self, cost: u32, patience: Duration, time: StoreTime) -> bool {
-        cost >= self.cost.get() && self.asks_at > time.latest + micros(patience)
+    /// Returns true if asking for this request is useless.
+    pub(super) fn applies_to(&self, ask: Ask, time: StoreTime) -> bool {
+        ask.cost >= self.cost.get() && self.asks_at > time.latest + micros(ask.patience)
     }
 }
 
@@ -308,5 +308,11 @@ impl Waiter {
     /// The remaining patience of the request.
     pub(super) fn patience(&self, now: Duration) -> Duration {
         if self.is_patient { self.latest.saturating_sub(now) } else { Duration::ZERO }
+    }
+
+    /// The request, with its remaining patience.
+    pub(super) fn ask(&self, now: Duration) -> Ask {
+        let QueueId { hash, cost, .. } = self.queue_id;
+        Ask { hash, cost, patience: self.patience(now) }
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{
-    Entry, SharedLimiter, micros,
+    Entry, SharedLimiter,
+    ask::micros,
     table::{Forgotten, Room},
 };
 use crate::budget::KeyTable;

@@ -12,9 +12,9 @@ use weir_seats::{
 
 use super::{
     KeyView, OnLoss, SOON, SharedLimiter, SharedRule,
+    ask::{Ask, micros},
     decision::{Grant, Refused},
     entry::{Entry, Rare},
-    micros,
     rule::left_of,
     share_count::Share,
 };
@@ -85,7 +85,7 @@ impl SharedLimiter {
         &self,
         entry: &mut Entry,
         rule: &SharedRule,
-        (hash, cost): (u128, u32),
+        Ask { hash, cost, .. }: Ask,
         (now, loss): (Duration, u64),
     ) -> Result<Grant, Refused> {
         if let Some(rest) = entry.ban_rest(rule, now, self.client.time(now)) {
@@ -125,7 +125,7 @@ impl SharedLimiter {
         &self,
         entry: Option<&Entry>,
         rule: &SharedRule,
-        (hash, cost): (u128, u32),
+        Ask { hash, cost, .. }: Ask,
         (now, loss): (Duration, u64),
     ) -> KeyView {
         let known = KeyView { seats: entry.map_or(0, Entry::seats), is_lost: true, ..KeyView::default() };

@@ -1,0 +1,30 @@
+//! What a decision depends on besides the rule and the key's entry: the request, and the time.
+
+use std::time::Duration;
+
+use weir_seats::StoreTime;
+
+/// A request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask {
+    /// The hash of the key.
+    pub(super) hash: u128,
+    pub(super) cost: u32,
+    /// The longest time that the request can wait.
+    pub(super) patience: Duration,
+}
+
+/// The time of a decision.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    /// The program's time.
+    pub(super) now: Duration,
+    /// The store's time. None before the first answer.
+    pub(super) time: Option<StoreTime>,
+    /// The number of the current loss. None if the store is not lost.
+    pub(super) lost: Option<u64>,
+}
+
+pub(super) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
+}
