@@ -132,6 +132,9 @@ impl RedisStore {
 /// Returns true if a new connection, to the same server or to another one, can help after this error.
 fn is_of_other_server(error: &RedisError) -> bool {
     let is_replica = matches!(error.kind(), ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown));
+    // Redis 6.2 reports an error of a script with the code ERR. Only the text contains the code of the command's error.
+    let is_of_script = |code| error.detail().is_some_and(|text| text.contains(code));
+    let is_replica = is_replica || is_of_script(": -READONLY ") || is_of_script(": -MASTERDOWN ");
     let reconnects =
         matches!(error.retry_method(), RetryMethod::Reconnect | RetryMethod::ReconnectFromInitialConnections);
     is_replica || reconnects || error.is_timeout()
@@ -142,5 +145,32 @@ fn failure(error: &RedisError) -> StoreError {
     match error.kind() {
         ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => StoreError::Refused(text),
         _ => StoreError::Lost(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_a_replica_means_that_another_server_leads() {
+        // In a script, Redis 6.2.14 and 7.0.15.
+        let texts = [
+            "ERR Error running script (call to f_63513ef721c1dcd34dc697552e11c6fa5356c64c): @user_script:613: @user_script: \
+             613: -READONLY You can't write against a read only replica.",
+            "READONLY You can't write against a read only replica. script: 63513ef721c1dcd34dc697552e11c6fa5356c64c, on \
+             @user_script:613.",
+            "ERR Error running script (call to f_63513ef721c1dcd34dc697552e11c6fa5356c64c): @user_script:613: @user_script: \
+             613: -MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+        ];
+        let other = "ERR Error running script (call to f_63513ef721c1dcd34dc697552e11c6fa5356c64c): @user_script:613: \
+                     @user_script: 613: -OOM command not allowed when used memory > 'maxmemory'.";
+        for (text, is_of_replica) in texts.map(|text| (text, true)).into_iter().chain([(other, false)]) {
+            let value = redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).expect("a reply");
+            let error = value.extract_error().expect_err("an error");
+            assert_eq!(is_of_other_server(&error), is_of_replica, "{text}");
+            assert!(matches!(failure(&error), StoreError::Refused(_)), "{text}");
+        }
     }
 }

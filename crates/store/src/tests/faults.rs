@@ -141,6 +141,7 @@ async fn a_server_that_follows_another_one_is_left() {
         matches!(&refused, Err(StoreError::Refused(text)) if text.contains("READONLY") || text.contains("read")),
         "{refused:?}"
     );
+    assert!(!store.is_connected());
     assert!(server.send_line("REPLICAOF NO ONE").starts_with("+OK"));
     assert_eq!(take(&store, &Take { requests: 9, ..Take::new(&terms) }).await.map(|reply| reply.granted), Ok(4));
 }
