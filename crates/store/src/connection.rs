@@ -3,6 +3,7 @@
 
 use std::{
     future::Future,
+    hash::{BuildHasher as _, RandomState},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -10,17 +11,23 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 use weir_seats::StoreError;
 
 /// The number of late answers in a row after which the connection counts as half open, and is replaced.
 const TOO_LATE: u32 = 3;
 
+/// The longest pause after a replacement of the connection. The shortest is half of it.
+const PAUSE: Duration = Duration::from_secs(6);
+
 #[derive(Debug)]
 pub(crate) struct StoreConnection<C> {
     state: watch::Sender<State<C>>,
     late: AtomicU32,
-    /// True while a task opens a connection that replaces the open one.
+    /// True while a task opens a connection that replaces the open one, and for a pause after this.
     is_replacing: AtomicBool,
 }
 
@@ -91,6 +98,9 @@ impl<C: Clone + Send + Sync + 'static> StoreConnection<C> {
     }
 
     /// Opens another connection, and then drops the old one. Until then, questions use the old one.
+    ///
+    /// A client of a cluster opens connections to all nodes, and if one node is overloaded, many answers are late. So a pause
+    /// follows each replacement. It is random, because many programs have the same late answers.
     pub(crate) fn replace(self: &Arc<Self>, opening: impl Future<Output = Result<C, StoreError>> + Send + 'static) {
         if self.is_replacing.swap(true, Ordering::Relaxed) {
             return;
@@ -106,7 +116,12 @@ impl<C: Clone + Send + Sync + 'static> StoreConnection<C> {
                     is_open
                 });
             }
-            this.is_replacing.store(false, Ordering::Relaxed);
+            // The task does not keep the connection while it sleeps.
+            let this = Arc::downgrade(&{ this });
+            sleep(PAUSE.mul_f64(0.5 + random() / 2.0)).await;
+            if let Some(this) = this.upgrade() {
+                this.is_replacing.store(false, Ordering::Relaxed);
+            }
         });
     }
 
@@ -126,5 +141,37 @@ impl<C: Clone + Send + Sync + 'static> StoreConnection<C> {
             renew();
         }
         answer.unwrap_or(Err(StoreError::Late))
+    }
+}
+
+/// A random number from zero to one.
+fn random() -> f64 {
+    f64::from(u32::try_from(RandomState::new().hash_one(()) >> 32).unwrap_or_default()) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// For a minute, every answer is late, and opening a connection is fast.
+    #[tokio::test(start_paused = true)]
+    async fn late_answers_replace_the_connection_rarely() {
+        let (connection, opened) = (Arc::new(StoreConnection::default()), Arc::new(AtomicU32::new(0)));
+        let open = || {
+            let opened = Arc::clone(&opened);
+            async move { Ok(opened.fetch_add(1, Ordering::Relaxed)) }
+        };
+        assert_eq!(connection.get(open).await, Ok(0));
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(60) {
+            let renew = || connection.replace(open());
+            let late = connection.by(Duration::from_millis(10), std::future::pending::<Result<(), _>>(), renew).await;
+            assert_eq!(late, Err(StoreError::Late));
+        }
+        let opened = opened.load(Ordering::Relaxed);
+        assert!((10..=21).contains(&opened), "{opened}");
+        assert_eq!(connection.get(open).await, Ok(opened - 1), "the newest connection is in use");
     }
 }
