@@ -39,7 +39,7 @@ use crate::connection::StoreConnection;
 /// The extra seconds for which a value is kept: the clocks of callers can differ, and Memcached counts whole seconds.
 const SLACK: u64 = 60;
 
-/// A store in Memcached 1.6 or later. The first question opens the connection, on the tokio runtime of the caller.
+/// A store in Memcached 1.6.10 or later. The first question opens the connection, on the tokio runtime of the caller.
 #[derive(Debug)]
 pub struct MemcachedStore {
     servers: Vec<Server>,
@@ -130,7 +130,8 @@ impl Server {
 
     async fn call(&self, pipe: &Pipe, command: Vec<u8>) -> Result<Response, StoreError> {
         let answer = pipe.call(command).await;
-        if let Err(StoreError::Lost(_)) = answer {
+        let is_last = answer.as_ref().map_or_else(|error| matches!(error, StoreError::Lost(_)), Response::loses_order);
+        if is_last {
             self.connection.disconnect();
         }
         match answer? {
@@ -222,6 +223,10 @@ impl Server {
         loop {
             let pipe = self.pipe().await?;
             let (stored, write_if) = match self.call(&pipe, get(key.as_str())).await? {
+                // Without version numbers, no write with a condition succeeds.
+                Response::Value { cas: Some(0), .. } => {
+                    return Err(StoreError::Refused("Memcached runs without CAS: remove its option -C".to_owned()));
+                }
                 Response::Value { data, cas: Some(cas) } => {
                     // An invalid value counts as missing, and is replaced.
                     let text = String::from_utf8(data).unwrap_or_default();

@@ -32,12 +32,26 @@ pub(super) enum Response {
     Missing,
     /// The condition of the write is not true.
     Changed,
+    /// The server's version, as it writes it.
+    Version(String),
     Failed(String),
+}
+
+impl Response {
+    /// Returns true if the next bytes are possibly not the response to the next command: the server has not understood this
+    /// command, so it can have read the command's data as further commands.
+    pub(super) fn loses_order(&self) -> bool {
+        matches!(self, Self::Failed(text) if !text.starts_with("SERVER_ERROR"))
+    }
 }
 
 /// The server violates the protocol. The bytes that follow cannot be interpreted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Garbled;
+
+pub(super) fn version() -> Vec<u8> {
+    b"version\r\n".to_vec()
+}
 
 pub(super) fn get(key: &str) -> Vec<u8> {
     format!("mg {key} v c\r\n").into_bytes()
@@ -76,6 +90,7 @@ pub(super) fn response(bytes: &[u8]) -> Result<Option<(Response, usize)>, Garble
         "HD" => Response::Done,
         "EN" | "NF" => Response::Missing,
         "NS" | "EX" => Response::Changed,
+        "VERSION" => Response::Version(words.collect::<Vec<_>>().join(" ")),
         "ERROR" | "CLIENT_ERROR" | "SERVER_ERROR" => Response::Failed(line.to_owned()),
         _ => return Err(Garbled),
     };
@@ -112,6 +127,7 @@ mod tests {
 
     #[test]
     fn commands_are_as_the_protocol_defines_them() {
+        assert_eq!(version(), b"version\r\n");
         assert_eq!(get("k"), b"mg k v c\r\n");
         assert_eq!(set("k", b"ab", WriteIf::Missing, 9), b"ms k 2 T9 ME\r\nab\r\n");
         assert_eq!(set("k", b"ab", WriteIf::Unchanged(7), 9), b"ms k 2 T9 C7\r\nab\r\n");

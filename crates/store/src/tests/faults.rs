@@ -579,7 +579,7 @@ fn what_cannot_be_a_store_is_refused() {
 
 #[tokio::test]
 async fn a_killed_memcached_is_found_again() {
-    let mut server = Server::memcached();
+    let mut server = Server::memcached(&[]);
     let store = MemcachedStore::new(&[server.endpoint()]).expect("a store");
     let bucket = Quota::new(Strategy::TokenBucket, 5, Duration::from_secs(900_000_000), None).expect("a quota");
     for terms in [five(), StoreTerms::new(1, &[(0, bucket)]).expect("terms")] {
@@ -600,10 +600,27 @@ async fn a_killed_memcached_is_found_again() {
     }
 }
 
+/// Without version numbers, each write with a condition would fail, and the question would start again until its deadline.
+#[tokio::test]
+async fn a_memcached_without_cas_refuses_what_needs_it() {
+    let server = Server::memcached(&["-C"]);
+    let store = MemcachedStore::new(&[server.endpoint()]).expect("a store");
+    let take = async |terms: &StoreTerms| {
+        let reply = store.take(&key(1), &Take::new(terms), || 1_790_000_000_000_000, DEADLINE).await;
+        reply.map(|reply| reply.granted)
+    };
+    let bucket = Quota::new(Strategy::TokenBucket, 5, Duration::from_secs(900), None).expect("a quota");
+    let bucket = StoreTerms::new(1, &[(0, bucket)]).expect("terms");
+    assert_eq!(take(&bucket).await, Ok(1), "the first write has another condition");
+    let text = "Memcached runs without CAS: remove its option -C".to_owned();
+    assert_eq!(take(&bucket).await, Err(StoreError::Refused(text)));
+    assert_eq!(take(&five()).await, Ok(1));
+}
+
 /// If the clocks of callers differ, the limit admits at most `rate * difference` more.
 #[tokio::test]
 async fn clocks_that_differ_admit_the_stated_bound() {
-    let server = Server::memcached();
+    let server = Server::memcached(&[]);
     let store = MemcachedStore::new(&[server.endpoint()]).expect("a store");
     let quota = Quota::new(Strategy::TokenBucket, 100, Duration::from_secs(1), None).expect("a quota");
     let terms = StoreTerms::new(1, &[(0, quota)]).expect("terms");
@@ -619,7 +636,7 @@ async fn clocks_that_differ_admit_the_stated_bound() {
 /// store gives fewer seats in advance.
 #[tokio::test]
 async fn little_is_lost_when_programs_use_up_a_window_together() {
-    let server = Server::memcached();
+    let server = Server::memcached(&[]);
     let store = MemcachedStore::new(&[server.endpoint()]).expect("a store");
     let quota = Quota::new(Strategy::FixedWindow, 100, Duration::from_hours(24), None).expect("a quota");
     let terms = StoreTerms::new(1, &[(0, quota)]).expect("terms");

@@ -39,10 +39,11 @@ impl Server {
         Self::start(&redis_server(), port, all.collect())
     }
 
-    pub(crate) fn memcached() -> Self {
+    pub(crate) fn memcached(arguments: &[&str]) -> Self {
         let port = Port::reserve();
-        let arguments = ["-l", "127.0.0.1", "-U", "0", "-u", "nobody", "-m", "16", "-p", &port.number.to_string()];
-        Self::start("memcached", port, arguments.iter().map(ToString::to_string).collect())
+        let fixed = ["-l", "127.0.0.1", "-U", "0", "-u", "nobody", "-m", "16", "-p", &port.number.to_string()];
+        let all = fixed.iter().chain(arguments).map(ToString::to_string);
+        Self::start("memcached", port, all.collect())
     }
 
     pub(crate) fn endpoint(&self) -> String {

@@ -67,7 +67,7 @@ fn kinds() -> Vec<Kind> {
     let config =
         RedisConfig { topology: Topology::Standalone, endpoints: vec![redis.endpoint()], tls: None, credentials: None };
     let redis_pod = move || Store::Redis(Arc::new(RedisStore::new(config.clone()).expect("a configuration")));
-    let memcached = Server::memcached();
+    let memcached = Server::memcached(&[]);
     let servers = [memcached.endpoint()];
     let memcached_pod = move || Store::Memcached(Arc::new(MemcachedStore::new(&servers).expect("a store")));
     vec![

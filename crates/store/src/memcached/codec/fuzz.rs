@@ -9,6 +9,7 @@ fn any_bytes_are_responses_or_refused() {
     Target::new("memcached")
         .seeds(&[
             b"VA 2 c17\r\n10\r\nHD\r\nEN\r\n",
+            b"VERSION 1.6.18\r\nCLIENT_ERROR bad data chunk\r\n",
             b"VA 0 c1 t5\r\n\r\nSERVER_ERROR out of memory\r\nEX\r\nNS\r\nNF\r\n",
         ])
         .run(2_000, script);
@@ -19,7 +20,8 @@ fn script(bytes: &[u8]) -> Result<(), String> {
     let mut choices = Choices(bytes);
     let mut input = bytes.to_vec();
     if choices.rarely(3) {
-        let pieces = ["VA ", "HD", "EN", "NF", "\r\n", "2", " c9", " c", "ab", "EX", "NS", "ERROR", "-1", "+1", " "];
+        let pieces =
+            ["VA ", "HD", "EN", "NF", "\r\n", "2", " c9", " c", "ab", "EX", "NS", "ERROR", "VERSION", "-1", "+1", " "];
         input = choices.text(&pieces, 30).into_bytes();
     }
     if choices.rarely(20) {
@@ -82,6 +84,7 @@ fn defined(mut input: &[u8]) -> (Vec<Response>, bool) {
             "HD" => Response::Done,
             "EN" | "NF" => Response::Missing,
             "NS" | "EX" => Response::Changed,
+            "VERSION" => Response::Version(flags.to_owned()),
             "ERROR" | "CLIENT_ERROR" | "SERVER_ERROR" => Response::Failed(text.clone()),
             "VA" if text.len() > 2 => {
                 let number = |text: &str| {
