@@ -6,7 +6,7 @@
 
 use std::{
     collections::HashSet,
-    fs, io,
+    fs, io, mem,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
@@ -33,7 +33,8 @@ const JOINING: Duration = Duration::from_secs(3);
 /// The longest time in which a program that ends gives its seats back.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Makes the clients of stores, and keeps them while rules use them.
+/// Makes the clients of stores, and keeps them while rules use them. A client is kept if its store changes, too: it knows what
+/// the rules owe, and what they admitted without the store.
 #[derive(Debug)]
 pub(crate) struct StoreClients {
     clock: MonotonicClock,
@@ -53,6 +54,14 @@ struct Held {
     took: Arc<Histogram>,
 }
 
+impl Held {
+    /// Returns true if this client can continue with another configuration of its store.
+    fn goes_on_as(&self, store: &Store) -> bool {
+        let kind = |store: &Store| mem::discriminant(&store.backend);
+        self.store.name == store.name && kind(&self.store) == kind(store)
+    }
+}
+
 /// The values that a scrape reads for one store.
 #[derive(Debug)]
 pub(crate) struct Scraped {
@@ -68,27 +77,39 @@ impl StoreClients {
         Self { clock, secrets, held: Mutex::default(), operator, keys: Arc::default(), runtime: OnceLock::new() }
     }
 
-    /// The clients of all stores that rules of this snapshot use. Stores that do not change keep their clients.
+    /// The clients of all stores that rules of this snapshot use. The snapshot must have no other fault, because a client
+    /// that is kept uses the new configuration of its store immediately.
     pub(crate) fn of(&self, snapshot: &Snapshot) -> Result<weir_enforce::Stores, Vec<Fault>> {
         let rules = snapshot.policies.iter().flat_map(|policy| &policy.rules);
         let used: HashSet<&str> =
             rules.filter_map(|rule| rule.shared.as_ref().map(|shared| shared.store.as_str())).collect();
         let mut held = self.held();
-        let (mut next, mut faults) = (Vec::new(), Vec::new());
+        let (mut next, mut changed, mut faults) = (Vec::new(), Vec::new(), Vec::new());
         for (index, store) in snapshot.stores.iter().enumerate() {
             if !used.contains(store.name.as_str()) {
                 continue;
             }
-            match held.iter().find(|held| held.store == *store) {
-                Some(same) => next.push(same.clone()),
-                None => match self.start(store) {
-                    Ok(new) => next.push(new),
-                    Err(message) => faults.push(Fault { path: format!("stores[{index}]"), message }),
-                },
+            let before = held.iter().find(|held| held.goes_on_as(store));
+            if let Some(same) = before.filter(|held| held.store == *store) {
+                next.push(same.clone());
+                continue;
+            }
+            match self.parts(store) {
+                Ok(parts) => changed.push((store, before.cloned(), parts)),
+                Err(message) => faults.push(Fault { path: format!("stores[{index}]"), message }),
             }
         }
         if !faults.is_empty() {
             return Err(faults);
+        }
+        for (store, before, (parts, took)) in changed {
+            next.push(match before {
+                Some(before) => {
+                    before.client.change(parts.open);
+                    Held { store: store.clone(), ..before }
+                }
+                None => Held { store: store.clone(), client: StoreClient::start(parts), took },
+            });
         }
         let clients = next.iter().map(|held| (held.store.name.clone(), Arc::clone(&held.client))).collect();
         *held = next;
@@ -126,7 +147,8 @@ impl StoreClients {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn start(&self, store: &Store) -> Result<Held, String> {
+    /// Returns the parts of a client for this store. The histogram is what `took` records to.
+    fn parts(&self, store: &Store) -> Result<(StoreParts, Arc<Histogram>), String> {
         let directory = match (&store.secrets, &self.secrets) {
             (Some(name), Some(secrets)) => Some(secrets.join(name)),
             (Some(name), None) => {
@@ -144,7 +166,7 @@ impl StoreClients {
         open(&store.backend, None, &operator)?;
         let (took, clock, backend) = (Arc::<Histogram>::default(), self.clock, store.backend.clone());
         let record = Arc::clone(&took);
-        let client = StoreClient::start(StoreParts {
+        let parts = StoreParts {
             name: store.name.clone(),
             open: Box::new(move || open(&backend, directory.as_deref(), &operator)),
             clock: Box::new(move || Duration::from_nanos(clock.now().as_nanos())),
@@ -152,8 +174,8 @@ impl StoreClients {
             runtime: self.runtime().map_err(|error| format!("cannot start a thread for stores: {error}"))?,
             keys: Arc::clone(&self.keys),
             seed: rand::random(),
-        });
-        Ok(Held { store: store.clone(), client, took })
+        };
+        Ok((parts, took))
     }
 
     /// Returns when the rules of scope Fleet can admit requests.
@@ -259,6 +281,32 @@ fn secret(file: &Path) -> Result<Option<Vec<u8>>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The client keeps what is owed, and what it admitted without the store. A snapshot with a fault changes nothing.
+    #[test]
+    fn a_store_that_changes_keeps_its_client() {
+        let clients = StoreClients::new(MonotonicClock::start(), None);
+        let mut snapshot: Snapshot =
+            serde_json::from_str(include_str!("../../wire/tests/golden/snapshot-shared.json")).expect("a snapshot");
+        let mut of = |backend| {
+            snapshot.stores = vec![Store { name: "shop/limits".to_owned(), backend, secrets: None }];
+            clients.of(&snapshot).map(|stores| Arc::clone(&stores["shop/limits"]))
+        };
+        let redis = |endpoint: &str| StoreBackend::Redis {
+            topology: weir_wire::Topology::Standalone,
+            endpoints: vec![endpoint.to_owned()],
+            master_name: None,
+            tls: false,
+            has_authorities: false,
+        };
+        let first = of(redis("127.0.0.1:1")).expect("valid");
+        assert!(of(redis("no-port")).is_err());
+        for store in [redis("127.0.0.1:1"), redis("127.0.0.1:2")] {
+            assert!(Arc::ptr_eq(&first, &of(store).expect("valid")));
+        }
+        let memcached = of(StoreBackend::Memcached { servers: vec!["127.0.0.1:1".to_owned()] }).expect("valid");
+        assert!(!Arc::ptr_eq(&first, &memcached));
+    }
 
     /// Without the file, the agent would trust all public authorities.
     #[test]

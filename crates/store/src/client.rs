@@ -7,8 +7,8 @@
 //! a number. A lost seat is something else: it expired or was dropped unused.
 
 mod condition;
+mod configuration;
 mod refusal;
-mod secrets;
 mod stats;
 
 use std::{
@@ -63,13 +63,16 @@ const LATE: u32 = 4;
 /// milliseconds, for example while they fork, and a late answer is better than a refusal.
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
 
+/// Opens a store.
+pub type OpenStore = Box<dyn Fn() -> Result<Backend, String> + Send + Sync>;
+
 /// The parts that a program provides to a store client.
 pub struct StoreParts {
     /// The store's name in metrics and statuses.
     pub name: String,
     /// Opens the store. The client calls it again after the store was lost, and before a question fails because the store
     /// refuses it or its connection, so that it reads changed passwords.
-    pub open: Box<dyn Fn() -> Result<Backend, String> + Send + Sync>,
+    pub open: OpenStore,
     /// Returns Unix time that is monotonic: it ignores later changes of the system's clock.
     pub clock: Box<dyn Fn() -> Duration + Send + Sync>,
     /// Receives the duration of each question.
@@ -85,6 +88,8 @@ pub struct StoreParts {
 /// A client of one store. All rules that use the store share the client and its connection.
 pub struct StoreClient {
     pub(crate) parts: StoreParts,
+    /// Opens the store in place of `parts.open`, after a change of its configuration.
+    changed: Mutex<Option<OpenStore>>,
     backend: Mutex<Option<Arc<Backend>>>,
     /// The operator, if it is this store.
     operator: Option<Arc<OperatorStore>>,
@@ -168,6 +173,7 @@ impl StoreClient {
         let operator = backend.as_deref().and_then(Backend::operator).cloned();
         let client = Arc::new(Self {
             parts,
+            changed: Mutex::default(),
             backend: Mutex::new(backend),
             operator,
             time: Mutex::default(),
@@ -435,16 +441,6 @@ impl StoreClient {
         if logs {
             tracing::warn!(store = self.name(), error = text, "the store is lost");
         }
-    }
-
-    fn backend(&self) -> Result<Arc<Backend>, String> {
-        let mut backend = lock(&self.backend);
-        if let Some(backend) = &*backend {
-            return Ok(Arc::clone(backend));
-        }
-        let new = Arc::new((self.parts.open)()?);
-        *backend = Some(Arc::clone(&new));
-        Ok(new)
     }
 
     /// Prepares this program's share, as [`OperatorStore::prepare_share`]. The share of another store needs nothing.

@@ -49,7 +49,7 @@ pub use self::{
     backend::Backend,
     breaker::Breaker,
     budget::KeyBudget,
-    client::{StoreClient, StoreCondition, StoreParts, StoreStats},
+    client::{OpenStore, StoreClient, StoreCondition, StoreParts, StoreStats},
     deadline::AdaptiveDeadline,
     memcached::{InvalidMemcached, MemcachedStore},
     operator::{OperatorChannel, OperatorStore},

@@ -88,6 +88,11 @@ impl Condition {
         (self.deadline, self.answers) = (AdaptiveDeadline::default(), 0);
     }
 
+    /// Records that other servers answer from now on. The background task asks them immediately.
+    pub(super) fn changed(&mut self) {
+        (self.deadline, self.answers, self.asked) = (AdaptiveDeadline::default(), 0, None);
+    }
+
     /// Returns true if the log must say now that the store is lost.
     pub(super) fn logs_loss(&mut self, now: Duration) -> bool {
         let is_due = self.logged_at.is_none_or(|logged| logged + BETWEEN_LOGS <= now);

@@ -496,3 +496,47 @@ async fn a_refusal_is_reported_while_its_rule_is_in_force() {
     drop(limiters.remove(0));
     assert_eq!(reported(), None, "the rule has ended");
 }
+
+/// The store is lost, and its configuration gets the address of another server, which knows nothing. The limit admits what
+/// refills, as with one store: what the share admitted counts, too.
+#[tokio::test(start_paused = true)]
+async fn other_servers_learn_what_the_earlier_ones_and_the_share_admitted() {
+    let (first, second, is_there) = (World::new(), World::new(), Arc::new(AtomicBool::new(true)));
+    let client = first.client_while(&is_there);
+    let quota = quota(Strategy::TokenBucket, 100, 100, None);
+    let limiter = SharedLimiter::new(Arc::clone(&client), rule(1, quota, OnLoss::LocalShare));
+    let admitted = async || {
+        let mut admitted = 0;
+        while request(&limiter, 1, Duration::ZERO).await.is_ok() {
+            admitted += 1;
+        }
+        admitted
+    };
+    assert_eq!(admitted().await, 100);
+    is_there.store(false, Relaxed);
+    client.forget_backend();
+    while client.condition().reached {
+        let _ = limiter.ask(7, 1, Duration::ZERO).await;
+        sleep(MILLIS(100)).await;
+    }
+    sleep(Duration::from_secs(40)).await;
+    let by_share = admitted().await;
+    assert!((8..=11).contains(&by_share), "a quarter of what has refilled: {by_share}");
+
+    let store = Arc::clone(&second.store);
+    client.change(Box::new(move || Ok(Backend::Memory(Arc::clone(&store)))));
+    assert!(limiter.goes_on_with(&client, &rule(1, quota, OnLoss::LocalShare)));
+    while !client.condition().reached {
+        sleep(MILLIS(10)).await;
+    }
+    let all = by_share + admitted().await;
+    let refilled = first.start.elapsed().as_secs_f64();
+    assert!((refilled - 2.0..=refilled).contains(&f64::from(all)), "{all} of {refilled}");
+
+    // Without a loss, too.
+    client.change(Box::new(|| Ok(Backend::Memory(Arc::default()))));
+    sleep(Duration::from_secs(10)).await;
+    let all = all + admitted().await;
+    let refilled = first.start.elapsed().as_secs_f64();
+    assert!((refilled - 2.0..=refilled).contains(&f64::from(all)), "{all} of {refilled}");
+}

@@ -22,9 +22,7 @@ use super::{
     upstream::Upstream,
     write::{self, Ending},
 };
-use crate::proxy::{
-    failure::Failure, garbled::InvalidResponse, headers::MAX_ANSWER_BYTES, settings::SERVER,
-};
+use crate::proxy::{failure::Failure, garbled::InvalidResponse, headers::MAX_ANSWER_BYTES, settings::SERVER};
 
 /// The maximum number of bytes of a body to buffer while the client does not read them.
 const MAX_HELD: usize = super::buffer::ANSWER_SIZE;

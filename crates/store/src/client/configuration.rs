@@ -1,14 +1,45 @@
-//! Changed secrets of a store: a new password, or another authority of its certificate.
+//! The configuration of a store, which can change: other servers, a new password, or another authority of its certificate.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
-use super::StoreClient;
+use super::{OpenStore, StoreClient};
 use crate::{backend::Backend, lock::lock};
 
 /// The shortest time between two reads of the configuration because of refusals.
 const BETWEEN_READS: Duration = Duration::from_secs(1);
 
 impl StoreClient {
+    /// Continues with another configuration of the store, for example with other servers. It must be the same kind of store.
+    ///
+    /// Rules keep what they know about their keys, and what they owe. The new servers possibly know less, as after a failover:
+    /// the next question about each key reports the highest level that this program has received.
+    pub fn change(&self, open: OpenStore) {
+        *lock(&self.changed) = Some(open);
+        *lock(&self.backend) = None;
+        // A level from before this failure is sent again.
+        self.failures.fetch_add(1, Relaxed);
+        lock(&self.time).replace();
+        lock(&self.condition).changed();
+    }
+
+    fn open(&self) -> Result<Backend, String> {
+        let changed = lock(&self.changed);
+        changed.as_ref().unwrap_or(&self.parts.open)()
+    }
+
+    pub(super) fn backend(&self) -> Result<Arc<Backend>, String> {
+        let mut backend = lock(&self.backend);
+        if let Some(backend) = &*backend {
+            return Ok(Arc::clone(backend));
+        }
+        let new = Arc::new(self.open()?);
+        *backend = Some(Arc::clone(&new));
+        Ok(new)
+    }
+
     /// Returns the store with another configuration than that of `used`, for example with another password. None if there
     /// is none.
     ///
@@ -29,7 +60,7 @@ impl StoreClient {
             }
             *read_at = Some(now);
         }
-        let new = Arc::new((self.parts.open)().ok()?);
+        let new = Arc::new(self.open().ok()?);
         if new.is_configured_like(used) {
             return None;
         }
