@@ -11,9 +11,9 @@
 
 mod agent;
 mod clock;
+mod commands;
 mod config;
 mod front;
-mod leave;
 mod logs;
 mod metrics;
 mod open_files;
@@ -25,8 +25,8 @@ mod telemetry;
 
 pub use self::{
     agent::{Addresses, Agent},
+    commands::{Leave, LeaveError, Probe, ProbeError},
     config::{CommonFlags, Config, Flags, InvalidConfig, ServiceFlags},
-    leave::{Leave, LeaveError},
     logs::{LogFormat, Logs},
     proxy::Settings,
 };

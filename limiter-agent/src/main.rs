@@ -1,27 +1,21 @@
 //! `weir-agent`: parses the flags, runs the agent, and returns the exit code. `weir-agent rls` runs the agent as a rate
-//! limit service. `weir-agent leave` is a separate short program for the pod's `preStop` hook.
+//! limit service. `weir-agent leave` and `weir-agent probe` are separate short programs for the pod's hook and probes.
 
-use std::process::ExitCode;
+use std::{fmt::Display, process::ExitCode};
 
 use clap::{Command, CommandFactory, Parser, error::ErrorKind};
 use tokio::signal::unix::{SignalKind, signal};
-use weir_agent::{Agent, Config, Flags, InvalidConfig, Leave, ServiceFlags};
+use weir_agent::{Agent, Config, Flags, InvalidConfig, Leave, Probe, ServiceFlags};
 
 fn main() -> ExitCode {
-    // `leave` is not a clap subcommand, because it must ignore the agent's environment variables.
-    if std::env::args_os().nth(1).is_some_and(|first| first == "leave") {
-        return match Leave::parse_from(std::env::args_os().skip(1)).run() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("weir-agent leave: {error}");
-                ExitCode::FAILURE
-            }
-        };
-    }
-    let config = if std::env::args_os().nth(1).is_some_and(|first| first == "rls") {
-        checked(Config::try_from(ServiceFlags::parse_from(std::env::args_os().skip(1))), ServiceFlags::command)
-    } else {
-        checked(Config::try_from(Flags::parse()), Flags::command)
+    let args = || std::env::args_os().skip(1);
+    let first = args().next();
+    let config = match first.as_ref().and_then(|first| first.to_str()) {
+        // These are not clap subcommands, because they must ignore the agent's environment variables.
+        Some("leave") => return ended("leave", Leave::parse_from(args()).run()),
+        Some("probe") => return ended("probe", Probe::parse_from(args()).run()),
+        Some("rls") => checked(Config::try_from(ServiceFlags::parse_from(args())), ServiceFlags::command),
+        _ => checked(Config::try_from(Flags::parse()), Flags::command),
     };
     config.logs().start();
 
@@ -29,6 +23,17 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Returns the exit code of a short program, and prints its error.
+fn ended<E: Display>(name: &str, outcome: Result<(), E>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("weir-agent {name}: {error}");
             ExitCode::FAILURE
         }
     }

@@ -22,6 +22,7 @@ mod files;
 mod flags;
 mod guard;
 mod keys;
+mod mesh;
 mod namespace_bounds;
 mod pod;
 mod pod_resources;

@@ -25,7 +25,7 @@ use crate::{logs::LogFormat, proxy::Settings};
 /// `weir-agent rls` is a rate limit service for Envoy instead of a proxy: see `weir-agent rls --help`.
 ///
 /// `weir-agent leave`, run in the agent's container when its pod is being deleted, makes each response the last one
-/// on its connection: see `weir-agent leave --help`.
+/// on its connection: see `weir-agent leave --help`. `weir-agent probe` reports there whether the agent is ready.
 ///
 /// Exit codes: 0 after a drain, 1 if a listener cannot be bound or fails, 2 for wrong usage, which includes an
 /// unusable file that a flag names.

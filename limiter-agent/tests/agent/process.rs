@@ -11,7 +11,7 @@ use tokio::{
     sync::mpsc,
 };
 
-use crate::support::{Agent, App, binary, start};
+use crate::support::{Agent, App, binary, snapshot, start};
 
 fn run(args: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String) {
     let Output { status, stderr, .. } = binary().args(args).envs(env.iter().copied()).output().expect("the agent runs");
@@ -96,6 +96,28 @@ async fn telemetry_is_up_while_the_agent_is() {
     for path in ["/healthz", "/readyz", "/metrics"] {
         assert_eq!(agent.telemetry(path).await.0, 200, "{path}");
     }
+}
+
+/// The kubelet runs this program in the agent's container.
+#[tokio::test]
+async fn a_probe_reports_whether_the_agent_runs_and_is_ready() {
+    let app = App::start().await;
+    let agent = Agent::start_until("waiting", app.address, &["--wait-for-config"]);
+    let telemetry = agent.addresses.telemetry.to_string();
+    // The variables of the agent's container are also those of its probes.
+    let env = [("WEIR_TELEMETRY", "nonsense")];
+    let probe = |path: &str| run(&["probe", "--telemetry", &telemetry, "--path", path], &env);
+    assert_eq!(probe("/healthz"), (Some(0), String::new()));
+    let (code, text) = probe("/readyz");
+    assert!(code == Some(1) && text.starts_with("weir-agent probe: waiting: the port for clients is closed"), "{text}");
+    agent.apply(&snapshot(1, &[])).await;
+    while probe("/readyz") != (Some(0), String::new()) {
+        tokio::task::yield_now().await;
+    }
+
+    let (code, text) = run(&["probe", "--telemetry", "127.0.0.1:9"], &[]);
+    assert!(code == Some(1) && text.starts_with("weir-agent probe: --telemetry 127.0.0.1:9: "), "{text}");
+    assert_eq!(probe("/metrics").0, Some(2));
 }
 
 /// An app whose response continues until the test ends it.

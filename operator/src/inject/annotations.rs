@@ -15,15 +15,16 @@ use crate::labels::{CONTROL_ANNOTATION, CONTROL_PORT_ANNOTATION, INJECT, NOT_INJ
 const PREFIX: &str = "weir.dev/";
 const PORT: &str = "weir.dev/port";
 const REDIRECT: &str = "weir.dev/redirect";
+const NATIVE_SIDECAR: &str = "weir.dev/native-sidecar";
 const IMAGE: &str = "weir.dev/agent-image";
 const CPU_REQUEST: &str = "weir.dev/agent-cpu-request";
 const CPU_LIMIT: &str = "weir.dev/agent-cpu-limit";
 const MEMORY_REQUEST: &str = "weir.dev/agent-memory-request";
 const MEMORY_LIMIT: &str = "weir.dev/agent-memory-limit";
 /// The annotations for users, except those of the agent's settings.
-const KNOWN: [&str; 10] = [
-    INJECT, PORT, REDIRECT, IMAGE, CPU_REQUEST, CPU_LIMIT, MEMORY_REQUEST, MEMORY_LIMIT, CONTROL_ANNOTATION,
-    CONTROL_PORT_ANNOTATION,
+const KNOWN: [&str; 11] = [
+    INJECT, PORT, REDIRECT, NATIVE_SIDECAR, IMAGE, CPU_REQUEST, CPU_LIMIT, MEMORY_REQUEST, MEMORY_LIMIT,
+    CONTROL_ANNOTATION, CONTROL_PORT_ANNOTATION,
 ];
 
 /// A port of the app, as a user writes it.
@@ -77,6 +78,8 @@ pub(super) struct PodSettings {
     pub(super) port: Option<PortName>,
     /// True to redirect requests for the port's number to the agent.
     pub(super) redirect: bool,
+    /// True to make the agent an ordinary container, also where it could be a native sidecar.
+    pub(super) ordinary: bool,
     pub(super) image: Option<String>,
     /// The port on which the operator reaches the agent.
     pub(super) control_port: Option<u16>,
@@ -111,6 +114,7 @@ impl PodSettings {
             "disabled" => Some(false),
             _ => None,
         });
+        let ordinary = of.value(NATIVE_SIDECAR, "disabled, or absent", |text| (text == "disabled").then_some(true));
         let image = of.value(IMAGE, "an image such as registry.example/weir/agent:0.1.0", |text| {
             (!text.is_empty() && !text.contains(char::is_whitespace)).then(|| text.to_owned())
         });
@@ -148,6 +152,7 @@ impl PodSettings {
         let wishes = Self {
             port,
             redirect: redirect.unwrap_or(false),
+            ordinary: ordinary.unwrap_or(false),
             image,
             control_port,
             plaintext: plaintext.unwrap_or(false),
@@ -203,6 +208,7 @@ mod tests {
         let expected = PodSettings {
             port: None,
             redirect: false,
+            ordinary: false,
             image: None,
             control_port: None,
             plaintext: false,
@@ -246,6 +252,7 @@ mod tests {
             ("weir.dev/port", "0", "it must be the name or the number (1 to 65535) of a container port"),
             ("weir.dev/port", "70000", "it must be the name or the number"),
             ("weir.dev/redirect", "true", "it must be enabled or disabled"),
+            ("weir.dev/native-sidecar", "enabled", "it must be disabled, or absent"),
             ("weir.dev/agent-image", "", "it must be an image"),
             ("weir.dev/agent-image", "a b", "it must be an image"),
             ("weir.dev/control", "tls", "it must be plaintext, or absent"),

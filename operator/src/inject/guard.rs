@@ -12,7 +12,7 @@ use k8s_openapi::{
 };
 use serde_json::Value;
 
-use super::{annotations::PortName, refusal::is_sidecar};
+use super::{annotations::PortName, mesh, refusal::is_sidecar};
 
 /// The annotation that names a pod's main container.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
@@ -98,8 +98,11 @@ pub(super) fn find(
             format!("annotation weir.dev/port is {name:?}: no container has a TCP port of that name ({there})")
         })?,
         None => {
-            let main = annotations(DEFAULT_CONTAINER);
-            let main = spec.containers.iter().position(|container| Some(&container.name) == main.as_ref()).unwrap_or(0);
+            let named = annotations(DEFAULT_CONTAINER);
+            let main = spec.containers.iter().position(|container| Some(&container.name) == named.as_ref());
+            // A mesh can put its proxy in front of the app's container.
+            let main = main.or_else(|| spec.containers.iter().position(|container| !mesh::is_proxy(container)));
+            let main = main.unwrap_or(0);
             let all: Vec<Guarded> = ports().filter(|port| port.container == Some(Place::App(main))).collect();
             let is_http = |port: &&Guarded| port.other_protocol(spec).is_none();
             let http: Vec<Guarded> = all.iter().filter(is_http).cloned().collect();

@@ -113,10 +113,8 @@ pub(super) fn inject(
     if let Err(why) = suits::ports_are_free(&spec, &wishes, guarded.number) {
         return Ok(PodDecision::Unfit { why });
     }
-    if !cluster.native && spec.restart_policy.as_deref().is_some_and(|policy| policy != "Always") {
-        let why = "its restartPolicy lets it complete, and before Kubernetes 1.32 the agent would prevent that: \
-                   upgrade the cluster, or set weir.dev/inject: disabled"
-            .to_owned();
+    let native = cluster.native && !wishes.ordinary;
+    if !native && let Err(why) = suits::never_completes(&spec, &wishes) {
         return Ok(PodDecision::Unfit { why });
     }
     let redirect = match (&cluster.images.redirect, wishes.redirect) {
@@ -137,7 +135,7 @@ pub(super) fn inject(
 
     let start = &AgentStart { authority: start.authority.clone().filter(|_| !wishes.plaintext), ..start.clone() };
     warnings.extend(start.authority.as_ref().and_then(|it| suits::resolver(&spec, &it.url)));
-    let agent = sidecar::agent(&spec, &cluster.images, &wishes, &guarded, cluster.native, start);
+    let agent = sidecar::agent(&spec, &cluster.images, &wishes, &guarded, native, start);
     let mut pod = pod.clone();
     guarded.take_over(&mut pod["spec"]);
     let redirect = cluster.images.redirect.as_ref().filter(|_| redirect);
@@ -145,7 +143,7 @@ pub(super) fn inject(
     list(&mut pod["spec"], "initContainers").extend(redirect);
     pod_resources::add(&mut pod["spec"], &agent);
     // The agent is the last init container, so that earlier init containers run without it.
-    let place = if cluster.native { "initContainers" } else { "containers" };
+    let place = if native { "initContainers" } else { "containers" };
     list(&mut pod["spec"], place).push(agent);
     list(&mut pod["spec"], "volumes").extend(sidecar::volumes(&wishes));
     list(&mut pod["spec"], "volumes").extend(start.authority.as_ref().map(sidecar::token));

@@ -14,10 +14,10 @@ use super::{AgentStart, ClusterSettings, Images, PodDecision, Resources, Setting
 const WORDS: &[&str] = &[
     "", "enabled", "disabled", "weir.dev/inject", "weir.dev/port", "weir.dev/redirect", "weir.dev/agent-image",
     "weir.dev/control-port", "weir.dev/agent-cpu-request", "weir.dev/agent-memory-limit", "weir.dev/jwks",
-    "weir.dev/drain", "weir.dev/log-format", "weir.dev/control", "plaintext", "weir.dev/agent", "weir-agent", "app",
-    "http", "8080", "8481", "100m", "64Mi", "1e3", "Always", "Never", "TCP", "UDP", "hostNetwork", "initContainers",
-    "ports", "containerPort", "annotations", "labels", "spec", "metadata", "volumes", "livenessProbe", "httpGet",
-    "30s", "linux", "windows", "\u{e4}",
+    "weir.dev/native-sidecar", "istio-proxy", "weir.dev/drain", "weir.dev/log-format", "weir.dev/control", "plaintext",
+    "weir.dev/agent", "weir-agent", "app", "http", "8080", "8481", "100m", "64Mi", "1e3", "Always", "Never", "TCP",
+    "UDP", "hostNetwork", "initContainers", "ports", "containerPort", "annotations", "labels", "spec", "metadata",
+    "volumes", "livenessProbe", "httpGet", "30s", "linux", "windows", "\u{e4}",
 ];
 
 fn pods() -> [Value; 2] {

@@ -26,6 +26,11 @@ fn annotated(mut pod: Value, annotations: &[(&str, &str)]) -> Value {
     pod
 }
 
+fn spec_with(mut pod: Value, field: &str, value: Value) -> Value {
+    pod["spec"][field] = value;
+    pod
+}
+
 /// Returns the volume in which an agent finds its last snapshot after a restart.
 fn cache() -> Value {
     json!({"name": "weir-cache", "emptyDir": {"medium": "Memory", "sizeLimit": "4Mi"}})
@@ -79,7 +84,14 @@ fn the_complete_injected_pod() {
                     {"name": "weir-control", "containerPort": 8481, "protocol": "TCP"},
                     {"name": "weir-telemetry", "containerPort": 8482, "protocol": "TCP"},
                 ],
-                "startupProbe": {"httpGet": {"path": "/healthz", "port": 8482}, "periodSeconds": 1, "failureThreshold": 60},
+                "startupProbe": {
+                    "exec": {"command": [
+                        "/usr/local/bin/weir-agent", "probe", "--telemetry=127.0.0.1:8482", "--path=/healthz",
+                    ]},
+                    "periodSeconds": 1,
+                    "failureThreshold": 60,
+                    "timeoutSeconds": 5,
+                },
                 "readinessProbe": {"httpGet": {"path": "/readyz", "port": 8482}, "periodSeconds": 2},
                 "livenessProbe": {"httpGet": {"path": "/healthz", "port": 8482}, "periodSeconds": 10, "timeoutSeconds": 2},
                 "volumeMounts": [{"name": "weir-cache", "mountPath": "/var/lib/weir"}],
@@ -223,6 +235,34 @@ fn other_containers_and_unknown_fields_stay_as_they_are() {
     assert_eq!(init[2]["name"], AGENT, "the agent is the last init container");
 }
 
+/// A mesh redirects the kubelet's requests to its proxy, which starts after the agent, or refuses them.
+#[test]
+fn no_probe_of_an_agent_in_a_mesh_passes_the_meshs_proxy() {
+    let init = json!({"name": "istio-init", "image": "i"});
+    for name in ["istio-proxy", "linkerd-proxy", "kuma-sidecar", "consul-dataplane"] {
+        let ports = json!([{"name": "proxy", "containerPort": 4143}, {"name": "http-admin", "containerPort": 4191}]);
+        let proxy = json!({"name": name, "image": "p", "ports": ports});
+        let app = &http()["spec"]["containers"][0];
+        let native = json!({"name": name, "image": "p", "ports": proxy["ports"], "restartPolicy": "Always"});
+        for (what, inits, containers) in [
+            ("after the app", json!([init]), json!([app, proxy])),
+            // Linkerd puts its proxy there.
+            ("in front of the app", json!([init]), json!([proxy, app])),
+            ("a native sidecar", json!([init, native]), json!([app])),
+        ] {
+            let (with, _) = injected(&pod(&json!({"initContainers": inits, "containers": containers})), &cluster());
+            let agent = agent(&with);
+            assert!(has_arg(agent, "--upstream=127.0.0.1:8080"), "{name} {what}: {agent:#}");
+            for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
+                let command = &agent[probe]["exec"]["command"];
+                assert_eq!(command[1], "probe", "{name} {what}: {probe} of {agent:#}");
+                let path = if probe == "readinessProbe" { "--path=/readyz" } else { "--path=/healthz" };
+                assert_eq!(command[3], path, "{name} {what}: {probe} of {agent:#}");
+            }
+        }
+    }
+}
+
 #[test]
 fn the_patch_turns_the_pod_into_the_injected_one() {
     let before = annotated(http(), &[("a/b", "c")]);
@@ -233,12 +273,22 @@ fn the_patch_turns_the_pod_into_the_injected_one() {
 }
 
 #[test]
-fn before_1_32_it_is_an_ordinary_container() {
-    let cluster = ClusterSettings { native: false, ..cluster() };
-    let mut pod = http();
+fn before_1_32_or_by_annotation_it_is_an_ordinary_container() {
+    let chosen = || annotated(http(), &[("weir.dev/native-sidecar", "disabled")]);
+    let before_1_32 = ClusterSettings { native: false, ..cluster() };
+    is_ordinary(http(), &before_1_32, "upgrade the cluster to Kubernetes 1.32");
+    is_ordinary(chosen(), &cluster(), "remove the annotation weir.dev/native-sidecar");
+
+    let job = spec_with(http(), "restartPolicy", json!("Never"));
+    injected(&job, &cluster());
+}
+
+#[track_caller]
+fn is_ordinary(mut pod: Value, cluster: &ClusterSettings, fix: &str) {
+    let job = spec_with(pod.clone(), "restartPolicy", json!("Never"));
     pod["spec"]["terminationGracePeriodSeconds"] = 60.into();
     pod["spec"]["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 15}}});
-    let (with, _) = injected(&pod, &cluster);
+    let (with, _) = injected(&pod, cluster);
     assert!(with["spec"].get("initContainers").is_none());
     let containers = with["spec"]["containers"].as_array().unwrap();
     assert_eq!((containers.len(), &containers[0]["name"]), (2, &json!("app")), "the app must stay the first container");
@@ -248,13 +298,10 @@ fn before_1_32_it_is_an_ordinary_container() {
     assert_eq!(agent["lifecycle"]["preStop"]["exec"]["command"][3], "--wait=56s");
     assert!(has_arg(agent, "--drain=58s"), "{agent}");
 
-    let mut job = http();
-    job["spec"]["restartPolicy"] = "Never".into();
-    let PodDecision::Unfit { why } = inject(&job, &cluster, &AgentStart::default()).unwrap() else {
+    let PodDecision::Unfit { why } = inject(&job, cluster, &AgentStart::default()).unwrap() else {
         panic!("a job with an agent would never end")
     };
-    assert!(why.contains("1.32"), "{why}");
-    injected(&job, &self::cluster());
+    assert!(why.contains(fix), "{why}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use super::{
     agent_start::{AgentStart, Authority},
     annotations::{Bounds, PodSettings, Resources},
     guard::Guarded,
+    mesh,
     ports::{CONTROL_PORT, PROXY_PORT, TELEMETRY_PORT},
     values::LONGEST,
 };
@@ -80,6 +81,7 @@ pub(super) fn agent(
         }
         _ => json!({"name": "WEIR_WAIT_FOR_CONFIG", "value": "true"}),
     };
+    let [startup, readiness, liveness] = probes(mesh::has_proxy(spec));
     let mut agent = json!({
         "name": AGENT,
         "image": wishes.image.as_ref().unwrap_or(&images.agent),
@@ -96,15 +98,9 @@ pub(super) fn agent(
             {"name": "weir-control", "containerPort": control, "protocol": "TCP"},
             {"name": "weir-telemetry", "containerPort": TELEMETRY_PORT, "protocol": "TCP"},
         ],
-        // This probe waits until the agent is running, not until it is ready: an agent that waits for a snapshot must
-        // not delay the app's start.
-        "startupProbe": {
-            "httpGet": {"path": "/healthz", "port": TELEMETRY_PORT}, "periodSeconds": 1, "failureThreshold": 60,
-        },
-        "readinessProbe": {"httpGet": {"path": "/readyz", "port": TELEMETRY_PORT}, "periodSeconds": 2},
-        "livenessProbe": {
-            "httpGet": {"path": "/healthz", "port": TELEMETRY_PORT}, "periodSeconds": 10, "timeoutSeconds": 2,
-        },
+        "startupProbe": startup,
+        "readinessProbe": readiness,
+        "livenessProbe": liveness,
         "volumeMounts": [],
         "lifecycle": {"preStop": {"exec": {"command": leave(control, native, drain)}}},
         "resources": resources(wishes),
@@ -195,6 +191,29 @@ pub(super) fn store_secrets(secrets: &[StoreSecrets]) -> Option<Value> {
     });
     let sources: Vec<Value> = sources.collect();
     (!sources.is_empty()).then(|| json!({"name": STORES_VOLUME, "projected": {"sources": sources}}))
+}
+
+/// Returns the probes of startup, readiness and liveness.
+///
+/// The startup probe waits until the agent is running, not until it is ready: an agent that waits for a snapshot must
+/// not delay the app's start. It runs in the agent's container, because a mesh redirects the kubelet's requests to its
+/// proxy, which may start only after the agent. In a pod with such a proxy, the other probes do the same, because the
+/// proxy may refuse requests from outside the mesh. In other pods they are requests, which take less CPU time.
+fn probes(meshed: bool) -> [Value; 3] {
+    let telemetry = format!("--telemetry=127.0.0.1:{TELEMETRY_PORT}");
+    let run = |path: &str, period: u32, failures: u32| {
+        json!({
+            "exec": {"command": [PROGRAM, "probe", telemetry, format!("--path={path}")]},
+            "periodSeconds": period, "failureThreshold": failures, "timeoutSeconds": 5,
+        })
+    };
+    let get = |path: &str| json!({"path": path, "port": TELEMETRY_PORT});
+    let startup = run("/healthz", 1, 60);
+    if meshed {
+        return [startup, run("/readyz", 5, 3), run("/healthz", 10, 3)];
+    }
+    let readiness = json!({"httpGet": get("/readyz"), "periodSeconds": 2});
+    [startup, readiness, json!({"httpGet": get("/healthz"), "periodSeconds": 10, "timeoutSeconds": 2})]
 }
 
 /// Returns the command that notifies the agent of the pod's deletion. The hooks of all containers run at that time. A

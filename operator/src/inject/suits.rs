@@ -76,6 +76,21 @@ pub(super) fn ports_are_free(spec: &PodSpec, wishes: &PodSettings, guarded: u16)
     }
 }
 
+/// Checks that no pod waits for an agent in an ordinary container, which does not end with the app.
+pub(super) fn never_completes(spec: &PodSpec, wishes: &PodSettings) -> Result<(), String> {
+    if spec.restart_policy.as_deref().is_none_or(|policy| policy == "Always") {
+        return Ok(());
+    }
+    let fix = match wishes.ordinary {
+        true => "remove the annotation weir.dev/native-sidecar",
+        false => "upgrade the cluster to Kubernetes 1.32",
+    };
+    Err(format!(
+        "its restartPolicy lets it complete, and an agent in an ordinary container would prevent that: {fix}, or set \
+         weir.dev/inject: disabled"
+    ))
+}
+
 /// Returns warnings about a pod that works, but perhaps not as intended.
 pub(super) fn caveats(spec: &PodSpec, guarded: &guard::Guarded, redirected: bool) -> Vec<String> {
     let number = guarded.number;

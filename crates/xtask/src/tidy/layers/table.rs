@@ -140,7 +140,7 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "limiter-agent/src/lib.rs",
         layers: &[
-            &["clock", "leave", "logs", "open_files", "ready", "resets"],
+            &["clock", "commands", "logs", "open_files", "ready", "resets"],
             &["proxy"],
             &["service"],
             &["front"],

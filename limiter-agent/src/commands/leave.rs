@@ -1,14 +1,12 @@
 //! `weir-agent leave`: informs the agent in the same pod that the pod is being deleted. Use it in the `preStop` hook of
 //! the agent's container. The kubelet runs this hook as soon as the deletion begins, long before SIGTERM.
 
-use std::{
-    io::{self, Read, Write},
-    net::{SocketAddr, TcpStream},
-    time::Duration,
-};
+use std::{io, net::SocketAddr, time::Duration};
 
 use clap::Parser;
 use weir_duration::duration;
+
+use super::{ask, status_line};
 
 /// The timeout for connecting, and for the response after the requested wait.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -50,22 +48,12 @@ impl Leave {
     ///
     /// Returns an error if the agent did not acknowledge the request.
     pub fn run(&self) -> Result<(), LeaveError> {
-        let said = self.say().map_err(|error| LeaveError::Unreachable(self.control, error))?;
-        if said.starts_with("HTTP/1.1 204 ") {
+        let request = format!("POST /v1/leave?waitMillis={}", self.wait.as_millis());
+        let answer = ask(self.control, &request, TIMEOUT, self.wait + TIMEOUT)
+            .map_err(|error| LeaveError::Unreachable(self.control, error))?;
+        if answer.starts_with("HTTP/1.1 204 ") {
             return Ok(());
         }
-        let line = said.lines().next().unwrap_or_default();
-        Err(LeaveError::Refused(self.control, line.chars().take(80).collect()))
-    }
-
-    fn say(&self) -> io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&self.control, TIMEOUT)?;
-        stream.set_read_timeout(Some(self.wait + TIMEOUT))?;
-        let wait = self.wait.as_millis();
-        let head = format!("POST /v1/leave?waitMillis={wait} HTTP/1.1\r\nhost: agent\r\ncontent-length: 0\r\n");
-        stream.write_all(format!("{head}connection: close\r\n\r\n").as_bytes())?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer)?;
-        Ok(String::from_utf8_lossy(&answer).into_owned())
+        Err(LeaveError::Refused(self.control, status_line(&answer)))
     }
 }
