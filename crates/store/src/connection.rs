@@ -5,7 +5,7 @@ use std::{
     future::Future,
     hash::{BuildHasher as _, RandomState},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
@@ -39,6 +39,37 @@ enum State<C> {
     Failed(StoreError),
 }
 
+/// The task that opens a connection. Its end is the new state, also if it unwinds: a panic must not look like a slow store.
+struct Opening<C> {
+    connection: Arc<StoreConnection<C>>,
+    opened: Option<Result<C, StoreError>>,
+}
+
+impl<C> Opening<C> {
+    fn end(mut self, opened: Result<C, StoreError>) {
+        self.opened = Some(opened);
+    }
+}
+
+impl<C> Drop for Opening<C> {
+    fn drop(&mut self) {
+        let ended = || Err(StoreError::Lost("the task that opens the connection has ended".to_owned()));
+        let opened = self.opened.take().unwrap_or_else(ended);
+        self.connection.state.send_replace(opened.map_or_else(State::Failed, State::Open));
+    }
+}
+
+/// The task that replaces a connection.
+struct Replacing<C>(Weak<StoreConnection<C>>);
+
+impl<C> Drop for Replacing<C> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0.upgrade() {
+            connection.is_replacing.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
 impl<C> Default for StoreConnection<C> {
     fn default() -> Self {
         Self { state: watch::Sender::new(State::Idle), late: AtomicU32::new(0), is_replacing: AtomicBool::new(false) }
@@ -63,11 +94,10 @@ impl<C: Clone + Send + Sync + 'static> StoreConnection<C> {
             begins
         });
         if begins {
-            let (this, opening) = (Arc::clone(self), open());
+            let opening = Opening { connection: Arc::clone(self), opened: None };
+            let open = open();
             // A separate task opens the connection, because the question that starts it can be cancelled.
-            tokio::spawn(async move {
-                this.state.send_replace(opening.await.map_or_else(State::Failed, State::Open));
-            });
+            tokio::spawn(async move { opening.end(open.await) });
         }
         let closed = || StoreError::Lost("the store is closed".to_owned());
         match &*state
@@ -105,7 +135,7 @@ impl<C: Clone + Send + Sync + 'static> StoreConnection<C> {
         if self.is_replacing.swap(true, Ordering::Relaxed) {
             return;
         }
-        let this = Arc::clone(self);
+        let (this, replacing) = (Arc::clone(self), Replacing(Arc::downgrade(self)));
         tokio::spawn(async move {
             if let Ok(connection) = opening.await {
                 this.state.send_if_modified(|state| {
@@ -117,11 +147,9 @@ impl<C: Clone + Send + Sync + 'static> StoreConnection<C> {
                 });
             }
             // The task does not keep the connection while it sleeps.
-            let this = Arc::downgrade(&{ this });
+            drop(this);
             sleep(PAUSE.mul_f64(0.5 + random() / 2.0)).await;
-            if let Some(this) = this.upgrade() {
-                this.is_replacing.store(false, Ordering::Relaxed);
-            }
+            drop(replacing);
         });
     }
 
@@ -173,5 +201,24 @@ mod tests {
         let opened = opened.load(Ordering::Relaxed);
         assert!((10..=21).contains(&opened), "{opened}");
         assert_eq!(connection.get(open).await, Ok(opened - 1), "the newest connection is in use");
+    }
+
+    async fn panics() -> Result<u8, StoreError> {
+        panic!("a library panics")
+    }
+
+    /// Time is paused, so a wait that never ends would be late immediately.
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_of_an_opening_task_is_a_failure_with_its_cause() {
+        let connection = Arc::new(StoreConnection::default());
+        let opened = timeout(Duration::from_secs(60), connection.get(panics)).await.expect("not late");
+        assert_eq!(opened, Err(StoreError::Lost("the task that opens the connection has ended".to_owned())));
+        assert_eq!(connection.get(async || Ok(1)).await, Ok(1), "the next question opens it again");
+
+        connection.replace(panics());
+        tokio::task::yield_now().await;
+        connection.replace(async { Ok(2) });
+        tokio::task::yield_now().await;
+        assert_eq!(connection.get(panics).await, Ok(2), "another task replaces the connection");
     }
 }

@@ -7,7 +7,7 @@ use clap::Parser;
 use super::{ask, status_line};
 
 /// The timeout for connecting, and for the response.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Reports whether the agent runs, or whether it is ready for requests. Use it as a probe that also works behind a
 /// service mesh.
@@ -43,7 +43,7 @@ impl Probe {
     ///
     /// Returns an error unless the answer is yes.
     pub fn run(&self) -> Result<(), ProbeError> {
-        let answer = ask(self.telemetry, &format!("GET {}", self.path), PATIENCE, PATIENCE)
+        let answer = ask(self.telemetry, &format!("GET {}", self.path), TIMEOUT, TIMEOUT)
             .map_err(|error| ProbeError::Unreachable(self.telemetry, error))?;
         if answer.starts_with("HTTP/1.1 200 ") {
             return Ok(());
