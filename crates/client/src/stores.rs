@@ -6,6 +6,7 @@
 
 use std::{
     collections::HashSet,
+    convert::Infallible,
     fs, io, mem,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
@@ -14,7 +15,8 @@ use std::{
 };
 
 use futures::future::join_all;
-use tokio::runtime::Handle;
+use rustls::crypto::{CryptoProvider, ring};
+use tokio::{runtime::Handle, sync::oneshot};
 use weir_enforce::histogram::{Histogram, HistogramValues};
 use weir_store::{
     Backend, Credentials, KeyBudget, MemcachedStore, OperatorChannel, OperatorStore, RedisConfig, RedisStore, RedisTls,
@@ -44,7 +46,14 @@ pub(crate) struct StoreClients {
     operator: Arc<OperatorStore>,
     /// Bounds the keys of all rules that use a store.
     keys: Arc<KeyBudget>,
-    runtime: OnceLock<Handle>,
+    runtime: OnceLock<StoreRuntime>,
+}
+
+/// The runtime for the clients of stores. Its thread ends when the last copy is dropped.
+#[derive(Clone, Debug)]
+struct StoreRuntime {
+    handle: Handle,
+    in_use: Arc<oneshot::Sender<Infallible>>,
 }
 
 #[derive(Clone, Debug)]
@@ -166,12 +175,18 @@ impl StoreClients {
         open(&store.backend, None, &operator)?;
         let (took, clock, backend) = (Arc::<Histogram>::default(), self.clock, store.backend.clone());
         let record = Arc::clone(&took);
+        let StoreRuntime { handle, in_use } =
+            self.runtime().map_err(|error| format!("cannot start a thread for stores: {error}"))?;
         let parts = StoreParts {
             name: store.name.clone(),
-            open: Box::new(move || open(&backend, directory.as_deref(), &operator)),
+            open: Box::new(move || {
+                // The rules in force can outlive this value. They need the runtime.
+                let _ = &in_use;
+                open(&backend, directory.as_deref(), &operator)
+            }),
             clock: Box::new(move || Duration::from_nanos(clock.now().as_nanos())),
             took: Box::new(move |time| record.record(time)),
-            runtime: self.runtime().map_err(|error| format!("cannot start a thread for stores: {error}"))?,
+            runtime: handle,
             keys: Arc::clone(&self.keys),
             seed: rand::random(),
         };
@@ -214,16 +229,17 @@ impl StoreClients {
 
     /// Returns the runtime for the clients of stores. It has a separate thread, so that neither a scrape nor a large
     /// snapshot delays the stores' answers.
-    fn runtime(&self) -> io::Result<Handle> {
-        if let Some(handle) = self.runtime.get() {
-            return Ok(handle.clone());
+    fn runtime(&self) -> io::Result<StoreRuntime> {
+        if let Some(runtime) = self.runtime.get() {
+            return Ok(runtime.clone());
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (in_use, unused) = oneshot::channel();
         let handle = runtime.handle().clone();
-        thread::Builder::new()
-            .name("stores".to_owned())
-            .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
-        Ok(self.runtime.get_or_init(|| handle).clone())
+        thread::Builder::new().name("stores".to_owned()).spawn(move || {
+            let Err(_) = runtime.block_on(unused);
+        })?;
+        Ok(self.runtime.get_or_init(|| StoreRuntime { handle, in_use: Arc::new(in_use) }).clone())
     }
 }
 
@@ -248,6 +264,11 @@ fn open(backend: &StoreBackend, secrets: Option<&Path>, operator: &Arc<OperatorS
                     "{}: no such file: add the key ca.crt to the Secret of spec.redis.tls.caSecretRef",
                     file.display()
                 ));
+            }
+            if *tls && CryptoProvider::get_default().is_none() {
+                // `redis` uses the default of the process. Without one it panics, if a dependency of the program enables
+                // another provider. An error means that the program has installed its provider now.
+                let _ = ring::default_provider().install_default();
             }
             let config = RedisConfig {
                 topology: match topology {
@@ -306,6 +327,24 @@ mod tests {
         }
         let memcached = of(StoreBackend::Memcached { servers: vec!["127.0.0.1:1".to_owned()] }).expect("valid");
         assert!(!Arc::ptr_eq(&first, &memcached));
+    }
+
+    /// A program can start many clients one after another.
+    #[tokio::test]
+    async fn the_runtime_of_stores_ends_with_its_last_user() {
+        let clients = StoreClients::new(MonotonicClock::start(), None);
+        let StoreRuntime { handle, in_use } = clients.runtime().expect("a runtime");
+        let (held, mut ended) = oneshot::channel::<()>();
+        handle.spawn(async move {
+            let _held = held;
+            std::future::pending::<()>().await;
+        });
+        drop(clients);
+        handle.spawn(async {}).await.expect("rules that are still in force use the runtime");
+        assert_eq!(ended.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+        drop(in_use);
+        let patience = Duration::from_secs(60);
+        assert!(tokio::time::timeout(patience, ended).await.expect("the runtime ends").is_err());
     }
 
     /// Without the file, the agent would trust all public authorities.
