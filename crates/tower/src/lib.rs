@@ -58,6 +58,8 @@
 //! [`KeyExtractor`] finds; an [`InFlight`](weir_core::InFlight) limit; or your own [`Admit`] or [`Reserve`]. All of
 //! them can be changed while they are in use.
 //!
+//! [`LimiterAdmit::admitted`] waits without a service, for a client that calls an API.
+//!
 //! A refused client gets an [`Answer`]: [`HttpAnswer`] (429 with `Retry-After`, and the `RateLimit` headers if the
 //! limit has a [name](HttpAnswer::named)), [`GrpcAnswer`] (`RESOURCE_EXHAUSTED`, with the time to retry), or your own.
 //! The layer's errors are then the errors of the inner service, as axum requires. For any other service, use the
@@ -179,6 +181,9 @@ mod single;
 mod throughput;
 mod timed;
 mod waiting;
+
+/// The limits, so that a program needs only this crate.
+pub use weir_core;
 
 pub use self::{
     answer::{

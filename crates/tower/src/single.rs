@@ -1,6 +1,7 @@
 //! One limit for all requests of a service.
 
 use std::{
+    future::poll_fn,
     task::{Context, Poll},
     time::Duration,
 };
@@ -54,6 +55,41 @@ impl LimiterAdmit {
     /// ```
     pub const fn new(limiter: Limiter, clock: MonotonicClock) -> Self {
         Self { limiter, clock }
+    }
+
+    /// Waits for the turn of one request, at most `max_wait`, for a caller without a service. If the future is dropped, the
+    /// request leaves the queue.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy};
+    /// use weir_tower::{LimiterAdmit, MonotonicClock};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let clock = MonotonicClock::of_tokio();
+    /// let quota = Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?;
+    /// let limit = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
+    /// let start = tokio::time::Instant::now();
+    /// for _ in 0..3 {
+    ///     limit.admitted(Duration::from_secs(1)).await?;
+    ///     // Here, call the API that has the limit.
+    /// }
+    /// assert_eq!(start.elapsed().as_millis(), 200);
+    /// assert!(limit.admitted(Duration::from_millis(99)).await.is_err()); // it would wait 100 ms
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] immediately, if the turn would not come within `max_wait`. A request in the queue is refused if a
+    /// change of the limit makes its turn too late.
+    pub async fn admitted(&self, max_wait: Duration) -> Result<Admitted, Refused> {
+        match self.reserve(&(), max_wait)? {
+            Turn::Now(admitted) => Ok(admitted),
+            Turn::Later(mut ticket) => poll_fn(|context| ticket.poll_turn(&(), context)).await,
+        }
     }
 }
 

@@ -27,6 +27,7 @@ use crate::{Admit, MonotonicClock};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WithoutKey {
     /// Requests without a key share one count, with the limits of one key.
     Share,

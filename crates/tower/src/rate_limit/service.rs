@@ -23,6 +23,10 @@ use crate::{MonotonicClock, inner::inner_service};
 /// of them together, unless the limit has room for all. With `load_shed`, requests of these 2 ms are shed. A
 /// [`LatencyLayer`](crate::LatencyLayer) sheds without a queue.
 ///
+/// The limit counts a request when its service becomes ready, and a service can stay ready for any time. Services that are
+/// ready can then be called at the same time, all of them. So put this layer outside of a `Balance`, which keeps all of
+/// its services ready, and call `ready` immediately before `call`.
+///
 /// During the wait, the inner service holds everything that it acquired to become ready, such as the permit of a
 /// concurrency limit: put such a limit outside of this one. The queue has no bound. [The crate](crate#waits) describes
 /// how exact the waits are.
