@@ -9,8 +9,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use axum::extract::ConnectInfo;
-use http::Extensions;
+use axum::extract::{ConnectInfo, OriginalUri};
+use http::{Extensions, Uri};
 use prometheus::proto::MetricFamily;
 use tokio::task::JoinSet;
 use weir_enforce::{AmbiguousPaths, GateOptions, LimitLayer, LiveRules, SyncGate};
@@ -139,6 +139,9 @@ impl Client {
 
     /// Returns a layer that limits a service by the rules in force.
     ///
+    /// Add the layer once: a request that passes two layers of one client is charged twice. In a nested router of axum,
+    /// rules read the whole path that the client sent ([`OriginalUri`]).
+    ///
     /// Keys with `clientIP` use the address of axum's [`ConnectInfo`], so serve the router by
     /// `into_make_service_with_connect_info::<SocketAddr>()`. Without this, all clients have the address `0.0.0.0`.
     pub fn layer(&self) -> LimitLayer<SyncGate> {
@@ -148,7 +151,7 @@ impl Client {
     /// Returns a layer like [`layer`](Self::layer), for a server without axum's [`ConnectInfo`]. `client` returns the
     /// address of a request's connection.
     pub fn layer_with(&self, client: fn(&Extensions) -> Option<IpAddr>) -> LimitLayer<SyncGate> {
-        self.0.rules.layer(client)
+        LimitLayer::new(self.0.rules.gate(client).with_target(sent_target), "weir")
     }
 
     /// Returns when the program may serve requests. If `wait_for_config` is set or the snapshot of the start is faulty,
@@ -252,4 +255,9 @@ impl Client {
     fn servers(&self) -> MutexGuard<'_, JoinSet<io::Result<Infallible>>> {
         self.0.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the target that the client sent. axum saves it, and nested routers see only a part of it.
+fn sent_target(extensions: &Extensions) -> Option<&Uri> {
+    extensions.get().map(|OriginalUri(uri)| uri)
 }

@@ -49,6 +49,10 @@ mod slots;
 mod stores;
 mod watch;
 
+pub use prometheus::proto::MetricFamily;
+pub use weir_enforce::{AmbiguousPaths, LimitLayer, Limited, LimitedBody, LiveRules, SyncGate, Tunnel};
+pub use weir_tower::MonotonicClock;
+
 pub use self::{
     apply::Serves,
     client::{Client, StartError},

@@ -32,12 +32,15 @@ pub struct Options {
     #[command(flatten)]
     pub jwks: JwksOptions,
 
-    /// How rules read a path that programs read in different ways, such as one with an encoded slash (`%2F`).
+    /// What happens to a request whose path programs read in different ways: a path with an encoded slash (`%2F`), a
+    /// segment `..`, or an encoding of it.
     ///
-    /// The default, [`Keep`](AmbiguousPaths::Keep), is right for routers that compare the path as it was sent, such as
-    /// axum's. Choose [`Decode`](AmbiguousPaths::Decode) if the program decodes the path before it decides, as a server of
-    /// files does. Otherwise a client can avoid a rule for a path by encoding it.
-    #[arg(skip = AmbiguousPaths::Keep)]
+    /// The default, [`Refuse`](AmbiguousPaths::Refuse), answers 400. With the other choices, rules resolve `..`, but
+    /// axum's router does not: a client then avoids the rules for `/search/**` by the path `/search/../x`, which a route
+    /// `/search/{*rest}` serves. If clients need encoded slashes, choose [`Decode`](AmbiguousPaths::Decode) for a program
+    /// that decodes a path before it decides, as a server of files does, and [`Keep`](AmbiguousPaths::Keep) for others.
+    /// Then refuse paths with a segment `.` or `..` before they reach the layer.
+    #[arg(skip = AmbiguousPaths::Refuse)]
     pub ambiguous_paths: AmbiguousPaths,
 }
 
@@ -67,7 +70,7 @@ impl Options {
 impl Default for Options {
     fn default() -> Self {
         let (control, jwks) = Default::default();
-        Self { control, jwks, ambiguous_paths: AmbiguousPaths::Keep }
+        Self { control, jwks, ambiguous_paths: AmbiguousPaths::Refuse }
     }
 }
 

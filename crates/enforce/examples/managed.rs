@@ -24,8 +24,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 async fn show() -> Result<(), Box<dyn Error>> {
-    // axum does not decode paths before it routes them, so rules must not decode them either.
-    let (clock, paths) = (MonotonicClock::start(), AmbiguousPaths::Keep);
+    // axum does not resolve `..` before it routes a path, but rules do.
+    let (clock, paths) = (MonotonicClock::start(), AmbiguousPaths::Refuse);
     let rules = LiveRules::new(GateOptions { clock, paths, log_keys: false });
     let app = Router::new().route("/", get(async || "hello\n")).layer(rules.layer(|extensions| {
         extensions.get::<ConnectInfo<SocketAddr>>().map(|connection| -> IpAddr { connection.0.ip() })

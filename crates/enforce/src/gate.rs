@@ -6,7 +6,7 @@
 use std::{cell::RefCell, net::IpAddr, rc::Rc, sync::Arc};
 
 use arc_swap::{ArcSwap, Cache};
-use http::{Extensions, Request};
+use http::{Extensions, Request, Uri};
 use weir_core::Time;
 use weir_tower::MonotonicClock;
 
@@ -31,6 +31,11 @@ pub trait Gate {
 
     /// Returns the address of the peer of a request's connection.
     fn client(&self, extensions: &Extensions) -> IpAddr;
+
+    /// Returns the target that rules read.
+    fn target<'r, B>(&self, request: &'r Request<B>) -> &'r Uri {
+        request.uri()
+    }
 
     /// Decides on a request and charges it. `then` must not call this gate.
     fn decide<B, T>(&self, request: &Request<B>, then: impl FnOnce(Verdict<'_>) -> T) -> T {
@@ -59,8 +64,9 @@ pub trait Gate {
 pub struct GateOptions {
     /// The clock of all limits.
     pub clock: MonotonicClock,
-    /// The way in which rules read paths that apps read in different ways. With `Refuse`, rules read them as with
-    /// `Keep`, because the server must refuse such a request before it calls the gate.
+    /// The way in which rules read paths that apps read in different ways. With `Refuse`, a
+    /// [`LimitLayer`](crate::LimitLayer) refuses such a request. A server without this layer must refuse the request
+    /// before it calls the gate, because rules read the path as with `Keep`.
     pub paths: AmbiguousPaths,
     /// Whether log lines of refusals contain the key, which can be a secret.
     pub log_keys: bool,
@@ -161,7 +167,9 @@ pub(super) fn with_request_context<B, T>(
     let GateOptions { clock, paths, .. } = gate.options();
     let now = || -> Time { clock.now() };
     let tokens = Tokens::new(rules.jwks(), &now);
-    let request = RequestView::new(request, gate.client(request.extensions())).reading(*paths);
+    let (target, headers) = (gate.target(request), Headers::Map(request.headers()));
+    let client = gate.client(request.extensions());
+    let request = RequestView::of_parts(request.method().as_str(), target, headers, client).reading(*paths);
     then(&RequestContext { request, tokens, clock: *clock })
 }
 

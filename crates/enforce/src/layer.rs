@@ -27,7 +27,7 @@ pub use self::{
 };
 use crate::gate::Gate;
 
-/// A layer that applies the limits to a service.
+/// A layer that applies the limits to a service. A request that passes two layers is charged twice.
 #[derive(Clone, Debug)]
 pub struct LimitLayer<G> {
     gate: G,
@@ -39,7 +39,7 @@ pub type Limited<S, G> = DeadlineService<ThroughputService<S, Turns<G>, Response
 
 impl<G> LimitLayer<G> {
     /// A layer whose limits this gate decides. `server` names this program in the responses to requests that exceed a
-    /// deadline.
+    /// deadline, or whose path is refused ([`AmbiguousPaths::Refuse`](crate::AmbiguousPaths::Refuse)).
     pub fn new(gate: G, server: &'static str) -> Self {
         Self { gate, server }
     }
@@ -49,9 +49,10 @@ impl<S, G: Gate + Clone> Layer<S> for LimitLayer<G> {
     type Service = Limited<S, G>;
 
     fn layer(&self, inner: S) -> Limited<S, G> {
-        let responses = Responses { clock: self.gate.options().clock, server: self.server };
+        let Self { gate, server } = self.clone();
+        let responses = Responses { clock: gate.options().clock, server };
         // The maximum wait is a property of each rule, so the layer has none.
-        let limit = ThroughputLayer::with_outcome(Turns(self.gate.clone()), Duration::MAX, responses);
+        let limit = ThroughputLayer::with_outcome(Turns { gate, server }, Duration::MAX, responses);
         DeadlineLayer::of_requests(responses).layer(limit.layer(inner))
     }
 }

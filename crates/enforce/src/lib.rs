@@ -22,7 +22,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let (clock, paths) = (MonotonicClock::start(), AmbiguousPaths::Keep);
+//! let (clock, paths) = (MonotonicClock::start(), AmbiguousPaths::Refuse);
 //! let rules = LiveRules::new(GateOptions { clock, paths, log_keys: false });
 //! let app: Router = Router::new().route("/", get(async || "hello")).layer(rules.layer(|_| None));
 //!

@@ -6,7 +6,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use http::Extensions;
+use http::{Extensions, Request, Uri};
 use weir_wire::{Cost, Fault, Per, Snapshot, WIRE_VERSION};
 
 use super::{
@@ -41,6 +41,7 @@ pub struct RulesWriteGuard<'a> {
 pub struct SyncGate {
     rules: LiveRules,
     client: fn(&Extensions) -> Option<IpAddr>,
+    target: fn(&Extensions) -> Option<&Uri>,
 }
 
 impl LiveRules {
@@ -86,7 +87,7 @@ impl LiveRules {
 
     /// Returns a gate for a program with many threads. `client` is as for [`layer`](Self::layer).
     pub fn gate(&self, client: fn(&Extensions) -> Option<IpAddr>) -> SyncGate {
-        SyncGate { rules: self.clone(), client }
+        SyncGate { rules: self.clone(), client, target: |_| None }
     }
 
     /// Calls `then` with the rules in force.
@@ -123,6 +124,14 @@ impl RulesWriteGuard<'_> {
     }
 }
 
+impl SyncGate {
+    /// Sets how to find the target that a client sent, for a router that removes a part of the path before it calls the
+    /// layer. Without this, and if `target` returns `None`, rules read the URI of the request.
+    pub fn with_target(self, target: fn(&Extensions) -> Option<&Uri>) -> Self {
+        Self { target, ..self }
+    }
+}
+
 impl Gate for SyncGate {
     fn with_rules<T>(&self, then: impl FnOnce(&Arc<RulesInForce>) -> T) -> T {
         self.rules.with(then)
@@ -134,6 +143,10 @@ impl Gate for SyncGate {
 
     fn client(&self, extensions: &Extensions) -> IpAddr {
         (self.client)(extensions).map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.to_canonical())
+    }
+
+    fn target<'r, B>(&self, request: &'r Request<B>) -> &'r Uri {
+        (self.target)(request.extensions()).unwrap_or(request.uri())
     }
 }
 

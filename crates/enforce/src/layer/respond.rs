@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use http::{Response, header};
+use http::{HeaderValue, Response, StatusCode, header};
 use http_body::Body;
 use weir_tower::{Answer, DeadlineExceeded, GrpcAnswer, MonotonicClock, Outcome};
 
@@ -27,9 +27,9 @@ pub struct Responses {
     pub(super) server: &'static str,
 }
 
-/// An upgraded connection, which outlives the response that opens it. A service adds a clone to the extensions of its
-/// response with status 101, and drops its own when the connection has ended. Until then the connection holds the
-/// permits of the request.
+/// An upgraded connection, such as that of a WebSocket, which outlives the response that opens it. A service adds a clone
+/// to the extensions of its response with status 101, and drops its own when the connection has ended. Until then the
+/// connection holds the permits of the request, so that limits on concurrent requests count it.
 #[derive(Clone, Debug, Default)]
 pub struct Tunnel(Arc<Mutex<Vec<HeldPermit>>>);
 
@@ -73,6 +73,16 @@ impl<B> Answer<(), Deadline, Response<LimitedBody<B>>> for Responses {
     fn refused(&self, deadline: Deadline) -> Response<LimitedBody<B>> {
         too_late(&deadline, self.server).map(LimitedBody::own)
     }
+}
+
+/// Returns the response to a request whose path programs read in different ways. `server` names this program.
+pub(super) fn ambiguous(server: &str) -> Response<Bytes> {
+    let text = "the path has a segment . or .., an encoded slash, a backslash or a zero byte, which programs read in different ways";
+    let mut response = Response::new(format!("{server}: {text}\n").into());
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, plain);
+    response
 }
 
 /// Returns the response to a refused request.

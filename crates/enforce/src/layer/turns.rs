@@ -10,19 +10,27 @@ use bytes::Bytes;
 use http::{Request, Response};
 use weir_tower::{QueueTicket, Reserve, Timed, Turn};
 
-use super::{body_costs::BodyCosts, in_queue::InQueue, respond::refused};
+use super::{
+    body_costs::BodyCosts,
+    in_queue::InQueue,
+    respond::{ambiguous, refused},
+};
 use crate::{
     follow_up::{Deadline, FollowUp},
     format::Format,
     gate::Gate,
-    matching::Headers,
+    matching::{AmbiguousPaths, Headers, is_ambiguous},
     verdict::{Pass, Verdict},
     wait::Wait,
 };
 
 /// Gives turns to requests by the decisions of a gate.
 #[derive(Clone, Debug)]
-pub struct Turns<G>(pub(super) G);
+pub struct Turns<G> {
+    pub(super) gate: G,
+    /// The name of this program in responses to ambiguous paths.
+    pub(super) server: &'static str,
+}
 
 /// A request that waits for its turn.
 #[derive(Debug)]
@@ -37,14 +45,18 @@ impl<A, G: Gate + Clone> Reserve<Request<A>> for Turns<G> {
     type Refusal = Box<Response<Bytes>>;
 
     fn reserve(&self, request: &Request<A>, _: Duration) -> Result<Turn<Pass, WaitTicket<G>>, Self::Refusal> {
-        self.0.decide(request, |verdict| match verdict {
+        let gate = &self.gate;
+        if gate.options().paths == AmbiguousPaths::Refuse && is_ambiguous(gate.target(request).path()) {
+            return Err(Box::new(ambiguous(self.server)));
+        }
+        gate.decide(request, |verdict| match verdict {
             Verdict::Pass(mut pass) => {
                 if let Some(follow_up) = &mut pass.follow_up {
                     pass_on(follow_up, request);
                 }
                 Ok(Turn::Now(pass))
             }
-            Verdict::Wait(wait) => Ok(Turn::Later(WaitTicket { wait, gate: self.0.clone() })),
+            Verdict::Wait(wait) => Ok(Turn::Later(WaitTicket { wait, gate: gate.clone() })),
             Verdict::Refuse(refusal) => Err(Box::new(refused(&refusal, Format::of(Headers::Map(request.headers()))))),
         })
     }
