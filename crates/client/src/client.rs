@@ -66,11 +66,14 @@ impl BoundControl {
     /// Puts the first snapshot in force and serves the control port, on tokio's current runtime. `paths` is how the
     /// rules read ambiguous paths.
     pub fn start(self, serves: Serves, paths: AmbiguousPaths) -> Client {
+        self.start_with(serves, paths, MonotonicClock::start())
+    }
+
+    fn start_with(self, serves: Serves, paths: AmbiguousPaths, clock: MonotonicClock) -> Client {
         let Self { config, listener, address } = self;
         if config.is_open() {
             tracing::warn!(control = %address, "--control-plaintext: every client that reaches the control port can change the limits");
         }
-        let clock = MonotonicClock::start();
         let rules = LiveRules::new(GateOptions { clock, paths, log_keys: config.log_keys });
         let cache = config.snapshot_cache.map(Cache::new);
         let snapshots = Snapshots::new(rules.clone(), clock, cache.clone()).serving(serves);
@@ -132,9 +135,9 @@ impl Client {
     ///
     /// An option is invalid, a file cannot be read, or the port is in use.
     pub async fn start(options: Options) -> Result<Self, StartError> {
-        let Options { control, jwks, ambiguous_paths } = options;
+        let Options { control, jwks, ambiguous_paths, clock } = options;
         let bound = ControlConfig::try_from(control)?.with_jwks(jwks)?.bind()?;
-        Ok(bound.start(Serves::Layer, ambiguous_paths))
+        Ok(bound.start_with(Serves::Layer, ambiguous_paths, clock.unwrap_or_else(MonotonicClock::start)))
     }
 
     /// Returns a layer that limits a service by the rules in force.

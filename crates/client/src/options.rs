@@ -11,6 +11,7 @@ use std::{
 use clap::{Args, Command, FromArgMatches, builder::BoolishValueParser};
 use weir_duration::above_zero;
 use weir_enforce::AmbiguousPaths;
+use weir_tower::MonotonicClock;
 
 /// The address of the control port if none is given. The operator dials this port in a cluster.
 const DEFAULT_CONTROL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8481);
@@ -42,6 +43,11 @@ pub struct Options {
     /// Then refuse paths with a segment `.` or `..` before they reach the layer.
     #[arg(skip = AmbiguousPaths::Refuse)]
     pub ambiguous_paths: AmbiguousPaths,
+
+    /// The clock of the limits. `None`: a clock that this crate starts. With `MonotonicClock::of_tokio()`, a test can
+    /// pause and advance the time of the limits by `tokio::time::pause`.
+    #[arg(skip)]
+    pub clock: Option<MonotonicClock>,
 }
 
 /// The value of an environment variable is invalid. The message names the option.
@@ -70,7 +76,7 @@ impl Options {
 impl Default for Options {
     fn default() -> Self {
         let (control, jwks) = Default::default();
-        Self { control, jwks, ambiguous_paths: AmbiguousPaths::Refuse }
+        Self { control, jwks, ambiguous_paths: AmbiguousPaths::Refuse, clock: None }
     }
 }
 

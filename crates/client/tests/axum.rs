@@ -19,7 +19,7 @@ use tokio::{
     time::timeout,
 };
 use tower::ServiceExt;
-use weir_client::{Client, Options, Tunnel};
+use weir_client::{Client, MonotonicClock, Options, Tunnel};
 
 /// The longest wait for any condition. After it, the test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -77,6 +77,18 @@ async fn rules_see_the_whole_path_in_a_nested_router() {
     for (path, expected) in [("/api/..", 400), ("/api/checkout", 200), ("/api/checkout", 429)] {
         assert_eq!(status(&app, path).await, expected, "{path}");
     }
+}
+
+/// A test with tokio's clock can pause time: a request waits for its turn in no real time.
+#[tokio::test(start_paused = true)]
+async fn limits_use_the_clock_of_the_options() {
+    let limit = json!({"name": "l", "strategy": "GCRA", "requests": 1, "periodMillis": 3_600_000});
+    let client =
+        client(&["/"], json!({"limits": [limit]}), |options| options.clock = Some(MonotonicClock::of_tokio())).await;
+    let app = Router::new().route("/", get(async || "hello")).layer(client.layer());
+    assert_eq!([status(&app, "/").await, status(&app, "/").await], [200, 429]);
+    tokio::time::advance(Duration::from_secs(3_600)).await;
+    assert_eq!([status(&app, "/").await, status(&app, "/").await], [200, 429]);
 }
 
 /// Repeats the bytes of the client until it closes its direction, as a WebSocket does with messages.
