@@ -27,6 +27,8 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), Box<dyn Error>> {
+    // The process that a container starts ignores SIGTERM until it has a handler.
+    let mut terminate = signal(SignalKind::terminate())?;
     let listen = std::env::var("SHOP_LISTEN").unwrap_or_else(|_| "127.0.0.1:8080".to_owned());
     let weir = Client::start(Options::from_env()?).await?;
 
@@ -40,15 +42,17 @@ async fn run() -> Result<(), Box<dyn Error>> {
         .route("/healthz", get(async || "ok\n"));
 
     // With WEIR_WAIT_FOR_CONFIG=true, the port stays closed until the operator has sent the limits.
-    weir.ready().await;
+    tokio::select! {
+        () = weir.ready() => {}
+        _ = terminate.recv() => return Ok(()),
+    }
     let listener = TcpListener::bind(listen).await?;
     println!("listening on {}, control port {}", listener.local_addr()?, weir.control());
-    let mut terminate = signal(SignalKind::terminate())?;
-    let asked = weir.clone();
+    let watched = weir.clone();
     let stop = async move {
         tokio::select! {
             _ = terminate.recv() => {}
-            () = asked.asked_to_leave() => {}
+            reason = watched.ended() => eprintln!("shop: the limits can no longer change: {reason}"),
         }
     };
     // Keys with `clientIP` need the address of each connection.

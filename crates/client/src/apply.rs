@@ -75,6 +75,7 @@ impl Origin {
 
 /// What the policies of a snapshot limit. An agent accepts only policies that it can enforce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Serves {
     /// HTTP requests, on which a proxy decides.
     #[default]
@@ -129,6 +130,11 @@ impl Snapshots {
     /// Accepts only policies that limit this.
     pub(crate) fn serving(self, serves: Serves) -> Self {
         Self { serves, ..self }
+    }
+
+    /// What the program limits.
+    pub(crate) fn serves(&self) -> Serves {
+        self.serves
     }
 
     /// The stores of the snapshot in force.

@@ -3,16 +3,16 @@
 use std::{
     convert::Infallible,
     fmt::Debug,
-    future::poll_fn,
-    io,
+    io, mem,
     net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
 };
 
 use axum::extract::{ConnectInfo, OriginalUri};
 use http::{Extensions, Uri};
 use prometheus::proto::MetricFamily;
-use tokio::task::JoinSet;
+use tokio::{sync::watch, task::JoinSet};
 use weir_enforce::{AmbiguousPaths, GateOptions, LimitLayer, LiveRules, SyncGate};
 use weir_tower::MonotonicClock;
 
@@ -48,11 +48,44 @@ struct Running {
     jwks: Option<Arc<Loads>>,
     /// Whether clients must wait for the first snapshot.
     waits: bool,
-    servers: Mutex<JoinSet<io::Result<Infallible>>>,
+    servers: Mutex<JoinSet<()>>,
+    /// The reason why the first task has ended.
+    end: watch::Sender<Option<String>>,
+}
+
+/// Publishes the end of a task that must never end, also if it panics or is aborted.
+struct Ending {
+    end: watch::Sender<Option<String>>,
+    error: Option<io::Error>,
+}
+
+impl Ending {
+    fn fail(mut self, error: io::Error) {
+        self.error = Some(error);
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let reason = match &self.error {
+            Some(error) => error.to_string(),
+            None if thread::panicking() => "a task of the control port panicked".to_owned(),
+            None => "the control port is closed".to_owned(),
+        };
+        if self.error.is_some() || thread::panicking() {
+            tracing::error!(%reason, "a task that must never end has ended");
+        }
+        self.end.send_if_modified(|end| {
+            let is_first = end.is_none();
+            end.get_or_insert(reason);
+            is_first
+        });
+    }
 }
 
 /// The reason why a control port did not start.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StartError {
     /// An option is invalid.
     #[error(transparent)]
@@ -103,6 +136,7 @@ impl BoundControl {
             jwks: config.jwks.as_ref().map(|jwks| Arc::new(jwks.loads())),
             waits: start == Start::Faulty || (start == Start::Unlimited && config.wait_for_config),
             servers: Mutex::default(),
+            end: watch::Sender::default(),
         }));
         let mut local = None;
         match (config.tls.clone(), config.identity) {
@@ -168,8 +202,9 @@ impl Client {
         self.stores_ready().await;
     }
 
-    /// Returns when a client of the control port has said that the program must leave (`POST /v1/leave`). Stop accepting
-    /// connections then, and finish the requests in flight.
+    /// Returns when a client of the control port has said that the pod is being deleted (`POST /v1/leave`). Clients learn
+    /// this at different times, so accept connections until SIGTERM. Close connections after their next response, if
+    /// your server can.
     pub async fn asked_to_leave(&self) {
         self.0.leaving.begun().await;
     }
@@ -186,8 +221,8 @@ impl Client {
         self.finish().await;
         self.0.leaving.begin();
         self.0.leaving.closed.cancel();
-        self.servers().abort_all();
-        while poll_fn(|context| self.servers().poll_join_next(context)).await.is_some() {}
+        let mut servers = mem::take(&mut *self.servers());
+        servers.shutdown().await;
     }
 
     /// The address of the control port. For port 0, the kernel has chosen the port.
@@ -241,21 +276,24 @@ impl Client {
 
     /// Runs a task until the control port closes. The task must never end by itself: see [`ended`](Self::ended).
     pub fn spawn(&self, server: impl Future<Output = io::Result<Infallible>> + Send + 'static) {
-        self.servers().spawn(server);
+        let ending = Ending { end: self.0.end.clone(), error: None };
+        self.servers().spawn(async move {
+            match server.await {
+                Ok(never) => match never {},
+                Err(error) => ending.fail(error),
+            }
+        });
     }
 
-    /// Returns the reason when a task that must never end has ended.
+    /// Returns the reason when a task that must never end has ended, or when the control port is closed. The rules then
+    /// stay as they are, so a program should end, too.
     pub async fn ended(&self) -> String {
-        let ended = poll_fn(|context| self.servers().poll_join_next(context)).await;
-        match ended {
-            Some(Ok(Err(error))) => error.to_string(),
-            Some(Err(panic)) => panic.to_string(),
-            Some(Ok(Ok(never))) => match never {},
-            None => "the control port is closed".to_owned(),
-        }
+        let mut end = self.0.end.subscribe();
+        let reason = end.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
+        reason.expect("this client holds the sender, and the reason is there")
     }
 
-    fn servers(&self) -> MutexGuard<'_, JoinSet<io::Result<Infallible>>> {
+    fn servers(&self) -> MutexGuard<'_, JoinSet<()>> {
         self.0.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -48,6 +48,7 @@ pub struct BoundControl {
 /// The reason why options are invalid. Each message names the option by its flag: the field of `--control-cert` is
 /// `control_cert`, and its environment variable is `WEIR_CONTROL_CERT`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum InvalidOptions {
     /// The control port would be open to other machines, and no option allows that.
     #[error(

@@ -43,7 +43,10 @@ pub(crate) use self::{
     bodies::Bodies,
     tls::{Accepted, Credentials, HANDSHAKES, InvalidCredentials, RELOADS, Tls, TlsFiles},
 };
-use crate::{apply::Snapshots, leaving::Leaving};
+use crate::{
+    apply::{Serves, Snapshots},
+    leaving::Leaving,
+};
 
 /// The largest request to explain: the largest request that the proxy accepts, as JSON.
 const MAX_EXPLAIN_BYTES: usize = 4 * 1024 * 1024;
@@ -186,6 +189,13 @@ async fn leave(State(control): State<Arc<Control>>, wait: Result<Query<Wait>, Qu
     let Ok(Query(Wait { wait_millis })) = wait else {
         return failure(StatusCode::BAD_REQUEST, "invalid", "waitMillis must be a number of milliseconds, or absent");
     };
+    if !control.leaving.has_begun() {
+        let message = match control.snapshots.serves() {
+            Serves::Layer => "leaving: the program is asked to finish its connections",
+            Serves::Requests | Serves::Descriptors => "leaving: each response is the last on its connection",
+        };
+        tracing::info!("{message}");
+    }
     control.leaving.begin();
     let closed = control.leaving.closed.cancelled();
     let _ = tokio::time::timeout(Duration::from_millis(wait_millis), closed).await;

@@ -20,12 +20,9 @@ pub struct Leaving {
 }
 
 impl Leaving {
-    /// Makes each later response the last one on its connection.
+    /// Makes each later response of a proxy the last one on its connection.
     pub fn begin(&self) {
         self.flag.store(true, Relaxed);
-        if !self.begun.is_cancelled() {
-            tracing::info!("leaving: each response is the last on its connection");
-        }
         self.begun.cancel();
     }
 

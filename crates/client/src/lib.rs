@@ -1,23 +1,28 @@
 //! A program takes its limits live from the operator, without a sidecar, and counts as a pod that enforces them.
 //!
 //! [`Client`] opens a control port: it accepts snapshots from the operator, keeps their rules in force, and reports what is
-//! in force. [`Client::layer`] limits any tower service by these rules. `docs/guides/library-client.md` shows a program,
+//! in force. [`Client::layer`] limits any HTTP service of tower by these rules. `docs/guides/library-client.md` shows a program,
 //! its policy and its Deployment.
 //!
 //! ```no_run
 //! use std::{error::Error, net::SocketAddr};
 //!
 //! use axum::{Router, routing::get};
-//! use tokio::net::TcpListener;
+//! use tokio::{
+//!     net::TcpListener,
+//!     signal::unix::{SignalKind, signal},
+//! };
 //! use weir_client::{Client, Options};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn Error>> {
+//! let mut terminate = signal(SignalKind::terminate())?;
 //! let weir = Client::start(Options::from_env()?).await?;
 //! let app = Router::new().route("/", get(async || "hello\n")).layer(weir.layer());
 //! weir.ready().await;
 //! let listener = TcpListener::bind("[::]:8080").await?;
-//! axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+//! let app = app.into_make_service_with_connect_info::<SocketAddr>();
+//! axum::serve(listener, app).with_graceful_shutdown(async move { drop(terminate.recv().await) }).await?;
 //! weir.shutdown().await;
 //! # Ok(())
 //! # }

@@ -400,3 +400,28 @@ async fn wrong_options_are_refused_with_their_names_and_the_fix() {
         assert!(error.contains(&words), "{error:?} does not contain {words:?}");
     }
 }
+
+/// Each of several clones learns why a task has ended.
+#[tokio::test]
+async fn all_who_wait_for_the_end_learn_its_reason() {
+    let wait = |client: &Client| {
+        let client = client.clone();
+        tokio::spawn(async move { timeout(PATIENCE, client.ended()).await.expect("in time") })
+    };
+    for (fault, expected) in [
+        (Some(Ok(())), "a task of the control port panicked"),
+        (Some(Err(std::io::Error::other("no descriptor"))), "no descriptor"),
+        (None, "the control port is closed"),
+    ] {
+        let client = Client::start(options(|_| {})).await.expect("a control port");
+        let waiting = [wait(&client), wait(&client)];
+        match fault {
+            Some(Ok(())) => client.spawn(async { panic!("this task must never end") }),
+            Some(Err(error)) => client.spawn(async { Err(error) }),
+            None => client.shutdown().await,
+        }
+        for waiting in waiting {
+            assert_eq!(waiting.await.expect("no panic"), expected);
+        }
+    }
+}
