@@ -4,8 +4,7 @@
 //! |---|---|
 //! | `PUT /v1/config` | 200 with the revision in force, when it is saved; 400, 409, 413 or 422 with the reason and the current revision; 408 or 503 if its body was not read |
 //! | `GET /v1/config` | the snapshot in force, or 404 before the first |
-//! | `GET /v1/status` | the revision in force, its start and the counts per rule; 304 if unchanged (`If-None-Match`) |
-//! | `GET /v1/status?everyMillis=1000` | a stream of statuses: one line per second, empty if nothing changed |
+//! | `GET /v1/status` | the revision in force, its start and the counts per rule |
 //! | `POST /v1/leave` | 204: the pod is being deleted; each later response is the last on its connection |
 //! | `POST /v1/leave?waitMillis=5000` | 204, sent when the app refuses connections, or after that time |
 //! | `GET /v1/bans?policy=…&rule=…&key=…` | the banned keys, at most 1000; each parameter is optional |

@@ -5,13 +5,9 @@ mod requests;
 
 use std::{convert::Infallible, io, net::TcpListener, sync::Arc, time::Duration};
 
-use axum::{Router, http::Method, response::Response};
-use hyper::{
-    body::Incoming,
-    server::conn::{http1, http2},
-    service::{Service, service_fn},
-};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use axum::{Router, http::Method};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -41,13 +37,6 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The maximum size of a request's head. Without it, hyper keeps 400 KB of an incomplete head.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
-
-/// The interval at which the agent pings a silent HTTP/2 client. TCP keepalive detects a host that has disappeared, and
-/// this ping detects a process that hangs. The interval is long, because thousands of agents ping one operator.
-const PING_INTERVAL: Duration = Duration::from_secs(300);
-
-/// The maximum number of concurrent requests of an HTTP/2 client. Operators send one at a time.
-const MAX_STREAMS: u32 = 8;
 
 /// The first byte that a TLS client sends: the type of a handshake record.
 const TLS_HANDSHAKE: u8 = 22;
@@ -129,9 +118,7 @@ impl Server {
                             // The stream is boxed once, because nested futures would store it several times.
                             return converse(Box::new(stream), channel, refusal_reason, asks).await;
                         }
-                        let is_http2 = protocol == Some(b"h2");
-                        let router = refusal_reason.map_or(router, control::closed);
-                        if is_http2 { http2(stream, router, asks).await } else { http(stream, router, asks).await }
+                        http(stream, refusal_reason.map_or(router, control::closed), asks).await;
                     }
                     Ok(Err(error)) => {
                         if let Some(unlogged) = complaints.take(clock.now()) {
@@ -160,17 +147,13 @@ pub async fn serve_plain(listener: TcpListener, router: Router, clock: Monotonic
     Server { listener, router, tls: None, local: None, channel: None, clock }.run().await
 }
 
-/// Answers requests, and records each one in `requests` if there is such a record.
-fn answering(
+/// Serves one connection until it ends, and records each request in `requests` if there is such a record.
+async fn http(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
     requests: Option<Arc<Requests>>,
-) -> impl Service<
-    hyper::Request<Incoming>,
-    Response = Response,
-    Error = Infallible,
-    Future = impl Future<Output = Result<Response, Infallible>> + Send + 'static,
-> + Clone {
-    service_fn(move |request: hyper::Request<Incoming>| {
+) {
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
         let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::POST);
         let answering = requests.as_ref().map(|requests| requests.begin(!reads));
         let answer = tower_service::Service::call(&mut router.clone(), request);
@@ -179,33 +162,9 @@ fn answering(
             drop(answering);
             answer
         }
-    })
-}
-
-/// Serves one connection until it ends.
-async fn http(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    router: Router,
-    requests: Option<Arc<Requests>>,
-) {
-    let service = answering(router, requests);
+    });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD_BYTES);
-    if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
-        tracing::debug!(%error, "connection ended");
-    }
-}
-
-/// Serves one HTTP/2 connection until it ends.
-async fn http2(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    router: Router,
-    requests: Option<Arc<Requests>>,
-) {
-    let service = answering(router, requests);
-    let mut http = http2::Builder::new(TokioExecutor::new());
-    http.timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
-    http.keep_alive_interval(PING_INTERVAL).keep_alive_timeout(HEAD_TIMEOUT);
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "connection ended");
     }

@@ -282,10 +282,9 @@ async fn after_a_shutdown_the_control_port_is_closed_and_the_rules_remain() {
     let client = Client::start(options(|_| {})).await.expect("a control port");
     assert_eq!(put(&client, &snapshot(1, 1)).await.0, 200);
     let (app, address) = (app(&client), client.control());
-    let mut open = TcpStream::connect(address).await.expect("the control port is open");
-    let mut first = [0];
-    open.write_all(b"GET /v1/status?everyMillis=1000 HTTP/1.1\r\nhost: weir\r\n\r\n").await.expect("sent");
-    open.read_exact(&mut first).await.expect("the status");
+    let mut open = Channel::new(TcpStream::connect(address).await.expect("the control port is open"));
+    open.send(ToAgent::Hello.frame().expect("a short message"), PATIENCE).await.expect("the port reads");
+    assert_eq!(timeout(PATIENCE, open.next()).await.expect("in time").expect("a frame").tag, tag::STATUS);
 
     let asked = client.clone();
     let asked = tokio::spawn(async move { asked.asked_to_leave().await });
@@ -293,8 +292,8 @@ async fn after_a_shutdown_the_control_port_is_closed_and_the_rules_remain() {
     timeout(PATIENCE, asked).await.expect("the program is asked to leave").expect("no panic");
 
     client.shutdown().await;
-    let rest = timeout(PATIENCE, open.read_to_end(&mut Vec::new())).await;
-    assert!(rest.is_ok(), "a connection of the control port is still open");
+    let next = timeout(PATIENCE, open.next()).await;
+    assert!(matches!(next, Ok(Err(_))), "a connection of the control port is still open");
     let start = Instant::now();
     while TcpStream::connect(address).await.is_ok() {
         assert!(start.elapsed() < PATIENCE, "the control port is still open");

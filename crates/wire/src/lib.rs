@@ -59,7 +59,7 @@ pub use self::{
         Limit, LimitOverride, Match, Mode, OnDeadline, OnLimit, OnMessage, Override, Per, PolicyRules, ResponseHeader,
         Rule, Snapshot, Strategy,
     },
-    status::{KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, SnapshotInForce, Status, StoreStatus},
+    status::{KeyTable, PolicyStatus, RuleStatus, SnapshotInForce, Status, StoreStatus},
     store::{OPERATOR_STORE, OnStoreLoss, Shared, Store, StoreBackend, Topology},
     times::{FIRST_CHANNEL, NEW_POD, PRESENCE, SEQUENCE_HORIZON},
 };

@@ -2,20 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The content type of a stream of statuses, with one status per line.
-pub const STATUS_LINES: &str = "application/x-ndjson";
-
-/// The answer to `GET /v1/status`. Later versions can add fields: readers ignore unknown fields.
-///
-/// The answer has an entity tag (RFC 9110) for all fields except `uptime_millis`. A reader that sends the tag in
-/// `If-None-Match` receives an empty 304 while nothing else has changed. Agents that do not support tags always send
-/// the full status.
-///
-/// The answer to `GET /v1/status?everyMillis=1000` is an endless stream of [lines](STATUS_LINES): one status
-/// immediately, then one line per second. A line is empty if only `uptime_millis` has changed since the last status.
-/// The interval can be 100 to 3,600,000 ms. Agents that do not support streams answer once. For intervals of a second
-/// or more, an agent sends its lines at the start of a tenth of a second of the wall clock. So an operator that reads
-/// from thousands of agents wakes up ten times a second, not once per agent.
+/// The state of an agent: on the channel and as the answer to `GET /v1/status`. Later versions can add fields: readers
+/// ignore unknown fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {

@@ -1,12 +1,9 @@
 //! Tests the state that a change of the rules keeps, and the responses of the control port.
 
 use http::StatusCode;
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use serde_json::{Value, json};
-use weir_wire::STATUS_LINES;
 
-use crate::support::{Agent, daily, json_of, policy, request, rule, snapshot, start, with};
+use crate::support::{Agent, daily, json_of, policy, rule, snapshot, start, with};
 
 /// Sends `count` requests, and returns how many were admitted.
 async fn admitted(agent: &Agent, headers: &[(&str, &str)], count: usize) -> usize {
@@ -296,90 +293,4 @@ async fn status_and_metrics_agree_and_survive_snapshots() {
     assert!(metrics.contains(&format!("{} 1\n", series("p", "limited"))), "{metrics}");
     assert!(!metrics.contains("gone"), "{metrics}");
     assert_eq!(json_of(&agent.control("GET", "/v1/status", "").await)["instance"], instance);
-}
-
-#[tokio::test]
-async fn a_known_status_is_sent_again_only_after_a_change() {
-    let (_app, agent) = start().await;
-    agent.apply(&snapshot(1, &[policy("p", &[bucket(2)])])).await;
-    let told = agent.control("GET", "/v1/status", "").await;
-    let tag = told.headers()["etag"].to_str().expect("text").to_owned();
-    let url = agent.control_url("/v1/status");
-    let again = async || agent.client.get(&url, &[("if-none-match", &tag)]).await;
-    let known = again().await;
-    assert_eq!((known.status(), known.headers()["etag"].to_str().ok()), (StatusCode::NOT_MODIFIED, Some(&*tag)));
-    assert!(known.body().is_empty());
-    assert_eq!(admitted(&agent, &[], 1).await, 1);
-    assert_eq!(again().await.status(), StatusCode::OK);
-    // A client with another tag gets the whole status.
-    assert_eq!(agent.client.get(&url, &[("if-none-match", "*")]).await.status(), StatusCode::OK);
-}
-
-/// The lines of a streaming body.
-struct Lines {
-    body: Incoming,
-    text: String,
-}
-
-impl Lines {
-    async fn next(&mut self) -> String {
-        loop {
-            if let Some((line, rest)) = self.text.split_once('\n') {
-                let (line, rest) = (line.to_owned(), rest.to_owned());
-                self.text = rest;
-                return line;
-            }
-            let frame = self.body.frame().await.expect("the stream continues").expect("no error");
-            self.text.push_str(std::str::from_utf8(frame.data_ref().expect("data")).expect("text"));
-        }
-    }
-
-    /// The next status, after any number of empty lines.
-    async fn status(&mut self) -> Value {
-        loop {
-            let line = self.next().await;
-            if !line.is_empty() {
-                return serde_json::from_str(&line).expect("a status");
-            }
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_status_is_streamed_on_request() {
-    let (_app, agent) = start().await;
-    agent.apply(&snapshot(1, &[policy("p", &[bucket(2)])])).await;
-    let url = agent.control_url("/v1/status?everyMillis=100");
-    // The tag has no effect on a stream: the first line is always a complete status.
-    let tag = agent.control("GET", "/v1/status", "").await.headers()["etag"].to_str().expect("text").to_owned();
-    let asked = request("GET", &url, &[("if-none-match", &tag)], "");
-    let answer = agent.client.try_send(asked).await.expect("a response");
-    assert_eq!((answer.status(), answer.headers()["content-type"].to_str().ok()), (StatusCode::OK, Some(STATUS_LINES)));
-    let mut lines = Lines { body: answer.into_body(), text: String::new() };
-    let first: Value = serde_json::from_str(&lines.next().await).expect("a status");
-    assert_eq!(first["inForce"]["sequence"], 1);
-    for _ in 0..3 {
-        assert_eq!(lines.next().await, "", "only the time has changed");
-    }
-    assert_eq!(admitted(&agent, &[], 3).await, 2);
-    // A status may be sent between two of these requests, so the loop waits for the last one.
-    while lines.status().await["policies"][0]["rules"][0]["limited"] != 1 {}
-    agent.apply(&snapshot(2, &[])).await;
-    let last = lines.status().await;
-    assert_eq!((&last["inForce"]["sequence"], &last["policies"]), (&json!(2), &json!([])));
-    assert_eq!(lines.next().await, "");
-}
-
-#[tokio::test]
-async fn the_interval_of_a_status_stream_is_validated() {
-    let (_app, agent) = start().await;
-    for every in ["", "99", "3600001", "-1", "1s", "99999999999999999999"] {
-        let answer = agent.control("GET", &format!("/v1/status?everyMillis={every}"), "").await;
-        let told = json_of(&answer);
-        assert_eq!((answer.status(), &told["error"]), (StatusCode::BAD_REQUEST, &json!("invalid")), "{every:?}");
-        let message = told["message"].as_str().expect("text");
-        assert!(message.starts_with("everyMillis: ") && message.contains("100 to 3600000"), "{message}");
-    }
-    // Unknown parameters are ignored.
-    assert_eq!(agent.control("GET", "/v1/status?every=1s", "").await.status(), StatusCode::OK);
 }

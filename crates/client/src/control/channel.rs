@@ -24,7 +24,7 @@ use weir_wire::{Goodbye, LevelsSent, MOST_QUESTIONS, Question};
 
 use super::{
     Control, apply_snapshot,
-    status::{EVERY_MILLIS, entity_tag, until_next},
+    status::{EVERY_MILLIS, tag, until_next},
 };
 use crate::clock;
 
@@ -184,12 +184,11 @@ pub(crate) async fn refuse(stream: impl AsyncRead + AsyncWrite + Unpin, reason: 
 async fn send_status<S: AsyncRead + AsyncWrite + Unpin>(
     channel: &mut Channel<S>,
     control: &Control,
-    sent: &mut Option<String>,
+    sent: &mut Option<u64>,
 ) -> Result<(), ChannelError> {
     let status = control.status();
-    let tag = entity_tag(&status);
-    let message =
-        if sent.as_ref() == Some(&tag) { ToOperator::Unchanged } else { ToOperator::Status(Box::new(status)) };
+    let tag = tag(&status);
+    let message = if *sent == Some(tag) { ToOperator::Unchanged } else { ToOperator::Status(Box::new(status)) };
     *sent = Some(tag);
     send(channel, &message).await
 }

@@ -287,7 +287,7 @@ impl Credentials {
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain, key)
             .map_err(InvalidCredentials::Key)?;
-        server.alpn_protocols = vec![ALPN.to_vec(), b"h2".to_vec(), b"http/1.1".to_vec()];
+        server.alpn_protocols = vec![ALPN.to_vec(), b"http/1.1".to_vec()];
         // A resumed session would skip the check of the client's certificate.
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
