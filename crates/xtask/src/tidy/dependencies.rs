@@ -67,15 +67,9 @@ const MUST_NOT_LINK: &[(&str, &[&str], &str)] = &[
 const MUST_NOT_ENABLE: &[(&str, &str, &[&str], &str)] =
     &[("weir-api", "kube", &["client", "config", "runtime"], "the Kubernetes types contain no client")];
 
-/// The crates of which only one version must be linked. The types of two versions have the same names, but are not
-/// compatible.
-const ONE_VERSION: &[&str] = &["kube", "kube-core", "k8s-openapi", "schemars"];
-
 /// The packages of the workspace and their dependencies.
 pub(super) struct Tree {
     members: Vec<Member>,
-    /// The names and versions of all packages that are built.
-    packages: BTreeSet<(String, String)>,
 }
 
 struct Member {
@@ -131,9 +125,7 @@ impl Tree {
                 linked: closure(&package.id, &below).into_iter().map(|id| names[id].to_owned()).collect(),
             })
             .collect();
-        let packages =
-            metadata.packages.iter().map(|package| (package.name.to_string(), package.version.to_string())).collect();
-        Ok(Self { members, packages })
+        Ok(Self { members })
     }
 }
 
@@ -169,7 +161,6 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     violations.extend(core_has_no_dependencies(tree));
     violations.extend(must_not_link(tree));
     violations.extend(must_not_enable(tree));
-    violations.extend(one_version(tree));
     violations
 }
 
@@ -223,22 +214,6 @@ fn must_not_enable(tree: &Tree) -> Vec<Violation> {
     violations
 }
 
-fn one_version(tree: &Tree) -> impl Iterator<Item = Violation> {
-    ONE_VERSION.iter().filter_map(|name| {
-        let versions: Vec<_> =
-            tree.packages.iter().filter(|(package, _)| package == name).map(|(_, version)| version.as_str()).collect();
-        (versions.len() > 1).then(|| {
-            Violation::new(
-                "Cargo.lock",
-                format!("{name} is linked in several versions: {}", versions.join(", ")),
-                format!(
-                    "find the dependents with `cargo tree -d -p {name}`, and use crates that need the same version"
-                ),
-            )
-        })
-    })
-}
-
 fn closure<'a>(start: &'a PackageId, below: &HashMap<&'a PackageId, Vec<&'a PackageId>>) -> BTreeSet<&'a PackageId> {
     let mut seen = BTreeSet::new();
     let mut rest = vec![start];
@@ -277,9 +252,8 @@ mod tests {
         Member { name: name.to_owned(), manifest: format!("{name}/Cargo.toml"), direct, linked }
     }
 
-    fn faults(members: Vec<Member>, packages: &[(&str, &str)]) -> Vec<String> {
-        let packages = packages.iter().map(|(name, version)| (name.to_string(), version.to_string())).collect();
-        check(&Tree { members, packages }).into_iter().map(|violation| violation.fault).collect()
+    fn faults(members: Vec<Member>) -> Vec<String> {
+        check(&Tree { members }).into_iter().map(|violation| violation.fault).collect()
     }
 
     #[test]
@@ -289,7 +263,7 @@ mod tests {
             member("weir-tower", vec![direct("weir-core"), direct("http")], &["weir-core", "http"]),
             member("weir-agent", vec![direct("weir-wire")], &["weir-wire", "serde", "tokio"]),
         ];
-        assert_eq!(faults(members, &[("kube", "5.0.0"), ("hyper", "1.0.0"), ("hyper", "0.14.0")]), [""; 0]);
+        assert_eq!(faults(members), [""; 0]);
     }
 
     #[test]
@@ -300,7 +274,7 @@ mod tests {
             member("weir-testapp", vec![direct("weir-wire")], &[]),
         ];
         assert_eq!(
-            faults(members, &[]),
+            faults(members),
             [
                 "weir-core must not depend on weir-wire",
                 "weir-operator must not depend on weir-agent",
@@ -314,15 +288,15 @@ mod tests {
     fn the_rule_holds_for_tests_too() {
         let dependency = Direct { kind: DependencyKind::Development, ..direct("weir-store") };
         let members = vec![member("weir-operator", vec![dependency], &[])];
-        assert_eq!(faults(members, &[]), ["weir-operator must not depend on weir-store"]);
+        assert_eq!(faults(members), ["weir-operator must not depend on weir-store"]);
     }
 
     #[test]
     fn a_crate_for_tests_is_in_no_program() {
         let dev = Direct { kind: DependencyKind::Development, ..direct("weir-fuzz") };
-        assert_eq!(faults(vec![member("weir-wire", vec![dev], &[])], &[]), [""; 0]);
+        assert_eq!(faults(vec![member("weir-wire", vec![dev], &[])]), [""; 0]);
         assert_eq!(
-            faults(vec![member("weir-wire", vec![direct("weir-fuzz")], &[])], &[]),
+            faults(vec![member("weir-wire", vec![direct("weir-fuzz")], &[])]),
             ["weir-wire must depend on weir-fuzz for its tests only"]
         );
     }
@@ -333,7 +307,7 @@ mod tests {
         let dev = Direct { kind: DependencyKind::Development, ..direct("proptest") };
         let build = Direct { kind: DependencyKind::Build, ..direct("cc") };
         assert_eq!(
-            faults(vec![member("weir-core", vec![loom, dev, build], &[])], &[]),
+            faults(vec![member("weir-core", vec![loom, dev, build], &[])]),
             ["weir-core must have no dependencies, but it depends on cc"]
         );
     }
@@ -345,7 +319,7 @@ mod tests {
             member("weir-operator", vec![], &["weir-tower"]),
         ];
         assert_eq!(
-            faults(members, &[]),
+            faults(members),
             [
                 "weir-agent links k8s-openapi, but the agent never talks to the apiserver",
                 "weir-operator links weir-tower, but the operator makes no decisions about requests: it counts seats for \
@@ -358,22 +332,14 @@ mod tests {
     fn a_client_among_the_types_is_found_by_its_feature() {
         let kube = Direct { features: vec!["derive".to_owned(), "client".to_owned()], ..direct("kube") };
         assert_eq!(
-            faults(vec![member("weir-api", vec![kube], &["kube-client"])], &[]),
+            faults(vec![member("weir-api", vec![kube], &["kube-client"])]),
             ["weir-api enables feature client of kube, but the Kubernetes types contain no client"]
         );
     }
 
     #[test]
-    fn a_second_kube_is_refused() {
-        assert_eq!(
-            faults(vec![], &[("kube", "5.0.0"), ("kube", "0.99.0")]),
-            ["kube is linked in several versions: 0.99.0, 5.0.0"]
-        );
-    }
-
-    #[test]
     fn a_new_crate_must_be_in_the_rule() {
-        assert_eq!(faults(vec![member("weir-new", vec![], &[])], &[]), ["weir-new is not in the dependency rule"]);
+        assert_eq!(faults(vec![member("weir-new", vec![], &[])]), ["weir-new is not in the dependency rule"]);
     }
 
     #[test]
