@@ -1,25 +1,36 @@
 //! The servers to which a program connects over https: their URLs, and the authorities that sign their certificates.
 
-use std::fs;
+use std::{fs, io, sync::Arc, time::Duration};
 
-use http::Uri;
+use bytes::Bytes;
+use http::{Request, Uri, response::Parts};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
 use rustls::{
-    RootCertStore,
+    ClientConfig, RootCertStore,
+    client::Resumption,
+    crypto::ring,
     pki_types::{CertificateDer, ServerName},
 };
+use tokio::{net::TcpStream, time::timeout};
+use tokio_rustls::TlsConnector;
 
 use crate::control::certificates;
 
 /// The default port of an https URL.
 const HTTPS: u16 = 443;
 
+/// The timeout of a whole exchange.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
 /// A server, as its URL names it.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpsServer {
     pub(crate) url: Uri,
-    pub(crate) host: String,
-    pub(crate) port: u16,
-    pub(crate) name: ServerName<'static>,
+    host: String,
+    port: u16,
+    name: ServerName<'static>,
 }
 
 /// An invalid flag of a server: its URL, or the authorities that sign its certificate.
@@ -29,6 +40,19 @@ pub struct InvalidServer {
     flag: &'static str,
     value: String,
     problem: String,
+}
+
+/// The reason why a program got no response.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ExchangeError {
+    #[error("cannot reach {to}: {source}")]
+    Connect { to: String, source: io::Error },
+    #[error("no answer from {to} within {TIMEOUT:?}")]
+    Timeout { to: String },
+    #[error("not an HTTP response: {0}")]
+    Http(#[from] hyper::Error),
+    #[error("cannot read the response: {0}")]
+    Body(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl HttpsServer {
@@ -67,6 +91,40 @@ impl HttpsServer {
     /// The host and the port, as in the URL.
     pub(crate) fn authority(&self) -> &str {
         self.url.authority().map_or("", |authority| authority.as_str())
+    }
+
+    /// Sends one request on a new connection, and reads a response whose body has at most `most` bytes. One of the
+    /// authorities must have signed the server's certificate.
+    ///
+    /// # Errors
+    ///
+    /// There is no such response within [`TIMEOUT`].
+    pub(crate) async fn exchange(
+        &self,
+        roots: RootCertStore,
+        request: Request<Full<Bytes>>,
+        most: usize,
+    ) -> Result<(Parts, Bytes), ExchangeError> {
+        let to = || self.authority().to_owned();
+        let connect = |source| ExchangeError::Connect { to: to(), source };
+        let exchange = async {
+            let mut tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+                .with_safe_default_protocol_versions()
+                .expect("ring supports TLS")
+                .with_root_certificates(roots)
+                .with_no_client_auth();
+            tls.resumption = Resumption::disabled();
+            let stream = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(connect)?;
+            let tls = TlsConnector::from(Arc::new(tls));
+            let stream = tls.connect(self.name.clone(), stream).await.map_err(connect)?;
+            let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+            let connection = tokio::spawn(connection);
+            let (head, body) = sender.send_request(request).await?.into_parts();
+            let body = Limited::new(body, most).collect().await;
+            connection.abort();
+            Ok((head, body.map_err(ExchangeError::Body)?.to_bytes()))
+        };
+        timeout(TIMEOUT, exchange).await.unwrap_or_else(|_| Err(ExchangeError::Timeout { to: to() }))
     }
 }
 

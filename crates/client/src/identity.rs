@@ -19,7 +19,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use self::{ask::AskError, renewal::Issuer};
 use crate::{
     control::{Credentials, Tls, certificates},
-    https::{HttpsServer, InvalidServer, authorities},
+    https::{ExchangeError, HttpsServer, InvalidServer, authorities},
 };
 
 /// The identity service and the credentials for it.
@@ -83,9 +83,9 @@ impl Issuer for Keeper<'_> {
 
     async fn called(&self, failure: &AskError) {
         match failure {
-            AskError::Connect { .. } | AskError::Timeout { .. } | AskError::Http(_) => self.tls.called().await,
+            AskError::Exchange(error) if !matches!(error, ExchangeError::Body(_)) => self.tls.called().await,
             AskError::Refused { status, .. } if status.is_server_error() => self.tls.called().await,
-            // The service refused, or the agent sent no request. A call from the operator does not help in either case.
+            // The service answered, or the agent sent no request. A call from the operator does not help in either case.
             _ => std::future::pending().await,
         }
     }
