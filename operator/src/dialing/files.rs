@@ -3,7 +3,6 @@
 //! Changed files are used only if they are valid together, and only for new connections.
 
 use std::{
-    fmt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -29,20 +28,13 @@ pub struct TlsFiles {
 }
 
 /// An error: files that cannot be used for connections to agents.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{flag} {}: {problem}", path.display())]
 pub struct InvalidTls {
     flag: &'static str,
     path: PathBuf,
     problem: String,
 }
-
-impl fmt::Display for InvalidTls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}", self.flag, self.path.display(), self.problem)
-    }
-}
-
-impl std::error::Error for InvalidTls {}
 
 type Content = Result<Vec<u8>, String>;
 

@@ -7,7 +7,7 @@
 
 use std::{
     convert::Infallible,
-    fmt, io,
+    io,
     path::PathBuf,
     sync::{
         Arc,
@@ -56,7 +56,8 @@ pub(crate) struct TlsFiles {
 }
 
 /// The fault of a TLS file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{flag} {}: {problem}", path.display())]
 pub struct InvalidTls {
     /// The option that names the file.
     pub flag: &'static str,
@@ -65,14 +66,6 @@ pub struct InvalidTls {
     /// What is wrong, and how to fix it.
     pub problem: String,
 }
-
-impl fmt::Display for InvalidTls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}", self.flag, self.path.display(), self.problem)
-    }
-}
-
-impl std::error::Error for InvalidTls {}
 
 /// The current TLS state of the control port.
 #[derive(Debug)]
