@@ -24,7 +24,7 @@ use weir_operator::{
 };
 use weir_wire::Snapshot;
 
-use self::fake_agent::{Crowd, FakeAgent, Manner};
+use self::fake_agent::{FakeAgent, Manner};
 
 /// The limit of every wait. After it, the test panics.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -230,29 +230,6 @@ async fn a_change_reaches_every_agent_and_the_status_says_so() {
 }
 
 #[tokio::test]
-async fn the_newest_wins_over_a_slow_agent() {
-    const DELAY: Duration = Duration::from_millis(300);
-    let agent = FakeAgent::start(Manner::Slow(DELAY)).await;
-    let begun = Instant::now();
-    let operator = started(50, &[&agent]).await;
-    soon("the first", agent.until(|snapshot| requests(snapshot) == Some(50))).await;
-    for requests in 51..=80 {
-        operator.write(requests);
-        tokio::time::sleep(Duration::from_millis(30)).await;
-    }
-    operator.write(81);
-    soon("the last", agent.until(|snapshot| requests(snapshot) == Some(81))).await;
-    operator.until("1/1", |status| count(status) == "1/1").await;
-    // The agent handles one content after the other. If it got all of them, the writes would have to take 9 seconds.
-    let most = begun.elapsed().as_millis() / DELAY.as_millis() + 3;
-    assert!(
-        (agent.puts() as u128) <= most && agent.puts() < 30,
-        "{} pushes for 32 contents, {most} possible: those in between were not skipped",
-        agent.puts()
-    );
-}
-
-#[tokio::test]
 async fn misbehaving_agents_show_as_drift_in_time_and_affect_no_other() {
     let good = FakeAgent::start(Manner::Good).await;
     for manner in
@@ -277,66 +254,6 @@ async fn misbehaving_agents_show_as_drift_in_time_and_affect_no_other() {
     }
 }
 
-/// Pushes run in parallel, but within a limit. Agents that did not answer the last time have a separate limit.
-#[tokio::test]
-async fn concurrent_pushes_are_bounded() {
-    let crowd = Arc::<Crowd>::default();
-    let mut agents = Vec::new();
-    for _ in 0..200 {
-        agents.push(FakeAgent::start_in(Manner::Slow(Duration::from_millis(50)), crowd.clone()).await);
-    }
-    let operator = started(50, &agents.iter().collect::<Vec<_>>()).await;
-    operator.until("200/200", |status| count(status) == "200/200").await;
-    operator.write(60);
-    for agent in &agents {
-        soon("the change", agent.until(|snapshot| requests(snapshot) == Some(60))).await;
-    }
-    assert!((8..=64 + 32).contains(&crowd.most()), "{} at the same time", crowd.most());
-}
-
-#[tokio::test]
-async fn a_wrong_acknowledgement_does_not_count() {
-    let (good, bad) = (FakeAgent::start(Manner::Good).await, FakeAgent::start(Manner::Good).await);
-    let operator = started(50, &[&good, &bad]).await;
-    operator.until("2/2", |status| count(status) == "2/2").await;
-    bad.set(Manner::Lying);
-    operator.write(70);
-    soon("the change", good.until(|snapshot| requests(snapshot) == Some(70))).await;
-    let status = operator.until("drift", |status| drift(status) == ["Refused"]).await;
-    assert_eq!((enforced(&status), count(&status)), (("False", "Drifted"), "1/2"));
-    let message = status["status"]["enforcement"]["drifted"][0]["message"].as_str().unwrap();
-    assert!(message.starts_with("it acknowledged revision \"another\" instead of "), "{message}");
-    bad.set(Manner::Good);
-    operator.until("2/2 again", |status| count(status) == "2/2").await;
-    assert_eq!(requests(&bad.in_force().unwrap()), Some(70));
-}
-
-#[tokio::test]
-async fn a_refusal_shows_with_its_faults() {
-    let agent = FakeAgent::start(Manner::Invalid).await;
-    let operator = started(50, &[&agent]).await;
-    let status = operator.until("drift", |status| drift(status) == ["Refused"]).await;
-    assert_eq!((enforced(&status), count(&status)), (("False", "Drifted"), "0/1"));
-    let message = &status["status"]["enforcement"]["drifted"][0]["message"];
-    assert_eq!(message, "cannot enforce this; policies[0].rules[0]: no");
-    agent.set(Manner::Good);
-    operator.until("1/1", |status| count(status) == "1/1").await;
-    assert!(agent.refused() > 0);
-}
-
-#[tokio::test]
-async fn restarted_and_overwritten_agents_get_their_policy_back() {
-    let agent = FakeAgent::start(Manner::Good).await;
-    let operator = started(50, &[&agent]).await;
-    operator.until("1/1", |status| count(status) == "1/1").await;
-    agent.restart();
-    soon("the policy", agent.until(|snapshot| requests(snapshot) == Some(50))).await;
-    let sequence = agent.in_force().unwrap().sequence;
-    agent.pretend(sequence + 1000);
-    let snapshot = soon("the policy", agent.until(|snapshot| requests(snapshot) == Some(50))).await;
-    assert!(snapshot.sequence > sequence + 1000);
-}
-
 #[tokio::test]
 async fn a_deleted_policy_is_removed_from_agents_with_its_status() {
     let agent = FakeAgent::start(Manner::Good).await;
@@ -356,24 +273,6 @@ async fn a_deleted_policy_is_removed_from_agents_with_its_status() {
 /// Returns true if the limit has the wanted number, or if there is no policy.
 fn requests_or_empty(snapshot: &Snapshot, wanted: u64) -> bool {
     snapshot.policies.is_empty() || requests(snapshot) == Some(wanted)
-}
-
-#[tokio::test]
-async fn traffic_ends_up_exactly_as_counted() {
-    let (a, b) = (FakeAgent::start(Manner::Good).await, FakeAgent::start(Manner::Good).await);
-    let operator = started(50, &[&a, &b]).await;
-    operator.until("2/2", |status| count(status) == "2/2").await;
-    for step in 1..=5 {
-        a.count(step * 1000 + 1, step * 10);
-        b.count(step * 1000 + 2, step * 20 + 1);
-        tokio::time::sleep(Duration::from_millis(300)).await;
-    }
-    let status = operator.until("the sum", |s| s["status"]["traffic"]["allowed"] == 10_003).await;
-    let traffic = &status["status"]["traffic"];
-    assert_eq!((&traffic["limited"], &traffic["window"]), (&Value::from(151), &Value::from("60s")));
-    assert_eq!(traffic["byRule"][0]["name"], "all");
-    assert_eq!(traffic["byRule"][0]["allowed"], 10_003);
-    assert_eq!(status["status"]["summary"]["limited"], "1.4%");
 }
 
 #[tokio::test]

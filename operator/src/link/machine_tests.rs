@@ -166,6 +166,9 @@ fn what_is_refused_is_tried_again_later_and_a_stale_one_at_once() {
     let pause = bench.due();
     assert_eq!(bench.after(pause).does(LinkEvent::Due), ["acquire permit"]);
     assert_eq!(bench.does(LinkEvent::PermitGranted), ["push one 501"], "a repeated push keeps its sequence");
+    let does = bench.does(LinkEvent::Received(acknowledgement(501, "another")));
+    let told = "Rejected: it acknowledged revision \"another\" instead of \"one\"";
+    assert_eq!(does, ["count applied", told, "release permit"]);
 }
 
 #[test]

@@ -1,10 +1,7 @@
 //! An agent for tests. It serves the operator's channel without TLS, enforces nothing, and misbehaves on demand.
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -16,10 +13,7 @@ use tokio::{
     time::sleep,
 };
 use weir_channel::{Channel, ChannelError, Outgoing, ToAgent, ToOperator, tag};
-use weir_wire::{
-    ApplyReply, Fault, PolicyStatus, Rejection, RejectionKind, RuleStatus, Snapshot, SnapshotInForce, Status,
-    WIRE_VERSION,
-};
+use weir_wire::{ApplyReply, PolicyStatus, RuleStatus, Snapshot, SnapshotInForce, Status, WIRE_VERSION};
 
 /// The timeout for sending a message.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -38,10 +32,6 @@ pub(crate) enum Manner {
     Closing,
     /// Sends a message byte by byte, without an end.
     Trickling,
-    /// Acknowledges another revision than the pushed one, and applies nothing.
-    Lying,
-    /// Rejects every snapshot.
-    Invalid,
     /// Delays each message by this time.
     Slow(Duration),
 }
@@ -49,40 +39,8 @@ pub(crate) enum Manner {
 #[derive(Debug)]
 struct Inner {
     manner: Manner,
-    instance: u32,
     in_force: Option<Snapshot>,
     puts: usize,
-    refused: usize,
-    counts: (u64, u64),
-}
-
-/// The number of agents that handle a snapshot.
-#[derive(Debug, Default)]
-pub(crate) struct Crowd {
-    now: AtomicUsize,
-    most: AtomicUsize,
-}
-
-impl Crowd {
-    /// Returns the maximum number of snapshots that were in progress at the same time.
-    pub(crate) fn most(&self) -> usize {
-        self.most.load(Ordering::Relaxed)
-    }
-
-    fn enter(self: &Arc<Self>) -> Present {
-        let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
-        self.most.fetch_max(now, Ordering::Relaxed);
-        Present(self.clone())
-    }
-}
-
-/// Counts a snapshot in progress, even if the operator disconnects.
-struct Present(Arc<Crowd>);
-
-impl Drop for Present {
-    fn drop(&mut self) {
-        self.0.now.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// A running agent.
@@ -93,21 +51,15 @@ pub(crate) struct FakeAgent {
     task: JoinHandle<()>,
 }
 
-type Shared = (Arc<Mutex<Inner>>, Arc<watch::Sender<()>>, Arc<Crowd>);
+type Shared = (Arc<Mutex<Inner>>, Arc<watch::Sender<()>>);
 
 impl FakeAgent {
     pub(crate) async fn start(manner: Manner) -> Self {
-        Self::start_in(manner, Arc::default()).await
-    }
-
-    /// Starts an agent that counts its snapshots in `crowd`.
-    pub(crate) async fn start_in(manner: Manner, crowd: Arc<Crowd>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let inner = Inner { manner, instance: 1, in_force: None, puts: 0, refused: 0, counts: (0, 0) };
-        let inner = Arc::new(Mutex::new(inner));
+        let inner = Arc::new(Mutex::new(Inner { manner, in_force: None, puts: 0 }));
         let changed = Arc::new(watch::Sender::new(()));
-        let shared = (inner.clone(), changed.clone(), crowd);
+        let shared = (inner.clone(), changed.clone());
         let task = tokio::spawn(async move {
             // Dropping this set closes the connections.
             let mut connections = JoinSet::new();
@@ -124,36 +76,8 @@ impl FakeAgent {
         self.inner.lock().unwrap().manner = manner;
     }
 
-    /// Acts like a new process at the same address: nothing in force, counters at zero.
-    pub(crate) fn restart(&self) {
-        let mut inner = self.inner.lock().unwrap();
-        inner.instance += 1;
-        inner.in_force = None;
-        inner.counts = (0, 0);
-    }
-
-    /// Acts as if another client had pushed other content with this sequence.
-    pub(crate) fn pretend(&self, sequence: u64) {
-        let other = Snapshot {
-            wire_version: WIRE_VERSION,
-            sequence,
-            revision: "other".to_owned(),
-            policies: vec![],
-            stores: vec![],
-        };
-        self.inner.lock().unwrap().in_force = Some(other);
-    }
-
-    pub(crate) fn count(&self, allowed: u64, limited: u64) {
-        self.inner.lock().unwrap().counts = (allowed, limited);
-    }
-
     pub(crate) fn puts(&self) -> usize {
         self.inner.lock().unwrap().puts
-    }
-
-    pub(crate) fn refused(&self) -> usize {
-        self.inner.lock().unwrap().refused
     }
 
     pub(crate) fn in_force(&self) -> Option<Snapshot> {
@@ -185,11 +109,10 @@ async fn serve(mut stream: TcpStream, shared: &Shared) -> Result<(), ChannelErro
     // The first message is a status.
     let mut snapshot = None;
     loop {
-        let present = snapshot.as_ref().map(|_| shared.2.enter());
         shared.0.lock().unwrap().puts += usize::from(snapshot.is_some());
         let manner = shared.0.lock().unwrap().manner;
         match manner {
-            Manner::Good | Manner::Invalid | Manner::Lying => {}
+            Manner::Good => {}
             Manner::Silent => std::future::pending().await,
             Manner::Garbage => send(&mut channel, Outgoing::new(tag::STATUS, b"<html>hello</html>")).await?,
             Manner::Endless => loop {
@@ -206,7 +129,6 @@ async fn serve(mut stream: TcpStream, shared: &Shared) -> Result<(), ChannelErro
             Manner::Slow(delay) => sleep(delay).await,
         }
         let message = snapshot.take().map_or_else(|| status(shared), |snapshot| apply(shared, snapshot));
-        drop(present);
         send(&mut channel, message.frame()).await?;
         snapshot = next(&mut channel, &mut every).await?;
     }
@@ -236,30 +158,8 @@ async fn send(channel: &mut Channel<&mut TcpStream>, frame: Option<Outgoing>) ->
 }
 
 fn apply(shared: &Shared, snapshot: Snapshot) -> ToOperator {
-    let mut inner = shared.0.lock().unwrap();
-    let refuse = |inner: &mut Inner, error, message: &str, faults| {
-        inner.refused += 1;
-        let in_force = inner.in_force.as_ref().map(in_force);
-        ToOperator::Rejection(Box::new(Rejection { error, message: message.to_owned(), faults, in_force }))
-    };
-    if inner.manner == Manner::Invalid {
-        let fault = Fault { path: "policies[0].rules[0]".to_owned(), message: "no".to_owned() };
-        return refuse(&mut inner, RejectionKind::Invalid, "cannot enforce this", vec![fault]);
-    }
-    if inner.manner == Manner::Lying {
-        let mut told = in_force(&snapshot);
-        told.revision = "another".to_owned();
-        return ToOperator::Acknowledgement(ApplyReply { in_force: told });
-    }
-    let stale = inner.in_force.as_ref().is_some_and(|now| {
-        snapshot.sequence < now.sequence || (snapshot.sequence == now.sequence && snapshot.revision != now.revision)
-    });
-    if stale {
-        return refuse(&mut inner, RejectionKind::Stale, "older than the snapshot in force", vec![]);
-    }
     let reply = ApplyReply { in_force: in_force(&snapshot) };
-    inner.in_force = Some(snapshot);
-    drop(inner);
+    shared.0.lock().unwrap().in_force = Some(snapshot);
     shared.1.send_replace(());
     ToOperator::Acknowledgement(reply)
 }
@@ -267,18 +167,17 @@ fn apply(shared: &Shared, snapshot: Snapshot) -> ToOperator {
 fn status(shared: &Shared) -> ToOperator {
     let inner = shared.0.lock().unwrap();
     let policies = inner.in_force.iter().flat_map(|snapshot| &snapshot.policies);
-    let (allowed, limited) = inner.counts;
     let rule = |rule: &weir_wire::Rule| RuleStatus {
         name: rule.name.clone(),
-        allowed,
-        limited,
+        allowed: 0,
+        limited: 0,
         shadow_limited: 0,
         waited: 0,
         keys: None,
     };
     let status = Status {
         wire_version: WIRE_VERSION,
-        instance: inner.instance.to_string(),
+        instance: "1".to_owned(),
         agent_version: "fake".to_owned(),
         uptime_millis: 1000,
         in_force: inner.in_force.as_ref().map(in_force),
