@@ -2,8 +2,14 @@
 //!
 //! A new field of a spec must not have a default in the schema. The apiserver would add it to all stored objects, and
 //! older operators do not enforce a spec with a field that they do not know.
+//!
+//! No field below a list has a default in the schema. The apiserver would add it to the entries, and then no file would
+//! ever equal its object: `kubectl apply` and Argo CD compare lists as a whole. The types fill in such a default when
+//! they are read, and the description of the field contains it. CEL rules check `has(...)` first.
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSON};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
@@ -40,11 +46,38 @@ pub enum Definition {
 
 fn with_status(mut definition: CustomResourceDefinition, unread: &Value) -> CustomResourceDefinition {
     let schemas = definition.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut());
-    let fields = schemas.filter_map(|schema| schema.open_api_v3_schema.as_mut()?.properties.as_mut());
-    for status in fields.filter_map(|fields| fields.get_mut("status")) {
-        status.default = Some(JSON(unread.clone()));
+    for schema in schemas.filter_map(|schema| schema.open_api_v3_schema.as_mut()) {
+        describe_defaults(schema, Place::Outside);
+        if let Some(status) = schema.properties.as_mut().and_then(|fields| fields.get_mut("status")) {
+            status.default = Some(JSON(unread.clone()));
+        }
     }
     definition
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Not below a list.
+    Outside,
+    BelowList,
+}
+
+/// Moves the default of each field below a list into the description of the field.
+fn describe_defaults(schema: &mut JSONSchemaProps, place: Place) {
+    if let Some(JSON(default)) = schema.default.take_if(|_| place == Place::BelowList) {
+        let value = default.as_str().map_or_else(|| default.to_string(), str::to_owned);
+        let description = schema.description.get_or_insert_default();
+        *description = format!("{description} Default: `{value}`.").trim_start().to_owned();
+    }
+    for field in schema.properties.iter_mut().flat_map(|fields| fields.values_mut()) {
+        describe_defaults(field, place);
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        describe_defaults(values, place);
+    }
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        describe_defaults(items, Place::BelowList);
+    }
 }
 
 /// The default status of an object, until an operator has read the object. Without it, tools that wait for a policy

@@ -10,17 +10,17 @@ use crate::{Period, duration, names};
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(
     validation = one_kind(),
-    validation = Rule::new("!has(self.concurrent) || !(has(self.requests) || has(self.per) || has(self.burst) || has(self.debt) || self.strategy != 'TokenBucket')")
+    validation = Rule::new("!has(self.concurrent) || !(has(self.requests) || has(self.per) || has(self.burst) || has(self.debt) || (has(self.strategy) && self.strategy != 'TokenBucket'))")
         .message("concurrent is not valid with requests, per, burst, debt and strategy, which limit a rate: remove them, or use another rule for the rate")
         .field_path(".concurrent"),
     validation = countable(),
-    validation = Rule::new("!has(self.burst) || !(self.strategy in ['FixedWindow', 'SlidingWindowCounter', 'SlidingWindowLog'])")
+    validation = Rule::new("!has(self.burst) || !has(self.strategy) || !(self.strategy in ['FixedWindow', 'SlidingWindowCounter', 'SlidingWindowLog'])")
         .message("burst is not valid with FixedWindow, SlidingWindowCounter and SlidingWindowLog, which save no requests: remove burst, or use strategy TokenBucket or GCRA")
         .field_path(".burst"),
-    validation = Rule::new("!has(self.debt) || self.strategy == 'TokenBucketWithDebt'")
+    validation = Rule::new("!has(self.debt) || (has(self.strategy) && self.strategy == 'TokenBucketWithDebt')")
         .message("debt is valid only with strategy TokenBucketWithDebt: remove debt, or use that strategy")
         .field_path(".debt"),
-    validation = Rule::new("self.strategy != 'SlidingWindowLog' || !has(self.requests) || self.requests <= 1048576")
+    validation = Rule::new("!has(self.strategy) || self.strategy != 'SlidingWindowLog' || !has(self.requests) || self.requests <= 1048576")
         .message("requests must be at most 1048576 with strategy SlidingWindowLog, which remembers each of them: use SlidingWindowCounter for more")
         .field_path(".requests")
 )]

@@ -10,10 +10,10 @@ use crate::{MaxWait, ResponseHeader, names};
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("self.action != 'Wait' || has(self.maxWait)")
+    validation = Rule::new("!has(self.action) || self.action != 'Wait' || has(self.maxWait)")
         .message("maxWait is needed with action Wait: say how long a request may wait, such as 75ms")
         .field_path(".maxWait"),
-    validation = Rule::new("self.action != 'Reject' || !has(self.maxWait)")
+    validation = Rule::new("(has(self.action) && self.action != 'Reject') || !has(self.maxWait)")
         .message("maxWait is not valid with action Reject, which lets no request wait: remove maxWait, or use action Wait")
         .field_path(".maxWait")
 )]

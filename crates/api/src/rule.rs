@@ -12,34 +12,34 @@ use crate::{
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("self.action != 'Limit' || (has(self.limits) && self.limits.size() > 0)")
+    validation = Rule::new("(has(self.action) && self.action != 'Limit') || (has(self.limits) && self.limits.size() > 0)")
         .message("limits must have at least one limit, because action is Limit: add one, or use action Bypass to let these requests through")
         .field_path(".limits"),
-    validation = Rule::new("self.action == 'Limit' || !has(self.limits)")
+    validation = Rule::new("!has(self.action) || self.action == 'Limit' || !has(self.limits)")
         .message("limits are not valid with action Bypass or Deny, which count nothing: remove limits, or use action Limit")
         .field_path(".limits"),
-    validation = Rule::new("self.action == 'Limit' || !has(self.key)")
+    validation = Rule::new("!has(self.action) || self.action == 'Limit' || !has(self.key)")
         .message("key is not valid with action Bypass or Deny, which count nothing: remove key, or use action Limit")
         .field_path(".key"),
-    validation = Rule::new("self.action == 'Limit' || !has(self.overrides)")
+    validation = Rule::new("!has(self.action) || self.action == 'Limit' || !has(self.overrides)")
         .message("overrides are not valid with action Bypass or Deny, which count nothing: remove overrides, or use action Limit")
         .field_path(".overrides"),
-    validation = Rule::new("self.action != 'Bypass' || !has(self.onLimit)")
+    validation = Rule::new("!has(self.action) || self.action != 'Bypass' || !has(self.onLimit)")
         .message("onLimit is not valid with action Bypass, which refuses nothing: remove onLimit, or use action Limit")
         .field_path(".onLimit"),
-    validation = Rule::new("self.action != 'Deny' || !has(self.onLimit) || (self.onLimit.action == 'Reject' && self.onLimit.headers == 'IETF' && self.onLimit.headersOn == 'All')")
+    validation = Rule::new("!has(self.action) || self.action != 'Deny' || !has(self.onLimit) || ((!has(self.onLimit.action) || self.onLimit.action == 'Reject') && (!has(self.onLimit.headers) || self.onLimit.headers == 'IETF') && (!has(self.onLimit.headersOn) || self.onLimit.headersOn == 'All'))")
         .message("onLimit can have only status, body, contentType and set with action Deny, which refuses immediately and has no quota: remove the others, or use action Limit")
         .field_path(".onLimit"),
-    validation = Rule::new("self.action == 'Limit' || !has(self.responseHeaders)")
+    validation = Rule::new("!has(self.action) || self.action == 'Limit' || !has(self.responseHeaders)")
         .message("responseHeaders are not valid with action Bypass or Deny: remove responseHeaders, or use action Limit; with Deny, onLimit.set sets headers of the refusal")
         .field_path(".responseHeaders"),
-    validation = Rule::new("self.action == 'Limit' || self.per == 'Request'")
+    validation = Rule::new("!has(self.action) || self.action == 'Limit' || !has(self.per) || self.per == 'Request'")
         .message("per Message is not valid with action Bypass or Deny, which count nothing: remove per, or use action Limit")
         .field_path(".per"),
-    validation = Rule::new("self.action == 'Limit' || !has(self.cost)")
+    validation = Rule::new("!has(self.action) || self.action == 'Limit' || !has(self.cost)")
         .message("cost is not valid with action Bypass or Deny, which charge nothing: remove cost, or use action Limit")
         .field_path(".cost"),
-    validation = Rule::new("self.action != 'Limit' || !has(self.overrides) || self.overrides.size() == 0 || (has(self.key) && self.key.size() > 0)")
+    validation = Rule::new("(has(self.action) && self.action != 'Limit') || !has(self.overrides) || self.overrides.size() == 0 || (has(self.key) && self.key.size() > 0)")
         .message("overrides need a key: add key, by which requests are counted separately, or remove overrides")
         .field_path(".overrides"),
     validation = Rule::new("!has(self.overrides) || !has(self.key) || self.key.size() == 0 || self.overrides.all(o, o.keys.all(k, k.size() == self.key.size()))")
@@ -48,13 +48,13 @@ use crate::{
     validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, self.limits.exists(m, m.name == l.name)))")
         .message("overrides must give the names of the rule's own limits: use a name from limits, or add a limit of that name")
         .field_path(".overrides"),
-    validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, !has(l.burst) || !self.limits.exists(m, m.name == l.name && m.strategy in ['FixedWindow', 'SlidingWindowCounter', 'SlidingWindowLog'])))")
+    validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.limits.all(m, !has(m.strategy) || !(m.strategy in ['FixedWindow', 'SlidingWindowCounter', 'SlidingWindowLog']) || self.overrides.all(o, o.limits.all(l, l.name != m.name || !has(l.burst))))")
         .message("overrides must not have burst for a limit whose strategy is FixedWindow, SlidingWindowCounter or SlidingWindowLog, which save no requests: remove burst")
         .field_path(".overrides"),
-    validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, !has(l.debt) || !self.limits.exists(m, m.name == l.name && m.strategy != 'TokenBucketWithDebt')))")
+    validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.limits.all(m, (has(m.strategy) && m.strategy == 'TokenBucketWithDebt') || self.overrides.all(o, o.limits.all(l, l.name != m.name || !has(l.debt))))")
         .message("debt in overrides is only for limits with strategy TokenBucketWithDebt: remove debt")
         .field_path(".overrides"),
-    validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, !has(l.requests) || l.requests <= 1048576 || !self.limits.exists(m, m.name == l.name && m.strategy == 'SlidingWindowLog')))")
+    validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.limits.all(m, !has(m.strategy) || m.strategy != 'SlidingWindowLog' || self.overrides.all(o, o.limits.all(l, l.name != m.name || !has(l.requests) || l.requests <= 1048576)))")
         .message("overrides must have at most 1048576 requests for a limit whose strategy is SlidingWindowLog, which remembers each of them")
         .field_path(".overrides"),
     validation = Rule::new("!has(self.limits) || self.limits.size() == 1 || !self.limits.exists(l, has(l.concurrent))")
@@ -63,49 +63,49 @@ use crate::{
     validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.limits.size() == 0 || self.overrides.all(o, o.limits.all(l, has(l.concurrent) == has(self.limits[0].concurrent)))")
         .message("overrides must have concurrent for a concurrent limit, and requests and per for a rate: use the fields of the rule's limit")
         .field_path(".overrides"),
-    validation = Rule::new("!has(self.limits) || self.limits.size() == 0 || !has(self.limits[0].concurrent) || self.per != 'Message'")
+    validation = Rule::new("!has(self.limits) || self.limits.size() == 0 || !has(self.limits[0].concurrent) || !has(self.per) || self.per != 'Message'")
         .message("concurrent is not valid with per Message, because only requests are in flight: use per Request")
         .field_path(".per"),
-    validation = Rule::new("!has(self.limits) || self.limits.size() == 0 || !has(self.limits[0].concurrent) || self.scope == 'Pod'")
+    validation = Rule::new("!has(self.limits) || self.limits.size() == 0 || !has(self.limits[0].concurrent) || !has(self.scope) || self.scope == 'Pod'")
         .message("concurrent is not valid with scope Shared or Fleet, because each pod counts its requests in flight: use scope Pod")
         .field_path(".scope"),
-    validation = Rule::new("!has(self.limits) || self.limits.size() == 0 || !has(self.limits[0].concurrent) || !has(self.onLimit) || self.onLimit.action != 'Wait'")
+    validation = Rule::new("!has(self.limits) || self.limits.size() == 0 || !has(self.limits[0].concurrent) || !has(self.onLimit) || !has(self.onLimit.action) || self.onLimit.action != 'Wait'")
         .message("onLimit must have action Reject with a concurrent limit, which does not know when a request ends: use action Reject")
         .field_path(".onLimit"),
-    validation = Rule::new("!has(self.cost) || !(has(self.cost.responseHeader) || has(self.cost.requestBytes) || has(self.cost.responseBytes)) || !has(self.limits) || self.limits.all(l, l.strategy == 'TokenBucketWithDebt')")
+    validation = Rule::new("!has(self.cost) || !(has(self.cost.responseHeader) || has(self.cost.requestBytes) || has(self.cost.responseBytes)) || !has(self.limits) || self.limits.all(l, has(l.strategy) && l.strategy == 'TokenBucketWithDebt')")
         .message("cost is known only later with responseHeader, requestBytes and responseBytes, so every limit must allow debt: use strategy TokenBucketWithDebt for each limit")
         .field_path(".cost"),
-    validation = Rule::new("self.per != 'Message' || !has(self.cost) || has(self.cost.requests)")
+    validation = Rule::new("!has(self.per) || self.per != 'Message' || !has(self.cost) || has(self.cost.requests)")
         .message("cost of a message can only be requests, the same for each: a message has no headers and no response")
         .field_path(".cost"),
-    validation = Rule::new("self.per != 'Message' || !has(self.onLimit) || self.onLimit.action != 'Wait'")
+    validation = Rule::new("!has(self.per) || self.per != 'Message' || !has(self.onLimit) || !has(self.onLimit.action) || self.onLimit.action != 'Wait'")
         .message("onLimit must have action Reject in a rule with per Message: a waiting message would delay all messages after it")
         .field_path(".onLimit"),
-    validation = Rule::new("self.per != 'Message' || !has(self.onLimit) || !(has(self.onLimit.body) || has(self.onLimit.contentType) || has(self.onLimit.set))")
+    validation = Rule::new("!has(self.per) || self.per != 'Message' || !has(self.onLimit) || !(has(self.onLimit.body) || has(self.onLimit.contentType) || has(self.onLimit.set))")
         .message("onLimit must not have body, contentType or set in a rule with per Message, which answers no request: remove them, or use per Request")
         .field_path(".onLimit"),
-    validation = Rule::new("self.per != 'Message' || !has(self.responseHeaders)")
+    validation = Rule::new("!has(self.per) || self.per != 'Message' || !has(self.responseHeaders)")
         .message("responseHeaders are not valid with per Message, which answers no request: remove responseHeaders, or use per Request")
         .field_path(".responseHeaders"),
-    validation = Rule::new("self.per != 'Request' || !has(self.onLimit) || !has(self.onLimit.onMessage)")
+    validation = Rule::new("(has(self.per) && self.per != 'Request') || !has(self.onLimit) || !has(self.onLimit.onMessage)")
         .message("onLimit must have onMessage only in a rule with per Message: remove onMessage, or add per: Message")
         .field_path(".onLimit"),
-    validation = Rule::new("self.scope != 'Shared' || has(self.shared)")
+    validation = Rule::new("!has(self.scope) || self.scope != 'Shared' || has(self.shared)")
         .message("shared is required with scope Shared: name the store with shared.storeRef, or use scope Pod or Fleet")
         .field_path(".shared"),
-    validation = Rule::new("self.scope == 'Shared' || !has(self.shared)")
+    validation = Rule::new("(has(self.scope) && self.scope == 'Shared') || !has(self.shared)")
         .message("shared is valid only with scope Shared: remove shared, or add scope: Shared")
         .field_path(".shared"),
-    validation = Rule::new("self.scope == 'Pod' || self.action == 'Limit'")
+    validation = Rule::new("!has(self.scope) || self.scope == 'Pod' || !has(self.action) || self.action == 'Limit'")
         .message("scope Shared or Fleet is not valid with action Bypass or Deny, which count nothing: remove scope and shared, or use action Limit")
         .field_path(".scope"),
-    validation = Rule::new("self.scope == 'Pod' || self.per != 'Message'")
+    validation = Rule::new("!has(self.scope) || self.scope == 'Pod' || !has(self.per) || self.per != 'Message'")
         .message("scope Shared or Fleet is not valid with per Message: a message cannot wait for the store or the operator; use scope Pod, or per Request")
         .field_path(".scope"),
-    validation = Rule::new("self.scope == 'Pod' || !has(self.limits) || self.limits.all(l, l.strategy != 'SlidingWindowLog' || !has(l.requests) || l.requests <= 8192)")
+    validation = Rule::new("!has(self.scope) || self.scope == 'Pod' || !has(self.limits) || self.limits.all(l, !has(l.strategy) || l.strategy != 'SlidingWindowLog' || !has(l.requests) || l.requests <= 8192)")
         .message("limits must have at most 8192 requests with strategy SlidingWindowLog in a rule of scope Shared or Fleet, because the store or the operator remembers each of them: use SlidingWindowCounter for more")
         .field_path(".limits"),
-    validation = Rule::new("self.scope == 'Pod' || !has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, !has(l.requests) || l.requests <= 8192 || !self.limits.exists(m, m.name == l.name && m.strategy == 'SlidingWindowLog')))")
+    validation = Rule::new("!has(self.scope) || self.scope == 'Pod' || !has(self.overrides) || !has(self.limits) || self.limits.all(m, !has(m.strategy) || m.strategy != 'SlidingWindowLog' || self.overrides.all(o, o.limits.all(l, l.name != m.name || !has(l.requests) || l.requests <= 8192)))")
         .message("overrides must have at most 8192 requests for a limit whose strategy is SlidingWindowLog in a rule of scope Shared or Fleet: use SlidingWindowCounter for more")
         .field_path(".overrides")
 )]

@@ -7,7 +7,10 @@
 use std::{fs, path::Path};
 
 use serde_json::Value;
-use weir_api::check::{self, FaultKind};
+use weir_api::{
+    Definition,
+    check::{self, FaultKind},
+};
 
 fn files(directory: &str) -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
@@ -223,5 +226,44 @@ fn a_wrong_type_in_metadata_is_reported_with_its_field() {
         (serde_json::json!({"name": null}), "metadata.name: name or generateName is required"),
     ] {
         assert_eq!(faults(metadata.clone()), [expected], "{metadata}");
+    }
+}
+
+/// Returns the paths of the fields below lists that have a default in the schema.
+fn defaults_below_lists(schema: &Value, path: &str, is_below: bool, found: &mut Vec<String>) {
+    if is_below && schema.get("default").is_some() {
+        found.push(path.to_owned());
+    }
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        defaults_below_lists(field, &format!("{path}.{name}"), is_below, found);
+    }
+    if schema["additionalProperties"].is_object() {
+        defaults_below_lists(&schema["additionalProperties"], &format!("{path}{{}}"), is_below, found);
+    }
+    if schema["items"].is_object() {
+        defaults_below_lists(&schema["items"], &format!("{path}[]"), true, found);
+    }
+}
+
+/// The apiserver would add such a default to the entries of a list, and a file without it would never equal its object.
+#[test]
+fn no_field_below_a_list_has_a_default_in_the_schema() {
+    for definition in Definition::ALL {
+        let written: Value = value(&definition.yaml());
+        let schema = &written["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        let mut found = Vec::new();
+        defaults_below_lists(schema, "", false, &mut found);
+        assert_eq!(found, Vec::<String>::new(), "{definition:?}");
+    }
+}
+
+#[test]
+fn the_description_of_a_field_below_a_list_contains_its_default() {
+    let written: Value = value(&Definition::Policy.yaml());
+    let spec = &written["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    let rule = &spec["properties"]["rules"]["items"]["properties"];
+    for (field, default) in [("action", "Default: `Limit`."), ("maxKeys", "Default: `65536`.")] {
+        let description = rule[field]["description"].as_str().expect("every field has a description");
+        assert!(description.ends_with(default), "{field}: {description}");
     }
 }
