@@ -32,6 +32,7 @@ fn check(chart: &str, args: &[String], rendered: &str) -> Result<()> {
             "Deployment" => check_pod(&object["spec"]["template"]["spec"]).with_context(|| here.clone())?,
             "Pod" => check_pod(&object["spec"]).with_context(|| here.clone())?,
             "PrometheusRule" => check_alerts(&object["spec"])?,
+            "PodMonitor" => check_pod_monitor(&object["spec"])?,
             _ => {}
         }
         let is_dashboard = metadata["labels"]["grafana_dashboard"] == "1";
@@ -90,6 +91,23 @@ fn check_pod(pod: &Value) -> Result<()> {
     for container in containers {
         ensure!(container["securityContext"]["readOnlyRootFilesystem"] == true, "a writable root: {container}");
         ensure!(!container["resources"]["limits"]["memory"].is_null(), "no bound on memory: {container}");
+    }
+    Ok(())
+}
+
+/// Checks that a pod that only looks like an agent has no samples of another namespace or of an operator.
+fn check_pod_monitor(monitor: &Value) -> Result<()> {
+    let endpoints = monitor["podMetricsEndpoints"].as_array().context("no endpoints")?;
+    ensure!(!endpoints.is_empty(), "no endpoints");
+    for endpoint in endpoints {
+        ensure!(endpoint["honorLabels"] == false, "a sample chooses its own namespace: {endpoint}");
+        let own = [
+            json!({"action": "keep", "sourceLabels": ["__name__"], "regex": "(weir|process)_.*"}),
+            json!({"action": "drop", "sourceLabels": ["__name__"], "regex": "weir_operator_.*"}),
+            json!({"action": "labeldrop", "regex": "exported_namespace"}),
+        ];
+        let rules = endpoint["metricRelabelings"].as_array().context("no relabelings")?;
+        ensure!(rules.starts_with(&own), "samples with any name: {endpoint}");
     }
     Ok(())
 }

@@ -268,8 +268,11 @@ fn one_value_moves_all_images_and_one_alone_is_not_forgotten() -> Result<()> {
 
 /// Renders the Prometheus rules with these values. Returns each alert by its name.
 fn alerts(settings: &[&str]) -> Result<BTreeMap<String, Value>> {
-    let rendered = render(&chart("weir")?, &[&["prometheusRule.enabled=true"], settings].concat())?;
-    let mut objects = serde_yaml::Deserializer::from_str(&rendered).map(Value::deserialize);
+    alerts_in(&render(&chart("weir")?, &[&["prometheusRule.enabled=true"], settings].concat())?)
+}
+
+fn alerts_in(rendered: &str) -> Result<BTreeMap<String, Value>> {
+    let mut objects = serde_yaml::Deserializer::from_str(rendered).map(Value::deserialize);
     let rule =
         objects.find_map(|it| it.ok().filter(|it| it["kind"] == "PrometheusRule")).context("a PrometheusRule")?;
     named_alerts(&rule["spec"])
@@ -303,6 +306,20 @@ fn each_alert_can_be_tuned_and_turned_off_and_is_as_its_file_says_otherwise() ->
             let of_file = written[name]["expr"].as_str().context("no expression")?;
             ensure!(expression.matches("0.375").count() == 1 && !of_file.contains("0.375"), "{name}: {expression}");
         }
+    }
+    Ok(())
+}
+
+/// Alerts about operators select those of the release, because each installation has its own leader.
+#[test]
+fn alerts_about_operators_watch_the_release_alone() -> Result<()> {
+    let chart = Chart::read("weir")?;
+    let args = ["--namespace=limits", "--set=prometheusRule.enabled=true"].map(str::to_owned);
+    let alerts = alerts_in(&template(&chart.path, &args)?.map_err(anyhow::Error::msg)?)?;
+    for name in ["WeirPodsDrifted", "WeirPushesFailing", "WeirNoLeader"] {
+        let expression = alerts[name]["expr"].as_str().context("no expression")?;
+        let selected = expression.matches("{namespace=\"limits\"").count();
+        ensure!(selected == expression.matches("weir_operator_").count(), "{name}: {expression}");
     }
     Ok(())
 }

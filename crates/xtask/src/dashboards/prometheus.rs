@@ -89,7 +89,8 @@ impl Prometheus {
         let rules = workspace.root().join("charts/weir/alerts/weir.yaml");
         let config = format!(
             "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{}']\nscrape_configs:\n\
-             - job_name: agents\n  honor_labels: true\n  static_configs:\n{}\
+             - job_name: agents\n  metric_relabel_configs:\n  - {{action: labeldrop, regex: exported_namespace}}\n  \
+             static_configs:\n{}\
              - job_name: operator\n  honor_labels: true\n  static_configs:\n  - targets: ['{operator}']\n    \
              labels: {{cluster: demo, namespace: weir-system, pod: weir-6b7c8d9f5-k7l8m, container: operator}}\n",
             rules.display(),
