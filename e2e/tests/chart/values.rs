@@ -324,6 +324,30 @@ fn alerts_about_operators_watch_the_release_alone() -> Result<()> {
     Ok(())
 }
 
+/// In the network of a node, a new operator finds no free ports until the old one has ended.
+#[test]
+fn operators_on_the_network_of_nodes_can_be_replaced() -> Result<()> {
+    let strategy = |settings: &[&str]| -> Result<Value> {
+        let objects = known(&render(&chart("weir")?, settings)?)?;
+        let deployment = objects.iter().find(|it| it["kind"] == "Deployment").context("a Deployment")?;
+        Ok(deployment["spec"]["strategy"].clone())
+    };
+    let rolling = |surge: u64, unavailable: u64| json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}});
+    let unavailable = "strategy.rollingUpdate.maxUnavailable";
+    for (settings, expected) in [
+        (&[][..], rolling(1, 0)),
+        (&["hostNetwork=true"], rolling(0, 1)),
+        (&["hostNetwork=true", &format!("{unavailable}=2")], rolling(1, 2)),
+        (&["hostNetwork=true", &format!("{unavailable}=49%")], rolling(0, 1)),
+        (&["hostNetwork=true", "strategy.rollingUpdate=null"], rolling(0, 1)),
+        (&["hostNetwork=true", "strategy.type=Recreate"], json!({"type": "Recreate"})),
+    ] {
+        let strategy = strategy(settings)?;
+        ensure!(strategy == expected, "{settings:?}: {strategy}");
+    }
+    Ok(())
+}
+
 #[test]
 fn those_who_may_view_or_edit_a_namespace_may_do_so_with_its_policies() -> Result<()> {
     let objects = known(&render(&chart("weir")?, &[])?)?;
