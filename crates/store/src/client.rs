@@ -92,7 +92,7 @@ pub struct StoreClient {
     changed: Mutex<Option<OpenStore>>,
     backend: Mutex<Option<Arc<Backend>>>,
     /// The operator, if it is this store.
-    operator: Option<Arc<OperatorStore>>,
+    pub(crate) operator: Option<Arc<OperatorStore>>,
     time: Mutex<StoreClock>,
     condition: Mutex<Condition>,
     /// The number of questions that failed. A level that is older than the last failure is sent to the store again.
@@ -440,13 +440,6 @@ impl StoreClient {
         drop(condition);
         if logs {
             tracing::warn!(store = self.name(), error = text, "the store is lost");
-        }
-    }
-
-    /// Prepares this program's share, as [`OperatorStore::prepare_share`]. The share of another store needs nothing.
-    pub(crate) fn prepare_share(&self, now: Duration) {
-        if let Some(operator) = &self.operator {
-            operator.prepare_share(now);
         }
     }
 

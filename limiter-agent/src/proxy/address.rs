@@ -16,8 +16,8 @@ use tokio::{net::TcpStream, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    connect::{ConnectError, connect},
     availability::Availability,
+    connect::{ConnectError, connect},
 };
 
 /// The minimum pause between two checks of the app. A check costs one connection over loopback.

@@ -1,4 +1,4 @@
-//! What a decision depends on besides the rule and the key's entry: the request, and the time.
+//! The request and the time that a decision depends on.
 
 use std::time::Duration;
 

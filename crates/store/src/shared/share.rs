@@ -190,8 +190,8 @@ impl SharedLimiter {
         (now, at, loss): (Duration, u64, u64),
     ) -> (Share, u64) {
         let asks_operator = self.client.asks_operator();
-        if prepares {
-            self.client.prepare_share(now);
+        if let Some(operator) = self.client.operator.as_ref().filter(|_| prepares) {
+            operator.prepare_share(now);
         }
         let (begins, continues, is_lost) = self.client.share_begins(now);
         // Owed units, and those of a share that was evicted, are not counted by a new share.

@@ -265,14 +265,17 @@ mod tests {
     #[test]
     fn a_circle_of_modules_through_their_parts_is_found() {
         let files = |x| {
-            faults(&[&["a"]], &[
-                ("lib.rs", "mod a;"),
-                ("a.rs", "mod x;\nmod y;"),
-                ("a/x.rs", "mod of_x;\nuse super::y::of_y::Y;\npub struct X(Y);"),
-                ("a/x/of_x.rs", x),
-                ("a/y.rs", "mod of_y;\nuse super::x::of_x::Z;\npub struct W(Z);"),
-                ("a/y/of_y.rs", "pub struct Y;"),
-            ])
+            faults(
+                &[&["a"]],
+                &[
+                    ("lib.rs", "mod a;"),
+                    ("a.rs", "mod x;\nmod y;"),
+                    ("a/x.rs", "mod of_x;\nuse super::y::of_y::Y;\npub struct X(Y);"),
+                    ("a/x/of_x.rs", x),
+                    ("a/y.rs", "mod of_y;\nuse super::x::of_x::Z;\npub struct W(Z);"),
+                    ("a/y/of_y.rs", "pub struct Y;"),
+                ],
+            )
         };
         assert_eq!(files("pub struct Z;"), ["a/x.rs:2: a::x, a::y form an import cycle"]);
     }
