@@ -154,6 +154,12 @@ or localhost before its first slash. */}}
 {{- (index . 1).pullPolicy | default (index . 0).Values.images.pullPolicy -}}
 {{- end -}}
 
+{{- /* The security context of the pods of `helm test`, with the user of the operator's pods. */ -}}
+{{- define "weir.testSecurity" -}}
+{{- $user := pick (.Values.podSecurityContext | default dict) "runAsUser" "runAsGroup" -}}
+{{- merge (dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault")) $user | toYaml -}}
+{{- end -}}
+
 {{- define "weir.serviceAccount" -}}
 {{- with .Values.serviceAccount -}}
 {{- if .create -}}

@@ -184,6 +184,7 @@ fn the_network_policy_lets_through_what_the_operator_needs_and_nothing_else() ->
         (&[cidrs], machine("fd00:0:0:1::1"), 443, "TCP", false),
         (&[], names, 53, "UDP", true),
         (&[], pod("kube-system", &[]), 53, "TCP", true),
+        (&[], pod("openshift-dns", &[]), 5353, "TCP", true),
         (&[], pod("shop", &[("app", "web")]), 8080, "TCP", false),
     ] {
         let said = rules(settings)?.lets_out(&to, port, protocol);
@@ -232,6 +233,7 @@ fn only_the_operator_reaches_the_control_port_of_the_rate_limit_service() -> Res
         (&[], pod("shop", &[]), 8492, "TCP", false),
         (&[on_nodes], machine("172.18.0.2"), 8492, "TCP", true),
         (&[], machine("10.96.0.10"), 53, "UDP", true),
+        (&[], pod("openshift-dns", &[]), 5353, "UDP", true),
         (&[], pod("shop", &[]), 6379, "TCP", false),
         (&[redis], pod("shop", &[]), 6379, "TCP", true),
     ] {

@@ -348,6 +348,25 @@ fn operators_on_the_network_of_nodes_can_be_replaced() -> Result<()> {
     Ok(())
 }
 
+/// A platform such as OpenShift gives pods their users, and refuses pods that name another one.
+#[test]
+fn the_pods_of_helm_test_have_the_user_of_the_operator() -> Result<()> {
+    for (settings, expected) in [
+        (&["podSecurityContext.runAsUser=null", "podSecurityContext.runAsGroup=null"][..], json!([null, null])),
+        (&["podSecurityContext.runAsUser=1000"], json!([1000, 65532])),
+    ] {
+        let objects = known(&render(&chart("weir")?, settings)?)?;
+        let pods: Vec<_> = objects.iter().filter(|it| it["kind"] == "Pod").map(|it| &it["spec"]).collect();
+        ensure!(pods.len() == 3, "{} pods", pods.len());
+        for pod in pods {
+            let context = &pod["securityContext"];
+            ensure!(json!([context["runAsUser"], context["runAsGroup"]]) == expected, "{settings:?}: {context}");
+            ensure!(context["runAsNonRoot"] == true, "{settings:?}: {context}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn those_who_may_view_or_edit_a_namespace_may_do_so_with_its_policies() -> Result<()> {
     let objects = known(&render(&chart("weir")?, &[])?)?;
@@ -866,6 +885,17 @@ fn the_pod_of_helm_test_is_where_pods_get_agents() -> Result<()> {
     ensure!(place == Some(("bank".to_owned(), None)), "{place:?}");
     let place = place_of_the_test(&["--set=watchNamespaces={weir-system}"])?;
     ensure!(place.is_none(), "{place:?}");
+    let watched = ["--set=watchNamespaces={shop,bank}", "--set=tests.namespace=bank"];
+    for chosen in [&watched[..], &watched[1..]] {
+        let place = place_of_the_test(chosen)?;
+        ensure!(place == Some(("bank".to_owned(), None)), "{place:?}");
+    }
+    for refused in ["kube-system", "weir-system", "shop"] {
+        let chosen = format!("--set=tests.namespace={refused}");
+        let fault = place_of_the_test(&["--set=watchNamespaces={bank,kube-system,weir-system}", &chosen]);
+        let fault = fault.expect_err("no pod gets an agent there").to_string();
+        ensure!(fault.contains(&format!("tests.namespace: pods in {refused} get no agent")), "{fault}");
+    }
     for (operator, expected) in [("In", "bank"), ("NotIn", "shop")] {
         let expressions = json!([{"key": "kubernetes.io/metadata.name", "operator": operator, "values": ["bank"]}]);
         let expressions = format!("--set-json=injection.namespaceExpressions={expressions}");
