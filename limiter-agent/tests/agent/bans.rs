@@ -3,9 +3,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::support::{
-    Agent, App, PATIENCE, daily, empty, header, json_of, policy, request, rule, snapshot, start, with,
-};
+use crate::support::{Agent, App, daily, empty, header, json_of, policy, request, rule, snapshot, start, with};
 
 const SERIES: &str = "{namespace=\"shop\",policy=\"p\",rule=\"r\"}";
 const ANN: [(&str, &str); 1] = [("x-key", "ann")];
@@ -97,31 +95,6 @@ async fn a_banned_key_is_refused_on_each_path_until_a_hand_lifts_the_ban() {
         assert_eq!(bans(&agent, "?rule=r").await["total"], 0);
         agent.logged("bans lifted").await;
     }
-}
-
-#[tokio::test]
-async fn a_ban_ends_at_its_time_or_with_its_field() {
-    let (_app, agent) = start().await;
-    let of = |millis: u64, requests: u64| {
-        policy("p", &[with(banning(1, millis), json!({"limits": [daily("d", "FixedWindow", requests)]}))])
-    };
-    agent.apply(&snapshot(1, &[of(3_600_000, 2)])).await;
-    assert_eq!(agent.statuses("/", &ANN, 3).await, [200, 200, 429]);
-    // The limit has capacity again, so only the ban refuses.
-    agent.apply(&snapshot(2, &[of(3_600_000, 1_000_000)])).await;
-    assert_eq!(agent.statuses("/", &ANN, 2).await, [429, 429]);
-    agent.apply(&snapshot(3, &[of(1_500, 1_000_000)])).await;
-    let ends = async { while agent.get("/", &ANN).await.status() != 200 {} };
-    tokio::time::timeout(PATIENCE, ends).await.expect("the ban ends");
-    assert_eq!(metric(&agent, "weir_banned_keys").await, 0.0);
-    agent.apply(&snapshot(4, &[of(3_600_000, 2)])).await;
-    agent.get("/", &ANN).await;
-    assert_eq!(json_of(&agent.get("/", &ANN).await)["error"], "banned");
-    // Without the ban, only the limit refuses. It is the same limit, and it is used up.
-    let plain = json!({"limits": [daily("d", "FixedWindow", 2)], "ban": null});
-    agent.apply(&snapshot(5, &[policy("p", &[with(banning(1, 1), plain)])])).await;
-    assert_eq!(json_of(&agent.get("/", &ANN).await)["error"], "rate limited");
-    assert_eq!(bans(&agent, "").await, json!({"total": 0, "bans": []}));
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ use tokio::{
 };
 use tokio_tungstenite::client_async;
 
-use crate::support::{Agent, App, Client, ClosedPort, body, daily, echo, empty, json_of, policy, rule, snapshot, with};
+use crate::support::{Agent, App, Client, ClosedPort, body, echo, empty, json_of, policy, rule, snapshot, with};
 
 const SERIES: &str = "{namespace=\"shop\",policy=\"p\",rule=\"r\",limit=\"parallel\"}";
 
@@ -285,22 +285,4 @@ async fn an_answer_of_the_agent_ends_a_request() {
         in_flight(&agent, 0).await;
         assert_eq!(agent.counts(0, 0).await, [40, 0, 0]);
     }
-}
-
-#[tokio::test]
-async fn a_rate_next_to_it_is_charged_only_with_a_permit() {
-    let Held { app, answers } = Held::start().await;
-    let agent = Agent::start(app.address, &[]);
-    let rate = rule("rate", &[daily("d", "TokenBucket", 2)]);
-    agent.apply(&snapshot(1, &[policy("p", &[parallel(1, json!({})), rate])])).await;
-    let (client, url) = (Client::new(), agent.url("/"));
-    let first = tokio::spawn(async move { client.get(&url, &[]).await.status().as_u16() });
-    in_flight(&agent, 1).await;
-    assert_eq!(agent.statuses("/", &[], 5).await, [429; 5], "the permit is missing");
-    answers.add_permits(9);
-    assert_eq!(first.await.expect("no panic"), 200);
-    in_flight(&agent, 0).await;
-    assert_eq!(agent.statuses("/", &[], 3).await, [200, 429, 429], "the rate is used up");
-    in_flight(&agent, 0).await;
-    assert_eq!((agent.counts(0, 0).await, agent.counts(0, 1).await), ([2, 5, 0], [2, 2, 0]));
 }

@@ -3,24 +3,13 @@
 use http::Response;
 use serde_json::{Value, json};
 
-use crate::support::{Agent, App, body, daily, header, json_of, policy, rule, snapshot, start, with};
+use crate::support::{Agent, App, body, header, json_of, policy, rule, snapshot, with};
 
 fn debt(requests: u64, burst: u64, debt: u64, millis: u64) -> Value {
     json!({
         "name": "units", "strategy": "TokenBucketWithDebt", "requests": requests, "periodMillis": millis,
         "burst": burst, "debt": debt,
     })
-}
-
-#[tokio::test]
-async fn a_request_header_sets_the_cost_within_bounds() {
-    let (_app, agent) = start().await;
-    let told = json!({"cost": {"requestHeader": {"name": "X-Cost", "most": 60}}});
-    agent.apply(&snapshot(1, &[policy("p", &[with(rule("all", &[daily("d", "TokenBucket", 100)]), told)])])).await;
-    for (cost, status) in [("30", 200), ("1000", 200), ("11", 429), ("0", 200), ("9", 200), ("x", 429)] {
-        assert_eq!(agent.get("/", &[("x-cost", cost)]).await.status(), status, "{cost}");
-    }
-    assert_eq!(agent.counts(0, 0).await, [4, 2, 0]);
 }
 
 #[tokio::test]

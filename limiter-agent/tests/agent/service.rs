@@ -171,54 +171,6 @@ async fn parallel_questions_over_several_connections_are_counted_exactly() {
     assert_eq!(admitted.into_inner(), 100);
 }
 
-#[tokio::test]
-async fn hits_are_those_of_the_descriptor_or_of_the_question() {
-    let agent = Agent::service(&[]);
-    agent.apply(&snapshot(1, &[per_user(10)])).await;
-    let channel = channel(&agent).await;
-    let hits = async |of_question: u32, of_descriptor: Option<u64>| {
-        let mut question = Question { hits_addend: of_question, ..question(&[("user", "ann")]) };
-        question.descriptors[0].hits_addend = of_descriptor;
-        let answer = ask(&channel, question).await.expect("an answer");
-        (answer.overall_code, answer.statuses[0].limit_remaining)
-    };
-    assert_eq!(hits(0, None).await, (OK, 9));
-    assert_eq!(hits(3, None).await, (OK, 6));
-    assert_eq!(hits(3, Some(4)).await, (OK, 2));
-    assert_eq!(hits(3, Some(0)).await, (OK, 2), "a check charges nothing");
-    assert_eq!(hits(3, None).await, (OVER_LIMIT, 2), "a refusal charges nothing");
-    assert_eq!(hits(2, None).await, (OK, 0));
-    assert_eq!(hits(9, Some(0)).await, (OVER_LIMIT, 0));
-}
-
-#[tokio::test]
-async fn negative_hits_are_given_back() {
-    let agent = Agent::service(&[]);
-    agent.apply(&snapshot(1, &[per_user(10)])).await;
-    let channel = channel(&agent).await;
-    let hits = async |hits: u64, is_negative: bool| {
-        let mut question = question(&[("user", "ann")]);
-        question.descriptors[0].hits_addend = Some(hits);
-        question.descriptors[0].is_negative_hits = is_negative;
-        let answer = ask(&channel, question).await.expect("an answer");
-        (answer.overall_code, answer.statuses[0].limit_remaining)
-    };
-    assert_eq!(hits(10, false).await, (OK, 0));
-    assert_eq!(hits(4, true).await, (OK, 4));
-    assert_eq!(hits(5, false).await, (OVER_LIMIT, 4));
-    assert_eq!(hits(4, false).await, (OK, 0));
-    assert_eq!(hits(u64::MAX, true).await, (OK, 10), "not more than the limit");
-
-    let json = async |is_negative: bool| {
-        let entries = json!([{"key": "user", "value": "bob"}]);
-        let descriptor = json!({"entries": entries, "hitsAddend": "3", "isNegativeHits": is_negative});
-        let body = json!({"domain": "shop", "descriptors": [descriptor]}).to_string();
-        let answer = agent.client.send(request("POST", &agent.url("/json"), &[], body)).await;
-        json_of(&answer)["statuses"][0]["limitRemaining"].clone()
-    };
-    assert_eq!((json(false).await, json(true).await), (json!(7), json!(10)));
-}
-
 /// Two services count the limits of descriptors together, in a store.
 #[tokio::test]
 async fn services_share_the_limits_that_descriptors_bring() {

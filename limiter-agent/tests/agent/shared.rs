@@ -124,21 +124,6 @@ async fn passwords_are_in_files() {
     assert_eq!(count(&at_once(&agents, 20, "/").await, 200), 5);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_change_of_the_limit_counts_in_all_agents() {
-    let redis = Server::redis().await;
-    let app = App::start().await;
-    let agents = agents(&app, 3);
-    let store = redis_at(redis.port);
-    for (sequence, requests, admitted) in [(1, 30, 30), (2, 50, 50), (3, 40, 50), (4, 61, 61)] {
-        let rule = shared(daily("l", "FixedWindow", requests), sequence, "FailClosed");
-        apply(&agents, &with_store(sequence, &store, &[rule])).await;
-        at_once(&agents, 20, "/").await;
-        at_once(&agents, 20, "/").await;
-        assert_eq!(app.requests(), admitted, "with {requests}");
-    }
-}
-
 /// An agent has seats in advance when its pod is deleted. Another agent admits exactly the rest of the limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_ends_gives_its_seats_back() {

@@ -155,18 +155,6 @@ async fn a_client_that_leaves_the_queue_is_not_charged() {
 }
 
 #[tokio::test]
-async fn requests_that_cannot_be_served_in_time_are_refused_at_once() {
-    let (_app, agent) = start().await;
-    let patient = with(policy("p", &[line(1, 3_600_000, 86_400_000)]), json!({"deadlineMillis": 60_000}));
-    agent.apply(&snapshot(1, &[patient])).await;
-    assert_eq!(agent.statuses("/", &[], 1).await, [200]);
-    let refused = tokio::time::timeout(Duration::from_secs(30), agent.get("/", &[])).await.expect("before the timeout");
-    assert_eq!(refused.status(), 429);
-    let seconds: u64 = header(&refused, "retry-after").parse().expect("seconds");
-    assert!((3500..=3600).contains(&seconds), "{seconds}");
-}
-
-#[tokio::test]
 async fn an_app_that_misses_the_deadline_is_a_504() {
     for args in [&[][..], &["--in-place", "off"]] {
         misses_the_deadline(args).await;

@@ -192,21 +192,6 @@ async fn messages_over_the_limit_are_answered_with_notices() {
 }
 
 #[tokio::test]
-async fn a_message_over_the_limit_closes_the_connection_if_configured() {
-    let app = echoing().await;
-    let agent = Agent::start(app.address, &[]);
-    agent.apply(&messages(1, "Close")).await;
-    let mut socket = open(&agent).await.expect("opened");
-    socket.send(Message::text("one")).await.expect("sent");
-    assert_eq!(socket.next().await.expect("an echo").expect("an echo"), Message::text("one"));
-    socket.send(Message::text("two")).await.expect("sent");
-    let close = socket.next().await.expect("a close").expect("a close");
-    assert!(matches!(close, Message::Close(Some(CloseFrame { code: CloseCode::Policy, .. }))), "{close:?}");
-    assert!(socket.next().await.is_none(), "a clean close");
-    assert_eq!(agent.counts(0, 0).await, [1, 1, 0]);
-}
-
-#[tokio::test]
 async fn counted_connections_have_no_compression_and_no_invalid_frames() {
     let app = echoing().await;
     let agent = Agent::start(app.address, &[]);
