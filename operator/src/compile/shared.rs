@@ -182,7 +182,20 @@ pub(super) fn shared(
             if spec.memcached.is_some() {
                 check_memcached(rule, name, path, faults);
             }
-            Some((compiled, Some(compile_store(&key, spec))))
+            let store = compile_store(&key, spec);
+            if let Some(StoreSecrets { directory, .. }) = &store.1
+                && directory.len() > LONGEST_DIRECTORY
+            {
+                let message = format!(
+                    "the names of namespace and store have {} characters together: use a shorter name for the \
+                     RateLimitStore, because a store with Secrets can have {} at most",
+                    directory.len() - 1,
+                    LONGEST_DIRECTORY - 1
+                );
+                faults.add(format!("{path}.shared.storeRef"), message);
+                return None;
+            }
+            Some((compiled, Some(store)))
         }
         Err(unreadable) => {
             let why = unreadable.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
@@ -191,6 +204,9 @@ pub(super) fn shared(
         }
     }
 }
+
+/// The longest name of a directory that the kubelet creates in a volume. It starts no pod with a longer one.
+const LONGEST_DIRECTORY: usize = 255;
 
 /// The longest suffix that an agent appends to the name of counters for a limit of a descriptor: the most requests of
 /// Envoy's protocol in the longest period of a limit, 73 years.

@@ -156,6 +156,33 @@ fn a_store_with_an_invalid_port_is_a_fault_of_the_policies_that_use_it() {
     }
 }
 
+/// The kubelet would refuse to start the pods, because the directory of the Secrets has a longer name than a file can have.
+#[test]
+fn a_store_with_secrets_and_a_very_long_name_is_a_fault_of_the_policies_that_use_it() {
+    let secret = |field: &str| json!({"redis": {"endpoints": ["r:1"], field: {"name": "redis"}}});
+    for (spec, length, is_valid) in [
+        (secret("credentialsSecretRef"), 250, true),
+        (secret("credentialsSecretRef"), 251, false),
+        (json!({"redis": {"endpoints": ["r:1"], "tls": {"caSecretRef": {"name": "ca"}}}}), 253, false),
+        (json!({"redis": {"endpoints": ["r:1"], "tls": {}}}), 253, true),
+    ] {
+        let (mut bench, name) = (Bench::default(), "a".repeat(length));
+        bench.world.stores.insert(store_key_of(&name), store(&spec));
+        let more = json!({"shared": {"storeRef": {"name": name}}});
+        let found = faults(bench.policy(policy(1, &rule(&window(5), &more))));
+        if is_valid {
+            assert_eq!(found, [""; 0], "{spec}");
+            continue;
+        }
+        let expected = format!(
+            "spec.rules[0].shared.storeRef: the names of namespace and store have {} characters together: use a shorter name for the \
+             RateLimitStore, because a store with Secrets can have 254 at most",
+            "shop".len() + length
+        );
+        assert_eq!(found, [expected]);
+    }
+}
+
 /// For a rule of scope Fleet, the operator is the store. It has no `RateLimitStore`.
 #[test]
 fn a_fleet_rule_counts_in_the_operator() {
