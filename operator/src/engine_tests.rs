@@ -5,13 +5,14 @@ use tokio::{
     net::TcpSocket,
     sync::{oneshot, watch},
 };
+use weir_wire::{Status, StoreStatus};
 
 use super::*;
 use crate::{
-    fleet::FleetCounter,
+    fleet::{FleetCounter, Usage},
     link::{Lanes, Observation, ObservationSender, Seen, StatusInterval, Timing, observations},
     metrics::Metrics,
-    world::{AgentAddress, Change, Membership, Pod, Policy, StoredStatus},
+    world::{AgentAddress, Change, Membership, Pod, Policy, Store, StoredStatus},
 };
 
 fn engine(sender: ObservationSender, reports: mpsc::UnboundedSender<Message>) -> Engine {
@@ -197,6 +198,75 @@ async fn a_policy_that_was_replaced_just_before_a_new_term_gets_its_status() {
     engine.handle(EngineEvent::Reported(Duration::ZERO));
     engine.handle(EngineEvent::Due);
     assert_eq!(written().map(|report| report.uid), Some("second".to_owned()));
+}
+
+/// The agent of such a pod has the rules in force, and does not connect to the store.
+#[test]
+fn a_pod_without_the_secrets_of_a_store_needs_a_restart() {
+    let (policy_key, store_key) = (ObjectKey::new("shop", "checkout"), ObjectKey::new("shop", "limits"));
+    for (annotation, expected) in [(None, "RestartNeeded"), (Some("shop.limits=redis+"), "CutOff")] {
+        let mut machine = EngineMachine::new(Duration::from_secs(10));
+        let start = clock::now();
+        let mut handle = |event, seconds| {
+            let moment = EngineMoment { now: start + Duration::from_secs(seconds), timestamp: clock::timestamp() };
+            machine.handle(event, moment)
+        };
+        let limit = json!({"name": "all", "requests": 50, "per": "1s"});
+        let shared = json!({"storeRef": {"name": "limits"}});
+        let rule = json!({"name": "all", "scope": "Shared", "shared": shared, "limits": [limit]});
+        let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [rule]});
+        let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
+        let policy = Policy { uid: "p".to_owned(), generation: 1, created: None, changed: None, spec, file: None };
+        let spec = json!({"redis": {"endpoints": ["redis:6379"], "credentialsSecretRef": {"name": "redis"}}});
+        let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
+        let store = Store { uid: "s".to_owned(), generation: 1, spec };
+        let membership = Membership::of_labels(BTreeMap::from([("app".to_owned(), "web".to_owned())]));
+        let pod = Pod {
+            uid: "a".to_owned(),
+            membership: Arc::new(membership),
+            agent: AgentAddress::At("http://127.0.0.1:1".into()),
+            has_run: true,
+            store_secrets: annotation.map(Into::into),
+        };
+        let changes = vec![
+            Change::Policy(policy_key.clone(), Some((policy, StoredStatus::default()))),
+            Change::Store(store_key.clone(), Some((store, None))),
+            Change::Pod(ObjectKey::new("shop", "a"), Some(pod)),
+        ];
+        handle(EngineEvent::Term(Some(Term::unbounded())), 0);
+        handle(EngineEvent::Update(Update { changes, complete: true }), 0);
+        let link = handle(EngineEvent::Due, 0).into_iter().find_map(|action| match action {
+            EngineAction::Link { content, .. } => Some(content),
+            _ => None,
+        });
+        let status = Status {
+            wire_version: 1,
+            instance: "i".to_owned(),
+            agent_version: "0".to_owned(),
+            uptime_millis: 1,
+            in_force: None,
+            policies: Vec::new(),
+            stores: vec![StoreStatus {
+                name: store_key.to_string(),
+                reached: false,
+                since_unix_millis: 7000,
+                error: Some("no --store-secrets".to_owned()),
+            }],
+        };
+        for seen in [Seen::Acknowledged(link.expect("a link")), Seen::Status(Arc::new(status))] {
+            let (pod, pod_uid) = (ObjectKey::new("shop", "a"), "a".to_owned());
+            handle(EngineEvent::Observed(Observation { pod, pod_uid, at: start, seen }), 1);
+        }
+        let told = handle(EngineEvent::Report(Usage::default()), 60).into_iter().find_map(|action| match action {
+            EngineAction::Send(Message::Status(report)) => {
+                report.status.conditions.into_iter().find(|it| it.type_ == "StoreReachable")
+            }
+            _ => None,
+        });
+        let told = told.expect("a condition");
+        assert_eq!((told.status.as_str(), told.reason.as_str()), ("False", expected), "{}", told.message);
+        assert!(told.message.contains("no --store-secrets"), "{}", told.message);
+    }
 }
 
 /// The webhook runs for some seconds after the engine has stopped.

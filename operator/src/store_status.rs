@@ -32,7 +32,7 @@ pub struct LostStore {
     pub since_unix_millis: u64,
     /// The reason, as far as the agent knows it.
     pub error: Option<String>,
-    /// True if the pod was created before the store named its Secrets, so that the pod cannot read them.
+    /// True if the pod was created before the store named its Secrets, so that its agent does not connect.
     pub needs_restart: bool,
 }
 
@@ -50,7 +50,7 @@ impl LostStore {
     fn why(&self) -> Option<String> {
         let restart = self.needs_restart.then_some(
             "the pod has no Secrets of this store, because it was created before the store named them: kubectl rollout \
-             restart its workload",
+             restart its workload, or mount them into an agent that is written by hand",
         );
         let why: Vec<&str> = restart.into_iter().chain(self.error.as_deref()).collect();
         (!why.is_empty()).then(|| shorten(why.join("; "), LONGEST_MESSAGE))

@@ -4,10 +4,12 @@
 //! A client connects when a rule uses its store, and ends when no rule does. Secrets are files, which are read
 //! again when a connection or a question fails, so a changed password takes effect before a request is refused.
 
+mod secrets;
+
 use std::{
     collections::HashSet,
     convert::Infallible,
-    fs, io, mem,
+    io, mem,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
@@ -19,11 +21,13 @@ use rustls::crypto::{CryptoProvider, ring};
 use tokio::{runtime::Handle, sync::oneshot};
 use weir_enforce::histogram::{Histogram, HistogramValues};
 use weir_store::{
-    Backend, Credentials, KeyBudget, MemcachedStore, OperatorChannel, OperatorStore, RedisConfig, RedisStore, RedisTls,
-    StoreClient, StoreParts, StoreStats, Topology,
+    Backend, KeyBudget, MemcachedStore, OperatorChannel, OperatorStore, RedisConfig, RedisStore, StoreClient,
+    StoreParts, StoreStats, Topology,
 };
 use weir_tower::MonotonicClock;
 use weir_wire::{Fault, LevelsSent, Question, Snapshot, Store, StoreBackend, StoreStatus};
+
+use self::secrets::SecretFiles;
 
 /// The maximum number of levels that the agent reports to a new operator.
 const MOST_LEVELS: usize = 65_536;
@@ -159,17 +163,20 @@ impl StoreClients {
     /// Returns the parts of a client for this store. The histogram is what `took` records to.
     fn parts(&self, store: &Store) -> Result<(StoreParts, Arc<Histogram>), String> {
         let directory = match (&store.secrets, &self.secrets) {
-            (Some(name), Some(secrets)) => Some(secrets.join(name)),
+            (Some(name), Some(secrets)) => Ok(Some(secrets.join(name))),
+            // The agent must not connect without them. The store is lost until the pod is replaced, and the rest of the
+            // snapshot takes effect.
             (Some(name), None) => {
-                return Err(format!(
-                    "needs the secrets of {name}, and this agent runs without --store-secrets: restart the pod"
-                ));
+                Err(format!("needs the secrets of {name}, and this agent runs without --store-secrets"))
             }
-            (None, _) if matches!(store.backend, StoreBackend::Redis { has_authorities: true, .. }) => {
-                return Err("has no `secrets`: name the directory of ca.crt, or remove `hasAuthorities`".to_owned());
-            }
-            (None, _) => None,
+            (None, _) => Ok(None),
         };
+        if let (None, StoreBackend::Redis { has_authorities, has_credentials, .. }) = (&store.secrets, &store.backend)
+            && (*has_authorities || *has_credentials)
+        {
+            let message = "has no `secrets`: name their directory, or remove `hasAuthorities` and `hasCredentials`";
+            return Err(message.to_owned());
+        }
         // An invalid address is a fault of the snapshot. An invalid file is not, because it can be fixed later.
         let operator = Arc::clone(&self.operator);
         open(&store.backend, None, &operator)?;
@@ -182,6 +189,7 @@ impl StoreClients {
             open: Box::new(move || {
                 // The rules in force can outlive this value. They need the runtime.
                 let _ = &in_use;
+                let directory = directory.as_ref().map_err(String::clone)?;
                 open(&backend, directory.as_deref(), &operator)
             }),
             clock: Box::new(move || Duration::from_nanos(clock.now().as_nanos())),
@@ -249,58 +257,40 @@ fn open(backend: &StoreBackend, secrets: Option<&Path>, operator: &Arc<OperatorS
         StoreBackend::Memcached { servers } => {
             MemcachedStore::new(servers).map(Backend::Memcached).map_err(|invalid| invalid.to_string())
         }
-        StoreBackend::Redis { topology, endpoints, master_name, tls, has_authorities } => {
-            let read = |file| secrets.map_or(Ok(None), |directory| secret(&directory.join(file)));
-            let text =
-                |bytes: Option<Vec<u8>>| bytes.map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_owned());
-            let credentials = |username, password| {
-                let (username, password) = (text(read(username)?), text(read(password)?));
-                Ok::<_, String>(password.map(|password| Credentials { username, password }))
-            };
-            let authorities = if *tls { read("ca.crt")? } else { None };
-            if let Some(directory) = secrets.filter(|_| *tls && *has_authorities && authorities.is_none()) {
-                let file = directory.join("ca.crt");
-                return Err(format!(
-                    "{}: no such file: add the key ca.crt to the Secret of spec.redis.tls.caSecretRef",
-                    file.display()
-                ));
-            }
+        StoreBackend::Redis { topology, endpoints, master_name, tls, has_authorities, has_credentials } => {
             if *tls && CryptoProvider::get_default().is_none() {
                 // `redis` uses the default of the process. Without one it panics, if a dependency of the program enables
                 // another provider. An error means that the program has installed its provider now.
                 let _ = ring::default_provider().install_default();
             }
-            let config = RedisConfig {
-                topology: match topology {
-                    weir_wire::Topology::Standalone => Topology::Standalone,
-                    weir_wire::Topology::Cluster => Topology::Cluster,
-                    weir_wire::Topology::Sentinel => {
-                        let service = master_name.clone().unwrap_or_default();
-                        let credentials = credentials("sentinel-username", "sentinel-password")?;
-                        Topology::Sentinel { service, credentials }
-                    }
+            let files = SecretFiles(secrets);
+            let topology = match topology {
+                weir_wire::Topology::Standalone => Topology::Standalone,
+                weir_wire::Topology::Cluster => Topology::Cluster,
+                weir_wire::Topology::Sentinel => Topology::Sentinel {
+                    service: master_name.clone().unwrap_or_default(),
+                    credentials: files.credentials("sentinel-")?,
                 },
-                endpoints: endpoints.clone(),
-                tls: tls.then_some(RedisTls { authorities, identity: None }),
-                credentials: credentials("username", "password")?,
             };
+            let must_have = |has: &bool| *has && secrets.is_some();
+            let tls = tls.then(|| files.tls(must_have(has_authorities))).transpose()?;
+            let credentials = files.credentials("")?;
+            let has_any = credentials.is_some()
+                || matches!(topology, Topology::Sentinel { credentials: Some(_), .. });
+            if must_have(has_credentials) && !has_any {
+                return Err(files.without_password(""));
+            }
+            let config = RedisConfig { topology, endpoints: endpoints.clone(), tls, credentials };
             RedisStore::new(config).map(Backend::Redis).map_err(|invalid| invalid.to_string())
         }
         StoreBackend::Operator => Ok(Backend::Operator(Arc::clone(operator))),
     }
 }
 
-/// The content of a file; `None` if the file does not exist.
-fn secret(file: &Path) -> Result<Option<Vec<u8>>, String> {
-    match fs::read(file) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("{}: {error}", file.display())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// The client keeps what is owed, and what it admitted without the store. A snapshot with a fault changes nothing.
@@ -319,6 +309,7 @@ mod tests {
             master_name: None,
             tls: false,
             has_authorities: false,
+            has_credentials: false,
         };
         let first = of(redis("127.0.0.1:1")).expect("valid");
         assert!(of(redis("no-port")).is_err());
@@ -347,22 +338,81 @@ mod tests {
         assert!(tokio::time::timeout(patience, ended).await.expect("the runtime ends").is_err());
     }
 
+    fn redis(has_authorities: bool, has_credentials: bool) -> StoreBackend {
+        StoreBackend::Redis {
+            topology: weir_wire::Topology::Standalone,
+            endpoints: vec!["redis:6379".to_owned()],
+            master_name: None,
+            tls: true,
+            has_authorities,
+            has_credentials,
+        }
+    }
+
+    /// The folder of a store's secrets.
+    struct Folder(tempfile::TempDir);
+
+    impl Folder {
+        fn new() -> Self {
+            Self(tempfile::tempdir().expect("a folder"))
+        }
+
+        fn write(&self, file: &str, text: &str) {
+            fs::write(self.0.path().join(file), text).expect("written");
+        }
+
+        fn open(&self, backend: &StoreBackend) -> Result<(), String> {
+            open(backend, Some(self.0.path()), &OperatorStore::new(|| Duration::ZERO)).map(|_| ())
+        }
+
+        /// The error for a missing file.
+        fn missing(&self, file: &str, fix: &str) -> Result<(), String> {
+            Err(format!("{}: no such file: {fix}", self.0.path().join(file).display()))
+        }
+    }
+
     /// Without the file, the agent would trust all public authorities.
     #[test]
     fn a_store_with_authorities_needs_their_file() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let operator = OperatorStore::new(|| Duration::ZERO);
-        let open = |has_authorities| {
-            let (topology, endpoints) = (weir_wire::Topology::Standalone, vec!["redis:6379".to_owned()]);
-            let backend = StoreBackend::Redis { topology, endpoints, master_name: None, tls: true, has_authorities };
-            open(&backend, Some(folder.path()), &operator).map(|_| ())
-        };
-        let file = folder.path().join("ca.crt");
+        let folder = Folder::new();
+        let missing = folder.missing("ca.crt", "add the key ca.crt to the Secret of spec.redis.tls.caSecretRef");
+        assert_eq!(folder.open(&redis(true, false)), missing);
+        let earlier = folder.open(&redis(false, false));
+        assert_eq!(earlier, Ok(()), "an operator of an earlier version does not say that there is a file");
+        folder.write("ca.crt", "");
+        assert_eq!(folder.open(&redis(true, false)), Ok(()));
+    }
+
+    /// Otherwise the agent would connect as the default user, which can have all rights.
+    #[test]
+    fn a_store_with_credentials_needs_a_password() {
+        let folder = Folder::new();
         let missing =
-            format!("{}: no such file: add the key ca.crt to the Secret of spec.redis.tls.caSecretRef", file.display());
-        assert_eq!(open(true), Err(missing));
-        assert_eq!(open(false), Ok(()), "an operator of an earlier version does not say that there is a file");
-        fs::write(file, "").expect("written");
-        assert_eq!(open(true), Ok(()));
+            || folder.missing("password", "add the key password to the Secret of spec.redis.credentialsSecretRef");
+        folder.write("redis-password", "secret");
+        assert_eq!(folder.open(&redis(false, true)), missing());
+        assert_eq!(
+            folder.open(&redis(false, false)),
+            Ok(()),
+            "an operator of an earlier version does not name credentials"
+        );
+        folder.write("username", "weir");
+        assert_eq!(folder.open(&redis(false, false)), missing(), "the user would be ignored");
+        folder.write("password", "");
+        assert_eq!(folder.open(&redis(false, true)), Ok(()));
+    }
+
+    /// Templates of Secrets often contain an empty name, and Redis refuses it.
+    #[test]
+    fn an_empty_name_is_the_default_user() {
+        let folder = Folder::new();
+        let credentials = |name: &str| {
+            folder.write("username", name);
+            SecretFiles(Some(folder.0.path())).credentials("").expect("readable").map(|it| (it.username, it.password))
+        };
+        folder.write("password", "secret\n");
+        for (name, expected) in [("", None), ("\n", None), ("weir\n", Some("weir".to_owned()))] {
+            assert_eq!(credentials(name), Some((expected, "secret".to_owned())), "{name:?}");
+        }
     }
 }

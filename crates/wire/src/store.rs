@@ -15,8 +15,9 @@ pub struct Store {
     /// The kind of the store, and its addresses.
     pub backend: StoreBackend,
     /// The name of a directory below the agent's `--store-secrets` directory, with the files `username`, `password`,
-    /// `sentinel-username`, `sentinel-password` and `ca.crt`. Each of these files is optional, except
-    /// `ca.crt` of a store with `hasAuthorities`. If absent, the store needs no secret.
+    /// `sentinel-username`, `sentinel-password` and `ca.crt`. Each of these files is optional, except for `hasAuthorities`
+    /// and `hasCredentials`. If absent, the store needs no secret. An agent without such a directory
+    /// never connects to a store with secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<String>,
 }
@@ -49,6 +50,10 @@ pub enum StoreBackend {
         /// it trusts the authorities in that file if the file exists, and otherwise the public authorities.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         has_authorities: bool,
+        /// Whether the store has credentials: the file `password`; with Sentinel, the file `sentinel-password` is enough. If `false` or absent, the agent connects
+        /// without them if there are no such files.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        has_credentials: bool,
     },
     /// Memcached.
     Memcached {

@@ -21,6 +21,7 @@ fn a_snapshot_keeps_its_form() {
         include_str!("golden/snapshot-full.json"),
         include_str!("golden/snapshot-shared.json"),
         include_str!("golden/snapshot-authorities.json"),
+        include_str!("golden/snapshot-credentials.json"),
         include_str!("golden/snapshot-fleet.json"),
         include_str!("golden/snapshot-exceptions.json"),
         include_str!("golden/snapshot-ban.json"),

@@ -40,6 +40,7 @@ mod slow;
 mod smuggling;
 mod snapshots;
 mod stalled;
+mod store_secrets;
 mod support;
 mod telemetry;
 mod tls;

@@ -96,34 +96,6 @@ async fn five_in_fifteen_minutes_are_five_over_ten_agents() {
     }
 }
 
-/// Sentinel has another password than Redis. The agent reads both from files, which can appear later.
-#[tokio::test(flavor = "multi_thread")]
-async fn passwords_are_in_files() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let redis = Server::redis_with_password("redis").await;
-    let sentinel = Server::sentinel(folder.path(), redis.port).await;
-    let app = App::start().await;
-    let agents = [Agent::start(app.address, &["--store-secrets", &folder.path().display().to_string()])];
-    let store = json!({
-        "name": "shop/limits",
-        "backend": {"redis": {
-            "topology": "Sentinel", "endpoints": [format!("127.0.0.1:{}", sentinel.port)], "masterName": "limits",
-        }},
-        "secrets": "shop.limits",
-    });
-    let secrets = folder.path().join("shop.limits");
-    std::fs::create_dir(&secrets).expect("a folder");
-    std::fs::write(secrets.join("password"), "redis\n").expect("written");
-    agents[0].apply(&with_store(1, &store, &[shared(bucket(5, 900_000), 1, "FailClosed")])).await;
-    until_reached(&agents, false).await;
-    let status = json_of(&agents[0].control("GET", "/v1/status", "").await);
-    let error = status["stores"][0]["error"].as_str().expect("a reason");
-    assert!(error.to_lowercase().contains("auth"), "{error}");
-    std::fs::write(secrets.join("sentinel-password"), "sentinel").expect("written");
-    until_reached(&agents, true).await;
-    assert_eq!(count(&at_once(&agents, 20, "/").await, 200), 5);
-}
-
 /// An agent has seats in advance when its pod is deleted. Another agent admits exactly the rest of the limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_ends_gives_its_seats_back() {

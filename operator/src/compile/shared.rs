@@ -250,6 +250,7 @@ pub fn compile_store(key: &ObjectKey, spec: &api::RateLimitStoreSpec) -> StoreWi
                 master_name: redis.master_name.clone(),
                 tls: redis.tls.is_some(),
                 has_authorities: secrets.authorities.is_some(),
+                has_credentials: secrets.credentials.is_some(),
             };
             (backend, Some(secrets))
         }

@@ -119,6 +119,7 @@ fn a_shared_rule_names_its_store_and_its_counters() {
         master_name: Some("m".to_owned()),
         tls: true,
         has_authorities: true,
+        has_credentials: true,
     };
     let directory = "shop.limits".to_owned();
     assert_eq!(

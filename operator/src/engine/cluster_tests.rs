@@ -56,6 +56,7 @@ impl Cluster {
             master_name: None,
             tls: false,
             has_authorities: false,
+            has_credentials: false,
         }
     }
 }
