@@ -1,4 +1,4 @@
-//! The secrets of stores: passwords, in files of the agent.
+//! The secrets of stores: passwords and authorities, in files of the agent.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::support::{Agent, App, PATIENCE, Server, daily, json_of, policy, rule, snapshot, with};
+use crate::support::{Agent, App, Authority, PATIENCE, Server, binary, daily, json_of, policy, rule, snapshot, with};
 
 /// A store with secrets, and these fields of its backend.
 fn store(port: u16, fields: Value) -> Value {
@@ -98,4 +98,21 @@ async fn a_store_whose_secrets_are_not_mounted_is_lost_from_the_start() {
         let connection = redis.accept().map(|_| ()).map_err(|error| error.kind());
         assert_eq!(connection, Err(ErrorKind::WouldBlock), "the agent connected without the password");
     }
+}
+
+/// The images of Weir contain no file with authorities.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_public_authorities_need_no_file_and_do_not_include_others() {
+    let files = tempfile::tempdir().expect("a temporary folder");
+    let redis = Server::redis_with_tls(&files.path().join("server"), &Authority::new()).await;
+    let app = App::start().await;
+    let mut command = binary();
+    command.args(["--upstream", &app.address.to_string()]);
+    command.env("SSL_CERT_FILE", "/nonexistent").env("SSL_CERT_DIR", "/nonexistent");
+    let agent = Agent::run(command, "ready", &[]);
+    let mut store = store(redis.port, json!({"tls": true}));
+    store.as_object_mut().expect("an object").remove("secrets");
+    agent.apply(&with_store(1, &store, "FailClosed")).await;
+    until(&agent, Err("UnknownIssuer")).await;
+    until(&agent, Err("spec.redis.tls.caSecretRef")).await;
 }

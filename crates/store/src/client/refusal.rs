@@ -54,10 +54,13 @@ fn lacks_right(error: &str) -> bool {
 }
 
 /// The error of a lost store. It names the rights, because the store also counts as lost if it refuses the questions of all
-/// rules.
+/// rules. The texts about certificates are those of rustls.
 pub(super) fn of_lost_store(error: &StoreError) -> String {
     match error {
         StoreError::Refused(text) if lacks_right(text) => format!("{error}; allow its user {RIGHTS}"),
+        StoreError::Lost(text) if text.contains("UnknownIssuer") => {
+            format!("{error}; add the authority of the server to ca.crt in the Secret of spec.redis.tls.caSecretRef")
+        }
         _ => error.to_string(),
     }
 }

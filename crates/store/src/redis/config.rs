@@ -62,7 +62,7 @@ impl fmt::Debug for Credentials {
 /// The certificates for TLS, in PEM format.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct RedisTls {
-    /// The authorities that sign the servers' certificates. None for the authorities that the system trusts.
+    /// The authorities that sign the servers' certificates. None for the public authorities.
     pub authorities: Option<Vec<u8>>,
     /// A certificate and its key, for servers that require a client certificate.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,

@@ -1,13 +1,18 @@
 //! Certificates for tests, and a client that presents one.
 
-use std::{fs, net::SocketAddr, path::Path, sync::Arc};
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::ring,
@@ -29,6 +34,8 @@ impl Authority {
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // OpenSSL takes a certificate for self-signed if its authority has the same name.
+        params.distinguished_name.push(DnType::CommonName, "authority");
         let key = KeyPair::generate().expect("a key");
         Self(CertifiedIssuer::self_signed(params, key).expect("a certificate"))
     }
@@ -37,11 +44,15 @@ impl Authority {
         self.0.pem()
     }
 
-    /// A certificate for a DNS name or, if it contains a colon, a URI.
+    /// A certificate for an IPv4 address, a DNS name or, if it contains a colon, a URI.
     pub(crate) fn issue(&self, name: &str) -> Identity {
         let mut params = CertificateParams::default();
         let text = name.try_into().expect("ASCII");
-        params.subject_alt_names.push(if name.contains(':') { SanType::URI(text) } else { SanType::DnsName(text) });
+        params.subject_alt_names.push(match name.parse() {
+            Ok(address) => SanType::IpAddress(IpAddr::V4(address)),
+            Err(_) if name.contains(':') => SanType::URI(text),
+            Err(_) => SanType::DnsName(text),
+        });
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.0).expect("a certificate").pem();
         Identity { certificate, key: key.serialize_pem() }

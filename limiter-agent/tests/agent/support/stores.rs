@@ -16,7 +16,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::PATIENCE;
+use super::{Authority, PATIENCE};
 
 /// A process of Redis or Memcached. It is killed when this value is dropped.
 pub(crate) struct Server {
@@ -38,6 +38,22 @@ impl Server {
         let text = format!(
             "redis-server --port {} --bind 127.0.0.1 --save  --appendonly no --dir /tmp --requirepass {password}",
             port.number
+        );
+        Self::start(port, text.split(' ').map(str::to_owned).collect()).await
+    }
+
+    /// A server with TLS only, which requires a certificate of its clients. This authority signs its certificate and those of
+    /// its clients. The server's files are in this folder.
+    pub(crate) async fn redis_with_tls(folder: &Path, authority: &Authority) -> Self {
+        let port = Port::reserve();
+        std::fs::create_dir(folder).expect("a folder");
+        authority.issue("127.0.0.1").write(folder);
+        std::fs::write(folder.join("ca.crt"), authority.pem()).expect("written");
+        let text = format!(
+            "redis-server --port 0 --tls-port {} --bind 127.0.0.1 --save  --appendonly no --dir {} --tls-cert-file tls.crt \
+             --tls-key-file tls.key --tls-ca-cert-file ca.crt --tls-auth-clients yes",
+            port.number,
+            folder.display()
         );
         Self::start(port, text.split(' ').map(str::to_owned).collect()).await
     }
