@@ -77,11 +77,13 @@ pub struct RedisStore {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 253))]
     pub master_name: Option<String>,
-    /// If set, agents connect with TLS and verify the server's certificate.
+    /// If set, agents connect with TLS and verify the server's certificate: for the host of the endpoint, and with topology
+    /// Sentinel or Cluster also for the hosts that the servers announce.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "StoreTls")]
     pub tls: Option<StoreTls>,
-    /// A Secret with the keys `username` (optional) and `password`. With topology Sentinel, the optional keys
+    /// A Secret with the keys `username` (optional) and `password`. With TLS, the optional keys `tls.crt` and `tls.key` are
+    /// a client certificate and its key in PEM, and `password` is optional. With topology Sentinel, the optional keys
     /// `sentinel-username` and `sentinel-password` are for the Sentinel servers. The kubelet mounts the Secret into the
     /// agent's container; the operator never reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -106,7 +108,7 @@ pub enum Topology {
 #[serde(rename_all = "camelCase")]
 pub struct StoreTls {
     /// A Secret with the key `ca.crt`: the PEM certificates of the authorities that agents trust. Without it, agents
-    /// trust the public authorities.
+    /// trust the public authorities of Mozilla's list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "SecretRef")]
     pub ca_secret_ref: Option<SecretRef>,
@@ -121,7 +123,7 @@ pub struct SecretRef {
     pub name: String,
 }
 
-/// Memcached.
+/// Memcached. Agents connect without TLS and without a password.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemcachedStore {
     /// The servers as `host:port`. Each key is stored on one server. If the list is changed, some keys move to another

@@ -171,8 +171,8 @@ pub struct ControlOptions {
     pub wait_for_config: bool,
 
     /// Directory with the secrets of stores: one subdirectory per store, with the optional files `username`, `password`,
-    /// `sentinel-username`, `sentinel-password` and `ca.crt`. The agent reads the files when it opens a store, and again when the
-    /// store refuses a connection.
+    /// `sentinel-username`, `sentinel-password`, `tls.crt`, `tls.key` and `ca.crt`. The agent reads the files when it opens a
+    /// store, and again when the store refuses a connection.
     #[arg(long, env = "WEIR_STORE_SECRETS", value_name = "DIR", help_heading = "Snapshots")]
     pub store_secrets: Option<PathBuf>,
 

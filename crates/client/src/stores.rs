@@ -276,7 +276,8 @@ fn open(backend: &StoreBackend, secrets: Option<&Path>, operator: &Arc<OperatorS
             let tls = tls.then(|| files.tls(must_have(has_authorities))).transpose()?;
             let credentials = files.credentials("")?;
             let has_any = credentials.is_some()
-                || matches!(topology, Topology::Sentinel { credentials: Some(_), .. });
+                || matches!(topology, Topology::Sentinel { credentials: Some(_), .. })
+                || tls.as_ref().is_some_and(|tls| tls.identity.is_some());
             if must_have(has_credentials) && !has_any {
                 return Err(files.without_password(""));
             }
@@ -385,7 +386,7 @@ mod tests {
 
     /// Otherwise the agent would connect as the default user, which can have all rights.
     #[test]
-    fn a_store_with_credentials_needs_a_password() {
+    fn a_store_with_credentials_needs_a_password_or_a_certificate() {
         let folder = Folder::new();
         let missing =
             || folder.missing("password", "add the key password to the Secret of spec.redis.credentialsSecretRef");
@@ -399,6 +400,14 @@ mod tests {
         folder.write("username", "weir");
         assert_eq!(folder.open(&redis(false, false)), missing(), "the user would be ignored");
         folder.write("password", "");
+        assert_eq!(folder.open(&redis(false, true)), Ok(()));
+
+        let folder = Folder::new();
+        let key = rcgen::generate_simple_self_signed(["agent".to_owned()]).expect("a certificate");
+        let fix = "add the keys tls.crt and tls.key, or neither, to the Secret of spec.redis.credentialsSecretRef";
+        folder.write("tls.key", &key.signing_key.serialize_pem());
+        assert_eq!(folder.open(&redis(false, true)), folder.missing("tls.crt", fix));
+        folder.write("tls.crt", &key.cert.pem());
         assert_eq!(folder.open(&redis(false, true)), Ok(()));
     }
 

@@ -15,8 +15,8 @@ pub struct Store {
     /// The kind of the store, and its addresses.
     pub backend: StoreBackend,
     /// The name of a directory below the agent's `--store-secrets` directory, with the files `username`, `password`,
-    /// `sentinel-username`, `sentinel-password` and `ca.crt`. Each of these files is optional, except for `hasAuthorities`
-    /// and `hasCredentials`. If absent, the store needs no secret. An agent without such a directory
+    /// `sentinel-username`, `sentinel-password`, `tls.crt`, `tls.key` and `ca.crt`. Each of these files is optional, except
+    /// for `hasAuthorities` and `hasCredentials`. If absent, the store needs no secret. An agent without such a directory
     /// never connects to a store with secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<String>,
@@ -50,7 +50,8 @@ pub enum StoreBackend {
         /// it trusts the authorities in that file if the file exists, and otherwise the public authorities.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         has_authorities: bool,
-        /// Whether the store has credentials: the file `password`; with Sentinel, the file `sentinel-password` is enough. If `false` or absent, the agent connects
+        /// Whether the store has credentials: the file `password` or, with TLS, a client certificate in the files `tls.crt`
+        /// and `tls.key`; with Sentinel, the file `sentinel-password` is enough. If `false` or absent, the agent connects
         /// without them if there are no such files.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         has_credentials: bool,

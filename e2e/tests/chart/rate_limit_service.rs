@@ -144,7 +144,11 @@ fn secrets_of_stores_are_where_the_agent_reads_them_and_the_operator_knows() -> 
         json!({"secret": {"name": name, "optional": true, "items": keys.iter().map(item).collect::<Vec<_>>()}})
     };
     let expected = [
-        source("login", "limits", &["username", "password", "sentinel-username", "sentinel-password"]),
+        source(
+            "login",
+            "limits",
+            &["username", "password", "sentinel-username", "sentinel-password", "tls.crt", "tls.key"],
+        ),
         source("roots", "limits", &["ca.crt"]),
         source("roots", "others", &["ca.crt"]),
     ];

@@ -1,4 +1,4 @@
-//! The secrets of stores: passwords and authorities, in files of the agent.
+//! The secrets of stores: passwords, authorities and client certificates, in files of the agent.
 
 use std::{
     fs,
@@ -98,6 +98,28 @@ async fn a_store_whose_secrets_are_not_mounted_is_lost_from_the_start() {
         let connection = redis.accept().map(|_| ()).map_err(|error| error.kind());
         assert_eq!(connection, Err(ErrorKind::WouldBlock), "the agent connected without the password");
     }
+}
+
+/// The kubelet can write the certificate later, and replaces it before it expires.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_can_require_a_certificate_of_its_clients() {
+    let secrets = tempfile::tempdir().expect("a temporary folder");
+    let (authority, other) = (Authority::new(), Authority::new());
+    let redis = Server::redis_with_tls(&secrets.path().join("server"), &authority).await;
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &["--store-secrets", &secrets.path().display().to_string()]);
+    let folder = folder_of(secrets.path());
+    fs::write(folder.join("ca.crt"), authority.pem()).expect("written");
+    agent.apply(&with_store(1, &store(redis.port, json!({"tls": true, "hasAuthorities": true})), "FailClosed")).await;
+    until(&agent, Err("CertificateRequired; add a client's tls.crt and tls.key")).await;
+    other.issue("agent").write(&folder);
+    until(&agent, Err("DecryptError")).await;
+    fs::remove_file(folder.join("tls.key")).expect("removed");
+    until(&agent, Err("tls.key: no such file: add the keys tls.crt and tls.key, or neither,")).await;
+    authority.issue("agent").write(&folder);
+    until(&agent, Ok(())).await;
+    let statuses = agent.statuses("/", &[], 20).await;
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 5);
 }
 
 /// The images of Weir contain no file with authorities.

@@ -35,7 +35,7 @@ pub(super) struct Sharing<'a> {
 pub struct StoreSecrets {
     /// Name of the directory below the agent's directory of secrets.
     pub directory: String,
-    /// The Secret with the keys `username` and `password`, and those of Sentinel.
+    /// The Secret with the keys `username` and `password`, those of Sentinel, and a client certificate.
     pub credentials: Option<String>,
     /// The Secret with the key `ca.crt`.
     pub authorities: Option<String>,

@@ -128,7 +128,8 @@ fn an_agent_gets_the_secrets_of_its_stores() {
         panic!("not injected")
     };
     let item = |key: &str, directory: &str| json!({"key": key, "path": format!("{directory}/{key}")});
-    let logins = ["username", "password", "sentinel-username", "sentinel-password"].map(|key| item(key, "shop.a"));
+    let logins = ["username", "password", "sentinel-username", "sentinel-password", "tls.crt", "tls.key"];
+    let logins = logins.map(|key| item(key, "shop.a"));
     let sources = json!([
         {"secret": {"name": "redis", "optional": true, "items": logins}},
         {"secret": {"name": "ca", "optional": true, "items": [item("ca.crt", "shop.a")]}},

@@ -185,7 +185,7 @@ pub(super) fn store_secrets(secrets: &[StoreSecrets]) -> Option<Value> {
         json!({"secret": {"name": name, "optional": true, "items": items.collect::<Vec<_>>()}})
     };
     let sources = secrets.iter().flat_map(|StoreSecrets { directory, credentials, authorities }| {
-        let keys = ["username", "password", "sentinel-username", "sentinel-password"];
+        let keys = ["username", "password", "sentinel-username", "sentinel-password", "tls.crt", "tls.key"];
         let credentials = credentials.as_ref().map(|name| source(name, directory, &keys));
         credentials.into_iter().chain(authorities.as_ref().map(|name| source(name, directory, &["ca.crt"])))
     });

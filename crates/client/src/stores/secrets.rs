@@ -30,7 +30,14 @@ impl SecretFiles<'_> {
         if has_authorities && authorities.is_none() {
             return Err(self.missing("ca.crt", "add the key ca.crt to the Secret of spec.redis.tls.caSecretRef"));
         }
-        Ok(RedisTls { authorities, identity: None })
+        let neither = "add the keys tls.crt and tls.key, or neither, to the Secret of spec.redis.credentialsSecretRef";
+        let identity = match (self.read("tls.crt")?, self.read("tls.key")?) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            (None, Some(_)) => return Err(self.missing("tls.crt", neither)),
+            (Some(_), None) => return Err(self.missing("tls.key", neither)),
+        };
+        Ok(RedisTls { authorities, identity })
     }
 
     /// The error for a missing password.

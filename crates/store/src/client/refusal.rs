@@ -61,6 +61,9 @@ pub(super) fn of_lost_store(error: &StoreError) -> String {
         StoreError::Lost(text) if text.contains("UnknownIssuer") => {
             format!("{error}; add the authority of the server to ca.crt in the Secret of spec.redis.tls.caSecretRef")
         }
+        StoreError::Lost(text) if text.contains("CertificateRequired") => {
+            format!("{error}; add a client's tls.crt and tls.key to the Secret of spec.redis.credentialsSecretRef")
+        }
         _ => error.to_string(),
     }
 }
