@@ -55,7 +55,7 @@ use self::{
     call::Call,
     codec::{Asked, QuestionCodec, QuotaCodec},
     health::DrainedHealth,
-    messages::{Code, RateLimitRequest, RateLimitResponse},
+    messages::{Code, RateLimitResponse},
     quota::{Reports, StreamRateLimitQuotas},
 };
 pub(crate) use self::{
@@ -66,6 +66,8 @@ pub(crate) use self::{
 
 /// The name of the gRPC service.
 const NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
+/// The name that envoyproxy/ratelimit has in the health service.
+const FORMER_NAME: &str = "ratelimit";
 /// The path of its only method.
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
@@ -79,7 +81,15 @@ const MAX_JSON: usize = 256 * 1024;
 /// The maximum size of a question to the health service, in bytes.
 const MAX_HEALTH: usize = 4096;
 
-/// The results of questions, as in `weir_service_questions_total`.
+/// The result of a question.
+#[derive(Clone, Copy, Debug)]
+enum QuestionResult {
+    Ok,
+    OverLimit,
+    Invalid,
+}
+
+/// The names of each [`QuestionResult`], as in `weir_service_questions_total`.
 pub(crate) const RESULTS: [&str; 3] = ["ok", "over_limit", "invalid"];
 
 /// The state of the rate limit service that all workers share.
@@ -131,7 +141,7 @@ impl RateLimitService {
     /// Sets the answer of the health service: whether this server accepts questions.
     pub(crate) async fn set_serving(&self, is_serving: bool) {
         let status = if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing };
-        for name in ["", NAME, quota::NAME] {
+        for name in ["", NAME, FORMER_NAME, quota::NAME] {
             self.health.set_service_status(name, status).await;
         }
     }
@@ -147,11 +157,16 @@ impl RateLimitService {
             Err(invalid) => Err(invalid),
         };
         let result = match &answer {
-            Ok(response) if response.overall_code == i32::from(Code::Ok) => 0,
-            Ok(_) => 1,
-            Err(_) => 2,
+            Ok(response) if response.overall_code == i32::from(Code::Ok) => QuestionResult::Ok,
+            Ok(_) => QuestionResult::OverLimit,
+            Err(_) => QuestionResult::Invalid,
         };
-        self.questions[result].fetch_add(1, Relaxed);
+        let before = self.questions[result as usize].fetch_add(1, Relaxed);
+        if let Err(invalid) = &answer
+            && before == 0
+        {
+            tracing::warn!(%invalid, "a question is invalid: proxies let a request pass, or refuse it, without its limits");
+        }
         answer
     }
 }
@@ -206,24 +221,25 @@ async fn quotas(
 
 /// Answers a question in JSON: with status 200 if the request may pass, and 429 if not.
 async fn json(State(service): State<Arc<RateLimitService>>, body: Bytes) -> Response {
-    let invalid = |message: String| (StatusCode::BAD_REQUEST, format!("{message}\n")).into_response();
-    let mut json = serde_json::Deserializer::from_slice(&body);
-    let question: RateLimitRequest = match serde_path_to_error::deserialize(&mut json) {
-        Ok(question) => question,
-        Err(error) => return invalid(format!("{}: {}", error.path(), error.inner())),
-    };
-    if json.end().is_err() {
-        return invalid("the body must have one question, and nothing after it".to_owned());
-    }
-    match service.answer(Ok(question)).await {
+    match service.answer(question_in_json(&body)).await {
         Ok(response) => {
             let is_ok = response.overall_code == i32::from(Code::Ok);
             let status = if is_ok { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
             let json = serde_json::to_vec(&response).expect("a response is plain data");
             (status, [(CONTENT_TYPE, "application/json")], json).into_response()
         }
-        Err(error) => invalid(error.to_string()),
+        Err(invalid) => (StatusCode::BAD_REQUEST, format!("{invalid}\n")).into_response(),
     }
+}
+
+fn question_in_json(body: &[u8]) -> Asked {
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let question = serde_path_to_error::deserialize(&mut json)
+        .map_err(|error| InvalidQuestion::Malformed(format!("{}: {}", error.path(), error.inner())))?;
+    if json.end().is_err() {
+        return Err(InvalidQuestion::Malformed("the body must have one question, and nothing after it".to_owned()));
+    }
+    Ok(question)
 }
 
 async fn not_found(request: Request<Body>) -> Response {

@@ -1,6 +1,6 @@
 //! Translates a question of a proxy to descriptors, and the engine's answer to a response.
 
-use std::time::Duration;
+use std::{borrow::Cow, iter::zip, time::Duration};
 
 use prost::DecodeError;
 use weir_enforce::{
@@ -9,8 +9,8 @@ use weir_enforce::{
 
 use super::{
     messages::{
-        Code, DescriptorStatus, HeaderValue, LimitOverride, RateLimit, RateLimitDescriptor, RateLimitRequest,
-        RateLimitResponse, Unit,
+        Code, DescriptorStatus, Entry, HeaderValue, LimitOverride, RateLimit, RateLimitDescriptor, RateLimitRequest,
+        RateLimitResponse, UNITS, Unit,
     },
     wire::Values,
 };
@@ -18,15 +18,14 @@ use super::{
 /// The maximum number of descriptors of one question. Envoy sends a few.
 const MAX_DESCRIPTORS: usize = 100;
 
-/// The maximum number of entries of one descriptor.
-const MAX_ENTRIES: usize = 50;
-
-/// The units of limits in answers, with their seconds.
-const UNITS: [(Unit, u32); 4] = [(Unit::Day, 86_400), (Unit::Hour, 3_600), (Unit::Minute, 60), (Unit::Second, 1)];
+/// The maximum number of entries of one descriptor, or of a bucket of quotas.
+pub(super) const MAX_ENTRIES: usize = 50;
 
 /// The reason why a question is invalid: a field, and the fix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidQuestion {
+    #[error("{0}")]
+    Malformed(String),
     #[error("domain: must not be empty: set domain in the configuration of the proxy's rate limit filter")]
     NoDomain,
     #[error("descriptors: must not be empty: a request without descriptors needs no rate limit")]
@@ -48,8 +47,10 @@ pub(crate) async fn answer(
 ) -> Result<RateLimitResponse, InvalidQuestion> {
     check(question)?;
     let verdict = {
+        let texts: Vec<_> = question.descriptors.iter().map(|it| texts(&it.entries)).collect();
+        let descriptors = zip(&question.descriptors, &texts);
         let descriptors: Vec<Descriptor<'_>> =
-            question.descriptors.iter().map(|it| descriptor(it, question.hits_addend)).collect();
+            descriptors.map(|(it, texts)| descriptor(it, texts, question.hits_addend)).collect();
         rules.decide_descriptors(&question.domain, &descriptors)
     };
     let answer = match verdict {
@@ -60,7 +61,7 @@ pub(crate) async fn answer(
 }
 
 /// Counts the elements of the lists of a question that is not decoded yet.
-pub(super) fn check_counts(question: &[u8]) -> Result<Result<(), InvalidQuestion>, DecodeError> {
+pub(super) fn check_counts(question: &[u8]) -> Result<(), InvalidQuestion> {
     const DESCRIPTORS: u32 = 2;
     const ENTRIES: u32 = 1;
     let mut too_many = None;
@@ -75,7 +76,13 @@ pub(super) fn check_counts(question: &[u8]) -> Result<Result<(), InvalidQuestion
     if descriptors > MAX_DESCRIPTORS {
         too_many = Some(InvalidQuestion::TooMany(descriptors));
     }
-    Ok(too_many.map_or(Ok(()), Err))
+    too_many.map_or(Ok(()), Err)
+}
+
+impl From<DecodeError> for InvalidQuestion {
+    fn from(error: DecodeError) -> Self {
+        Self::Malformed(error.to_string())
+    }
 }
 
 fn check(question: &RateLimitRequest) -> Result<(), InvalidQuestion> {
@@ -100,10 +107,20 @@ fn check(question: &RateLimitRequest) -> Result<(), InvalidQuestion> {
     Ok(())
 }
 
+/// Returns the keys and values as texts. A client must not escape its limits by a header that is not UTF-8, so U+FFFD
+/// stands for such bytes.
+fn texts(entries: &[Entry]) -> Vec<(Cow<'_, str>, Cow<'_, str>)> {
+    entries.iter().map(|Entry { key, value }| (String::from_utf8_lossy(key), String::from_utf8_lossy(value))).collect()
+}
+
 /// Returns a descriptor of the engine. A descriptor without hits of its own has the hits of the question, where 0 means
 /// one.
-fn descriptor(descriptor: &RateLimitDescriptor, hits_of_question: u32) -> Descriptor<'_> {
-    let entries = descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)).collect();
+fn descriptor<'a>(
+    descriptor: &RateLimitDescriptor,
+    texts: &'a [(Cow<'_, str>, Cow<'_, str>)],
+    hits_of_question: u32,
+) -> Descriptor<'a> {
+    let entries = texts.iter().map(|(key, value)| (&**key, &**value)).collect();
     let hits = descriptor.hits_addend.unwrap_or_else(|| hits_of_question.max(1).into());
     let limit = descriptor.limit.and_then(limit_of);
     Descriptor { entries, is_unordered: false, hits, is_credit: descriptor.is_negative_hits, is_quota: false, limit }
@@ -112,15 +129,7 @@ fn descriptor(descriptor: &RateLimitDescriptor, hits_of_question: u32) -> Descri
 /// `None` if the unit is unknown: then the rule has its own limit. An error would let the request pass, because proxies
 /// admit requests if the service fails.
 fn limit_of(LimitOverride { requests_per_unit, unit, unit_multiplier }: LimitOverride) -> Option<DescriptorLimit> {
-    let seconds: u64 = match Unit::try_from(unit).ok()? {
-        Unit::Unknown => return None,
-        Unit::Second => 1,
-        Unit::Minute => 60,
-        Unit::Hour => 3_600,
-        Unit::Day => 86_400,
-        Unit::Month => 30 * 86_400,
-        Unit::Year => 365 * 86_400,
-    };
+    let seconds = UNITS.iter().find(|known| known.unit as i32 == unit)?.seconds;
     // The protocol forbids 0.
     let period = Duration::from_secs(seconds * u64::from(unit_multiplier.unwrap_or(1).max(1)));
     Some(DescriptorLimit { requests: requests_per_unit.into(), period })
@@ -169,11 +178,11 @@ fn unit(period: Duration) -> (Unit, u32) {
         return (Unit::Unknown, 1);
     }
     let seconds = period.as_secs();
-    UNITS
-        .map(|(unit, length)| (unit, u64::from(length)))
-        .into_iter()
-        .find(|(_, length)| seconds >= *length && seconds.is_multiple_of(*length))
-        .map_or((Unit::Unknown, 1), |(unit, length)| (unit, u32::try_from(seconds / length).unwrap_or(u32::MAX)))
+    // Months and years have no fixed length.
+    let mut units = UNITS.iter().rev().filter(|known| known.seconds <= 86_400);
+    units
+        .find(|known| seconds >= known.seconds && seconds.is_multiple_of(known.seconds))
+        .map_or((Unit::Unknown, 1), |known| (known.unit, u32::try_from(seconds / known.seconds).unwrap_or(u32::MAX)))
 }
 
 #[cfg(test)]

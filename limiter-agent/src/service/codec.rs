@@ -1,7 +1,7 @@
 //! Decodes questions, and encodes what the service answers. No question takes much more memory than its bytes.
 
 use bytes::Buf;
-use prost::{DecodeError, Message};
+use prost::Message;
 use tonic::{
     Status,
     codec::{BufferSettings, Codec, DecodeBuf, Decoder},
@@ -15,7 +15,7 @@ use super::{
     quota::QuotaResponse,
 };
 
-/// A question, or the reason why it is not decoded.
+/// A question, or the reason why it is not decoded. Such a question is counted, too.
 pub(super) type Asked = Result<RateLimitRequest, InvalidQuestion>;
 
 /// The codec of the rate limit service.
@@ -42,7 +42,7 @@ impl Decoder for QuestionCodec {
 
     fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<Asked>, Status> {
         let message = buf.copy_to_bytes(buf.remaining());
-        decode_question(&message).map(Some).map_err(|error| Status::internal(error.to_string()))
+        Ok(Some(decode_question(&message)))
     }
 
     fn buffer_settings(&self) -> BufferSettings {
@@ -70,9 +70,7 @@ impl Codec for QuotaCodec {
 }
 
 /// Decodes a question if its lists are not too long.
-pub(super) fn decode_question(message: &[u8]) -> Result<Asked, DecodeError> {
-    Ok(match check_counts(message)? {
-        Ok(()) => Ok(RateLimitRequest::decode(message)?),
-        Err(invalid) => Err(invalid),
-    })
+pub(super) fn decode_question(message: &[u8]) -> Asked {
+    check_counts(message)?;
+    Ok(RateLimitRequest::decode(message)?)
 }

@@ -11,7 +11,7 @@ use weir_fuzz::{Choices, Target};
 use weir_tower::MonotonicClock;
 
 use super::{
-    answer::answer,
+    answer::{InvalidQuestion, answer},
     codec::decode_question,
     messages::{Code, RateLimitRequest},
     quota::{BucketUsage, usages},
@@ -21,6 +21,16 @@ use super::{
 const OF_USER: u64 = 5;
 const LARGEST: u64 = 12;
 const OF_TENANT: u64 = 9;
+
+/// Keys, their values, and the values as texts.
+const VALUES: [(&str, (&[u8], &str)); 6] = [
+    ("user", (b"ann", "ann")),
+    ("user", (b"bob", "bob")),
+    ("user", (b"\xffbob", "\u{fffd}bob")),
+    ("user", (b"\xfebob", "\u{fffd}bob")),
+    ("tenant", (b"x", "x")),
+    ("tenant", (b"y", "y")),
+];
 
 #[test]
 fn any_question_is_refused_or_answered_as_the_model_does() {
@@ -32,8 +42,7 @@ fn any_question_is_refused_or_answered_as_the_model_does() {
             let question = Question::any(&mut choices);
             let expected = model.is_admitted(&question);
             let bytes = question.binary();
-            let asked =
-                decode_question(&bytes).map_err(|error| error.to_string())?.map_err(|invalid| invalid.to_string())?;
+            let asked = decode_question(&bytes).map_err(|invalid| invalid.to_string())?;
             let of_binary = decided(&binary, &asked)?;
             let asked = serde_json::from_value(question.json()).map_err(|error| error.to_string())?;
             let of_json = decided(&json, &asked)?;
@@ -57,9 +66,10 @@ fn garbled(rules: &LiveRules, mut bytes: Vec<u8>, choices: &mut Choices<'_>) -> 
     bytes.truncate(bytes.len() - choices.below(4).min(bytes.len()));
     let (decoded, checked) = (RateLimitRequest::decode(&*bytes), decode_question(&bytes));
     let is_same = match (&checked, &decoded) {
-        (Ok(Ok(checked)), Ok(decoded)) => checked == decoded,
-        (Ok(Err(_)), _) | (Err(_), Err(_)) => true,
-        (Ok(Ok(_)), Err(_)) | (Err(_), Ok(_)) => false,
+        (Ok(checked), Ok(decoded)) => checked == decoded,
+        (Err(InvalidQuestion::Malformed(_)), decoded) => decoded.is_err(),
+        (Err(_), _) => true,
+        (Ok(_), Err(_)) => false,
     };
     if !is_same {
         return Err(format!("{bytes:?} is {checked:?}, and {decoded:?} for prost"));
@@ -127,7 +137,8 @@ struct Question {
 #[derive(Debug)]
 struct Descriptor {
     key: &'static str,
-    value: &'static str,
+    /// The bytes in the binary message, and the text that the rules see.
+    value: (&'static [u8], &'static str),
     hits: Option<u64>,
     is_negative: bool,
     /// The requests, and the unit as a number and a name.
@@ -138,7 +149,7 @@ impl Question {
     fn any(choices: &mut Choices<'_>) -> Self {
         let descriptors = (0..choices.below(5))
             .map(|_| {
-                let (key, value) = *choices.one(&[("user", "ann"), ("user", "bob"), ("tenant", "x"), ("tenant", "y")]);
+                let (key, value) = *choices.one(&VALUES);
                 let hits =
                     *choices.one(&[None, None, Some(0), Some(1), Some(2), Some(5), Some(7), Some(13), Some(u64::MAX)]);
                 let requests = *choices.one(&[1, 3, 8, 12, 20, u32::MAX]);
@@ -154,7 +165,7 @@ impl Question {
     fn binary(&self) -> Vec<u8> {
         let mut bytes = text(1, b"shop");
         for one in &self.descriptors {
-            let entry = [text(1, one.key.as_bytes()), text(2, one.value.as_bytes())].concat();
+            let entry = [text(1, one.key.as_bytes()), text(2, one.value.0)].concat();
             let mut descriptor = text(1, &entry);
             if let Some((requests, (unit, _))) = one.limit {
                 descriptor.extend(text(2, &[number(1, requests.into()), number(2, unit)].concat()));
@@ -172,7 +183,7 @@ impl Question {
     fn json(&self) -> Value {
         let descriptors: Vec<_> = (self.descriptors.iter())
             .map(|one| {
-                let mut descriptor = json!({"entries": [{"key": one.key, "value": one.value}]});
+                let mut descriptor = json!({"entries": [{"key": one.key, "value": one.value.1}]});
                 if let Some((requests, (number, unit))) = one.limit {
                     // JSON has enums as their names or numbers.
                     let unit = if one.is_negative { json!(number) } else { json!(unit) };
@@ -232,7 +243,7 @@ impl Model {
                 admitted &= one.is_negative;
                 continue;
             }
-            let (limit, most) = match (one.key, one.value, brought) {
+            let (limit, most) = match (one.key, one.value.1, brought) {
                 ("user", value, None) => (("user", value, None), OF_USER),
                 ("user", value, Some((requests, unit))) => {
                     (("user", value, Some((requests, unit))), u64::from(requests).min(LARGEST))

@@ -42,16 +42,18 @@ pub(crate) struct RateLimitDescriptor {
     pub(crate) is_negative_hits: bool,
 }
 
-/// An entry of a descriptor.
-#[derive(Clone, PartialEq, Message, Deserialize)]
+/// An entry of a descriptor. Envoy sends a client's header as it is, also with bytes that are not UTF-8.
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Entry {
     /// The key.
-    #[prost(string, tag = "1")]
-    pub(crate) key: String,
+    #[prost(bytes = "vec", tag = "1")]
+    #[serde(deserialize_with = "bytes_of_text")]
+    pub(crate) key: Vec<u8>,
     /// The value.
-    #[prost(string, tag = "2")]
-    pub(crate) value: String,
+    #[prost(bytes = "vec", tag = "2")]
+    #[serde(deserialize_with = "bytes_of_text")]
+    pub(crate) value: Vec<u8>,
 }
 
 /// Another limit for a descriptor.
@@ -180,6 +182,23 @@ pub(crate) enum Unit {
     Year = 6,
 }
 
+/// A unit that is not [`Unit::Unknown`], with its name in JSON and its length.
+pub(crate) struct KnownUnit {
+    pub(crate) unit: Unit,
+    name: &'static str,
+    pub(crate) seconds: u64,
+}
+
+/// All of them, the shortest first.
+pub(crate) const UNITS: [KnownUnit; 6] = [
+    KnownUnit { unit: Unit::Second, name: "SECOND", seconds: 1 },
+    KnownUnit { unit: Unit::Minute, name: "MINUTE", seconds: 60 },
+    KnownUnit { unit: Unit::Hour, name: "HOUR", seconds: 3_600 },
+    KnownUnit { unit: Unit::Day, name: "DAY", seconds: 86_400 },
+    KnownUnit { unit: Unit::Month, name: "MONTH", seconds: 30 * 86_400 },
+    KnownUnit { unit: Unit::Year, name: "YEAR", seconds: 365 * 86_400 },
+];
+
 impl From<std::time::Duration> for Duration {
     fn from(duration: std::time::Duration) -> Self {
         Self {
@@ -212,15 +231,8 @@ fn code_name<S: Serializer>(code: &i32, serializer: S) -> Result<S::Ok, S::Error
 }
 
 fn unit_name<S: Serializer>(unit: &i32, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(match Unit::try_from(*unit) {
-        Ok(Unit::Second) => "SECOND",
-        Ok(Unit::Minute) => "MINUTE",
-        Ok(Unit::Hour) => "HOUR",
-        Ok(Unit::Day) => "DAY",
-        Ok(Unit::Month) => "MONTH",
-        Ok(Unit::Year) => "YEAR",
-        Ok(Unit::Unknown) | Err(_) => "UNKNOWN",
-    })
+    serializer
+        .serialize_str(UNITS.iter().find(|known| known.unit as i32 == *unit).map_or("UNKNOWN", |known| known.name))
 }
 
 /// JSON has enums as their names or numbers.
@@ -232,19 +244,16 @@ fn unit_of_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i32, D::Er
         Number(i32),
     }
 
-    let unit = match NameOrNumber::deserialize(deserializer)? {
-        NameOrNumber::Number(number) => return Ok(number),
-        NameOrNumber::Name(name) => match name.as_str() {
-            "SECOND" => Unit::Second,
-            "MINUTE" => Unit::Minute,
-            "HOUR" => Unit::Hour,
-            "DAY" => Unit::Day,
-            "MONTH" => Unit::Month,
-            "YEAR" => Unit::Year,
-            _ => Unit::Unknown,
-        },
-    };
-    Ok(unit.into())
+    Ok(match NameOrNumber::deserialize(deserializer)? {
+        NameOrNumber::Number(number) => number,
+        NameOrNumber::Name(name) => {
+            UNITS.iter().find(|known| known.name == name).map_or(Unit::Unknown, |known| known.unit).into()
+        }
+    })
+}
+
+fn bytes_of_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+    String::deserialize(deserializer).map(String::into_bytes)
 }
 
 fn base64_text<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {

@@ -60,10 +60,10 @@ struct OwnLimit {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Entry {
-    #[prost(string, tag = "1")]
-    key: String,
-    #[prost(string, tag = "2")]
-    value: String,
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -88,7 +88,7 @@ pub(crate) const OK: i32 = 1;
 pub(crate) const OVER_LIMIT: i32 = 2;
 
 pub(crate) fn question(entries: &[(&str, &str)]) -> Question {
-    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
+    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
     let entries = entries.iter().map(entry).collect();
     Question {
         domain: "shop".to_owned(),
@@ -171,6 +171,25 @@ async fn parallel_questions_over_several_connections_are_counted_exactly() {
     assert_eq!(admitted.into_inner(), 100);
 }
 
+/// Envoy sends a header of a client as it is.
+#[tokio::test]
+async fn values_that_are_not_utf_8_are_limited() {
+    let agent = Agent::service(&[]);
+    agent.apply(&snapshot(1, &[per_user(3)])).await;
+    let channel = channel(&agent).await;
+    let ask = async |user: &[u8]| {
+        let mut question = question(&[("user", "")]);
+        question.descriptors[0].entries[0].value = user.to_vec();
+        ask(&channel, question).await.expect("an answer").overall_code
+    };
+    // The rules see all such bytes as one.
+    for user in [b"bad\xff", b"bad\xfe", b"bad\xff"] {
+        assert_eq!(ask(user).await, OK);
+    }
+    assert_eq!(ask(b"bad\xfe").await, OVER_LIMIT);
+    assert_eq!(ask(b"bad").await, OK);
+}
+
 /// Two services count the limits of descriptors together, in a store.
 #[tokio::test]
 async fn services_share_the_limits_that_descriptors_bring() {
@@ -251,6 +270,7 @@ async fn an_invalid_question_names_the_field() {
         let text = String::from_utf8_lossy(response.body());
         assert!(response.status() == 400 && text.contains(told), "{body}: {text}");
     }
+    assert_eq!(agent.metric("weir_service_questions_total{result=\"invalid\"}").await, Some(10.0));
     let large = agent.client.send(request("POST", &agent.url("/json"), &[], vec![b' '; 256 * 1024 + 1])).await;
     assert_eq!(large.status(), 413);
     assert_eq!(agent.get("/", &[]).await.status(), 404);
@@ -260,9 +280,13 @@ async fn an_invalid_question_names_the_field() {
 async fn the_health_service_says_that_it_serves() {
     let agent = Agent::service(&[]);
     let mut health = HealthClient::new(channel(&agent).await);
-    for service in
-        ["", "envoy.service.ratelimit.v3.RateLimitService", "envoy.service.rate_limit_quota.v3.RateLimitQuotaService"]
-    {
+    for service in [
+        "",
+        "envoy.service.ratelimit.v3.RateLimitService",
+        "envoy.service.rate_limit_quota.v3.RateLimitQuotaService",
+        // The name of envoyproxy/ratelimit.
+        "ratelimit",
+    ] {
         let told = health.check(HealthCheckRequest { service: service.to_owned() }).await.expect("an answer");
         assert_eq!(told.into_inner().status(), ServingStatus::Serving);
     }
