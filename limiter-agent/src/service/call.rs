@@ -72,8 +72,9 @@ impl Call {
         self.requests.release(bytes);
     }
 
-    /// Whether all calls together hold too much. Then a connection was evicted, and ends if this task yields.
-    pub(super) fn is_over_the_bound(&self) -> bool {
+    /// Evicts the connection that holds the most if all calls together hold too much. Returns true if it did so: the
+    /// connection ends when this task yields.
+    pub(super) fn evict_above_the_bound(&self) -> bool {
         self.requests.is_over(MOST_HELD)
     }
 
@@ -107,7 +108,7 @@ impl HttpBody for HeldBody {
     type Error = hyper::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        if !self.has_yielded && self.call.is_over_the_bound() {
+        if !self.has_yielded && self.call.evict_above_the_bound() {
             self.has_yielded = true;
             cx.waker().wake_by_ref();
             return Poll::Pending;

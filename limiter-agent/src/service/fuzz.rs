@@ -15,6 +15,7 @@ use super::{
     codec::decode_question,
     messages::{Code, RateLimitRequest},
     quota::{BucketUsage, usages},
+    wire::whole_fields,
 };
 
 /// The limits of the rules `user`, which accepts limits up to `LARGEST`, and `tenant`.
@@ -79,6 +80,10 @@ fn garbled(rules: &LiveRules, mut bytes: Vec<u8>, choices: &mut Choices<'_>) -> 
     }
     if let Ok(asked) = serde_json::from_slice::<RateLimitRequest>(&bytes) {
         decided(rules, &asked)?;
+    }
+    let (start, rest) = bytes.split_at(whole_fields(&bytes[..choices.below(bytes.len() + 1)]));
+    if !usages(start).chain(usages(rest)).map_while(Result::ok).eq(usages(&bytes).map_while(Result::ok)) {
+        return Err(format!("{start:?} and {rest:?} as parts of a report are not the whole report"));
     }
     for (usage, count) in usages(&bytes).map_while(Result::ok) {
         // An entry with the key of another one replaces it.

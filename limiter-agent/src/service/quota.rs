@@ -30,7 +30,16 @@ pub(super) const NAME: &str = "envoy.service.rate_limit_quota.v3.RateLimitQuotaS
 /// The path of its only method.
 pub(super) const PATH: &str = "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
 
-/// The kinds of assignments, as in `weir_quota_assignments_total`.
+/// The kind of an assignment.
+#[derive(Clone, Copy, Debug)]
+enum AssignmentKind {
+    Tokens,
+    AllowAll,
+    DenyAll,
+    Abandon,
+}
+
+/// The names of each [`AssignmentKind`], as in `weir_quota_assignments_total`.
 pub(crate) const ASSIGNMENTS: [&str; 4] = ["tokens", "allow_all", "deny_all", "abandon"];
 
 /// The most attempts to charge units, each for fewer of them.
@@ -85,16 +94,17 @@ impl Quotas {
         let kind = match assignment {
             Assignment::Tokens { tokens, .. } => {
                 self.tokens.fetch_add(u64::from(*tokens), Relaxed);
-                0
+                AssignmentKind::Tokens
             }
-            Assignment::AllowAll { .. } => 1,
-            Assignment::DenyAll { .. } => 2,
+            Assignment::AllowAll { .. } => AssignmentKind::AllowAll,
+            Assignment::DenyAll { .. } => AssignmentKind::DenyAll,
         };
-        self.assignments[kind].fetch_add(1, Relaxed);
+        self.assignments[kind as usize].fetch_add(1, Relaxed);
     }
 
     fn count_abandoned(&self, buckets: usize) {
-        self.assignments[3].fetch_add(buckets.try_into().unwrap_or(u64::MAX), Relaxed);
+        let abandoned = &self.assignments[AssignmentKind::Abandon as usize];
+        abandoned.fetch_add(buckets.try_into().unwrap_or(u64::MAX), Relaxed);
     }
 }
 

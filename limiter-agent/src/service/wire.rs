@@ -8,6 +8,19 @@ use prost::{
     encoding::{DecodeContext, WireType, check_wire_type, decode_key, decode_varint, skip_field},
 };
 
+/// Returns the length of the fields at the start of a message that have arrived as a whole.
+pub(super) fn whole_fields(message: &[u8]) -> usize {
+    let mut rest = message;
+    loop {
+        let before = rest.len();
+        let field =
+            decode_key(&mut rest).and_then(|(tag, kind)| skip_field(kind, tag, &mut rest, DecodeContext::default()));
+        if field.is_err() || rest.len() == before {
+            return message.len() - before;
+        }
+    }
+}
+
 /// The values of one field of a message: texts, bytes or messages.
 pub(super) struct Values<'m> {
     tag: u32,

@@ -47,8 +47,8 @@ struct Usage {
 
 #[derive(Clone, PartialEq, Message)]
 struct BucketId {
-    #[prost(map = "string, string", tag = "1")]
-    entries: HashMap<String, String>,
+    #[prost(map = "string, bytes", tag = "1")]
+    entries: HashMap<String, Vec<u8>>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -127,18 +127,20 @@ impl DataPlane {
     }
 
     fn report(&self, domain: &str, entries: &[(&str, &str)], allowed: u64, denied: u64) {
-        let entries = entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let time_elapsed = Some(Duration { seconds: 5, nanos: 0 });
-        let usage = Usage { bucket: Some(BucketId { entries }), time_elapsed, allowed, denied };
-        let reports = Reports { domain: domain.to_owned(), usages: vec![usage] };
-        self.reports.send(reports).expect("the stream is open");
+        let entries = entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).into())).collect();
+        self.send(domain, vec![usage(entries, allowed, denied)]);
+    }
+
+    fn send(&self, domain: &str, usages: Vec<Usage>) {
+        self.reports.send(Reports { domain: domain.to_owned(), usages }).expect("the stream is open");
     }
 
     /// Returns the next assignments, by the value of the bucket's entry `user`.
     async fn next(&mut self) -> Result<Vec<(String, Option<Assignment>)>, Status> {
         let message = timeout(PATIENCE, self.actions.message()).await.expect("an action");
         let actions = message?.map(|message| message.actions).unwrap_or_default();
-        let of = |action: BucketAction| (action.bucket.expect("a bucket").entries["user"].clone(), action.assignment);
+        let user = |bucket: BucketId| String::from_utf8(bucket.entries["user"].clone()).expect("text");
+        let of = |action: BucketAction| (user(action.bucket.expect("a bucket")), action.assignment);
         Ok(actions.into_iter().map(of).collect())
     }
 
@@ -164,6 +166,16 @@ impl DataPlane {
             other @ Strategy::Blanket(_) => panic!("{other:?}"),
         }
     }
+}
+
+fn usage(entries: HashMap<String, Vec<u8>>, allowed: u64, denied: u64) -> Usage {
+    let time_elapsed = Some(Duration { seconds: 5, nanos: 0 });
+    Usage { bucket: Some(BucketId { entries }), time_elapsed, allowed, denied }
+}
+
+/// The first report of a bucket for the value of a header `user`.
+fn first(user: &[u8]) -> Usage {
+    usage([("user".to_owned(), user.to_vec())].into(), 0, 1)
 }
 
 /// A policy of the domain `shop` with these rules.
@@ -342,8 +354,8 @@ async fn an_invalid_report_names_the_field() {
     for (reports, told) in [
         (vec![("", of_ann)], "domain: must not be empty"),
         (vec![("shop", of_ann), ("other", of_ann)], "domain: is other, and was shop"),
-        (vec![("shop", &[])], "bucket_quota_usages[0].bucket_id.bucket: must not be empty"),
-        (vec![("shop", &[("", "ann")])], "bucket_quota_usages[0].bucket_id.bucket: a key must not be empty"),
+        (vec![("shop", &[])], "bucket_quota_usages.bucket_id.bucket: must not be empty"),
+        (vec![("shop", &[("", "ann")])], "bucket_quota_usages.bucket_id.bucket: a key must not be empty"),
     ] {
         let mut plane = DataPlane::open(&channel).await;
         reports.iter().for_each(|(domain, entries)| plane.report(domain, entries, 0, 1));
@@ -355,6 +367,48 @@ async fn an_invalid_report_names_the_field() {
         };
         assert!(status.code() == Code::InvalidArgument && status.message().starts_with(told), "{status}");
     }
+}
+
+/// Envoy sends a header of a client as it is. An action for such a bucket would end the stream in Envoy.
+#[tokio::test]
+async fn a_value_that_is_not_utf_8_does_not_end_the_stream() {
+    let agent = Agent::service(&[]);
+    agent.apply(&snapshot(1, &[per_user(100)])).await;
+    let mut plane = DataPlane::open(&channel(&agent).await).await;
+    for (user, refused) in [("ann", 1.0), ("bob", 2.0)] {
+        plane.send("shop", vec![first(b"bad\xff"), first(user.as_bytes())]);
+        let actions = plane.next().await.expect("the stream is open");
+        assert!(actions.iter().all(|(of, assignment)| of == user && assignment.is_some()), "{actions:?}");
+        assert_eq!(agent.metric("weir_quota_buckets_refused_total").await, Some(refused));
+    }
+    assert_eq!(agent.metric("weir_quota_buckets").await, Some(2.0));
+}
+
+/// A data plane repeats a bucket in each report until it gets an action for it.
+#[tokio::test]
+async fn buckets_without_room_are_abandoned_also_in_very_large_reports() {
+    const BUCKETS: usize = 300;
+    let agent = Agent::service(&[]);
+    agent.apply(&snapshot(1, &[per_user(100)])).await;
+    let mut plane = DataPlane::open(&channel(&agent).await).await;
+    // More than 16 MiB: Envoy accepts headers of 60 KiB.
+    let mut usages: Vec<Usage> = (0..BUCKETS).map(|number| first(format!("{number:058000}").as_bytes())).collect();
+    usages.push(first(b"ann"));
+    plane.send("shop", usages);
+    let (mut abandoned, mut assigned) = (0, Vec::new());
+    while abandoned < BUCKETS || assigned.is_empty() {
+        for (user, assignment) in plane.next().await.expect("the stream is open") {
+            match assignment {
+                None => abandoned += usize::from(user.parse() == Ok(abandoned)),
+                Some(_) => assigned.push(user),
+            }
+        }
+    }
+    assert!(assigned.iter().all(|user| user == "ann"), "{assigned:?}");
+    assert_eq!(agent.metric("weir_quota_buckets_refused_total").await, Some(300.0));
+    assert_eq!(agent.metric("weir_quota_assignments_total{kind=\"abandon\"}").await, Some(300.0));
+    plane.send("", vec![first(b"bob")]);
+    assert!(plane.next().await.expect("the stream is open").iter().all(|(user, _)| user == "bob"));
 }
 
 #[tokio::test]

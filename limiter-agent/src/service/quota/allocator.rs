@@ -98,10 +98,10 @@ pub(super) enum Assignment {
     },
 }
 
-/// There is no room for another bucket: the data plane has [`MAX_BUCKETS`], all together use [`MAX_MEMORY`], or the bucket
-/// has more than [`MAX_BUCKET_BYTES`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TooManyBuckets;
+/// There is no room for this bucket: the data plane has [`MAX_BUCKETS`], all together use [`MAX_MEMORY`], or the bucket has
+/// more than [`MAX_BUCKET_BYTES`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TooManyBuckets(pub(super) Bucket);
 
 /// The state of all buckets of all data planes of this process.
 #[derive(Debug, Default)]
@@ -156,13 +156,13 @@ impl Allocator {
         }
         let buckets = self.streams.entry(stream).or_default();
         if buckets.len() >= MAX_BUCKETS {
-            return Err(TooManyBuckets);
+            return Err(TooManyBuckets(bucket));
         }
         let known = self.buckets.get_key_value(&bucket).map(|(known, _)| Arc::clone(known));
         let size = bucket.size();
         let memory = MEMORY_OF_MEMBER + if known.is_some() { 0 } else { MEMORY_OF_BUCKET + size };
         if size > MAX_BUCKET_BYTES || self.memory + memory > MAX_MEMORY {
-            return Err(TooManyBuckets);
+            return Err(TooManyBuckets(bucket));
         }
         self.memory += memory;
         let bucket = known.unwrap_or_else(|| Arc::new(bucket));

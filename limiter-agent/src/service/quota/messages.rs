@@ -33,11 +33,25 @@ pub(crate) fn usages(reports: &[u8]) -> impl Iterator<Item = Result<(&[u8], usiz
 #[derive(Clone, PartialEq, Eq, Message)]
 pub(crate) struct BucketUsage {
     #[prost(message, optional, tag = "1")]
-    pub(crate) bucket_id: Option<BucketId>,
+    pub(crate) bucket_id: Option<ReportedId>,
     #[prost(uint64, tag = "3")]
     pub(crate) num_requests_allowed: u64,
     #[prost(uint64, tag = "4")]
     pub(crate) num_requests_denied: u64,
+}
+
+/// The entries of a bucket, as Envoy reports them: it does not check that values, such as headers of clients, are UTF-8.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(crate) struct ReportedId {
+    #[prost(btree_map = "string, bytes", tag = "1")]
+    pub(crate) bucket: BTreeMap<String, Vec<u8>>,
+}
+
+impl ReportedId {
+    /// Returns the keys and values as texts. `None` if a value is not UTF-8.
+    pub(crate) fn texts(self) -> Option<BTreeMap<String, String>> {
+        self.bucket.into_iter().map(|(key, value)| Some((key, String::from_utf8(value).ok()?))).collect()
+    }
 }
 
 /// The entries of a bucket, without an order.

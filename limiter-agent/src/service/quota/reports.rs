@@ -1,10 +1,11 @@
-//! The reports of one data plane, as they arrive. A report takes memory only until it was read. The reader of tonic keeps a
-//! buffer of the size of the largest message until the stream ends.
+//! The reports of one data plane, as they arrive. A report contains all buckets of a data plane, also those of hostile clients,
+//! so it can have any size. It is read in parts: some whole fields of a message are a message, too. A part takes memory only
+//! until it was read. The reader of tonic keeps a buffer of the size of the largest message until the stream ends.
 
 use std::sync::Arc;
 
 use axum::body::Body;
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 use http_body_util::BodyExt;
 use tokio::{
     task::yield_now,
@@ -14,11 +15,17 @@ use tonic::Status;
 
 use crate::{
     clock,
-    service::call::{Call, TIMEOUT},
+    service::{
+        call::{Call, TIMEOUT, WINDOW},
+        wire::whole_fields,
+    },
 };
 
-/// The maximum size of a report, in bytes. A report contains all buckets of a data plane.
-const MAX_REPORT: usize = 16 * 1024 * 1024;
+/// The maximum size of a field of a report, in bytes. A field contains one bucket.
+const MAX_FIELD: usize = 1024 * 1024;
+
+/// The size of an incomplete report from which on its whole fields are read, in bytes: it does not fit in the window.
+const LARGE: usize = WINDOW as usize;
 
 /// The size of what comes before each message of gRPC: whether it is compressed, and its length.
 const PREFIX: usize = 5;
@@ -30,15 +37,17 @@ const SMALL: usize = 16 * 1024;
 pub(in crate::service) struct Reports {
     body: Body,
     call: Arc<Call>,
-    /// The message that arrives.
+    /// What has arrived and is not read.
     bytes: BytesMut,
-    /// The time limit for this message. `None` between messages.
+    /// The number of bytes of the current message that are not read. `None` before its prefix.
+    unread: Option<usize>,
+    /// The time limit for the next part of this message. `None` between messages.
     deadline: Option<Instant>,
 }
 
 impl Reports {
     pub(in crate::service) fn new(body: Body, call: Arc<Call>) -> Self {
-        Self { body, call, bytes: BytesMut::new(), deadline: None }
+        Self { body, call, bytes: BytesMut::new(), unread: None, deadline: None }
     }
 
     pub(super) fn call(&self) -> &Arc<Call> {
@@ -52,14 +61,15 @@ impl Reports {
         }
     }
 
-    /// Returns the next message. `None` at the end of the stream. If the caller drops the future, nothing is lost.
+    /// Returns the next message, or some whole fields of it. `None` at the end of the stream. If the caller drops the future,
+    /// nothing is lost.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Status> {
         loop {
-            if let Some(message) = self.whole()? {
+            if let Some(part) = self.part()? {
                 self.call.begin();
-                return Ok(Some(message));
+                return Ok(Some(part));
             }
-            if self.call.is_over_the_bound() {
+            if self.call.evict_above_the_bound() {
                 yield_now().await;
             }
             let frame = self.body.frame();
@@ -71,7 +81,7 @@ impl Reports {
             };
             match frame.transpose().map_err(|error| Status::from_error(error.into()))? {
                 Some(frame) => self.append(&frame.into_data().unwrap_or_default()),
-                None if self.bytes.is_empty() => return Ok(None),
+                None if self.bytes.is_empty() && self.unread.is_none() => return Ok(None),
                 None => return Err(Status::internal("the stream ended in the middle of a report")),
             }
         }
@@ -85,32 +95,49 @@ impl Reports {
         }
     }
 
-    /// Takes the first message if it is complete.
-    fn whole(&mut self) -> Result<Option<Bytes>, Status> {
-        let Some(([compression, length @ ..], rest)) = self.bytes.split_first_chunk::<PREFIX>() else {
+    /// Takes the rest of a message if it has arrived, or the whole fields of a large one.
+    fn part(&mut self) -> Result<Option<Bytes>, Status> {
+        let Some(unread) = self.unread()? else { return Ok(None) };
+        let length = if self.bytes.len() >= unread {
+            unread
+        } else if self.bytes.len() >= LARGE {
+            match whole_fields(&self.bytes) {
+                0 if self.bytes.len() > MAX_FIELD => {
+                    return Err(Status::out_of_range(format!(
+                        "a bucket of the report has more than {MAX_FIELD} bytes: use shorter values in bucket_id_builder"
+                    )));
+                }
+                0 => return Ok(None),
+                length => length,
+            }
+        } else {
             return Ok(None);
         };
-        if *compression != 0 {
-            return Err(Status::unimplemented("the report is compressed: send reports without compression"));
-        }
-        let length = u32::from_be_bytes(*length) as usize;
-        if length > MAX_REPORT {
-            return Err(Status::out_of_range(format!(
-                "the report has {length} bytes, and at most {MAX_REPORT} are allowed: use fewer and shorter values in \
-                 bucket_id_builder"
-            )));
-        }
-        if rest.len() < length {
-            return Ok(None);
-        }
-        let message = self.bytes.split_to(PREFIX + length).freeze().slice(PREFIX..);
-        self.call.release(PREFIX + length);
+        let part = self.bytes.split_to(length).freeze();
+        self.call.release(length);
         if length > SMALL || self.bytes.is_empty() {
-            // Bytes of the next message would keep the memory of this one.
+            // Bytes of the next part would keep the memory of this one.
             self.bytes = BytesMut::from(&self.bytes[..]);
         }
-        self.deadline = (!self.bytes.is_empty()).then(|| clock::now() + TIMEOUT);
-        Ok(Some(message))
+        self.unread = Some(unread - length).filter(|unread| *unread > 0);
+        let is_between = self.unread.is_none() && self.bytes.is_empty();
+        self.deadline = (!is_between).then(|| clock::now() + TIMEOUT);
+        Ok(Some(part))
+    }
+
+    /// Returns the number of bytes of the current message that are not read. `None` if its prefix has not arrived.
+    fn unread(&mut self) -> Result<Option<usize>, Status> {
+        if self.unread.is_none()
+            && let Some(([compression, length @ ..], _)) = self.bytes.split_first_chunk::<PREFIX>()
+        {
+            if *compression != 0 {
+                return Err(Status::unimplemented("the report is compressed: send reports without compression"));
+            }
+            self.unread = Some(u32::from_be_bytes(*length) as usize);
+            self.bytes.advance(PREFIX);
+            self.call.release(PREFIX);
+        }
+        Ok(self.unread)
     }
 }
 
@@ -193,13 +220,33 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_report_that_is_too_large_or_compressed_is_refused() {
-        for (prefix, code) in [
-            ([0, 1, 0, 0, 1], Code::OutOfRange),
-            ([0, 255, 0, 0, 0], Code::OutOfRange),
-            ([1, 0, 0, 0, 1], Code::Unimplemented),
-        ] {
-            let mut reports = reports(vec![(Duration::ZERO, prefix.to_vec())]);
+    async fn a_large_report_arrives_in_parts_of_whole_fields() {
+        const FIELDS: usize = 500;
+        const FIELD: usize = 1_003;
+        let field = [&[2 << 3 | 2, 0xe8, 0x07], &[7; 1_000][..]].concat();
+        let report =
+            [message(0), message(FIELDS * FIELD)[..PREFIX].to_vec(), field.repeat(FIELDS), message(3)].concat();
+        for size in [1_000, 16_384, report.len()] {
+            let pieces = report.chunks(size).map(|piece| (Duration::ZERO, piece.to_vec())).collect();
+            let mut reports = reports(pieces);
+            assert!(reports.next().await.expect("valid").expect("a message").is_empty());
+            let mut fields = 0;
+            while fields < FIELDS {
+                let part = reports.next().await.expect("valid").expect("a part");
+                assert!(!part.is_empty() && part.len().is_multiple_of(FIELD) && part.len() < LARGE + size, "{size}");
+                assert!(part.chunks(FIELD).all(|one| one == field), "{size}");
+                fields += part.len() / FIELD;
+            }
+            assert_eq!(reports.next().await.expect("valid").expect("a message").len(), 3);
+            assert!(reports.bytes.capacity() == 0 && reports.deadline.is_none(), "{size}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_field_that_is_too_large_and_a_compressed_report_are_refused() {
+        let large = [&[0, 255, 0, 0, 0, 2 << 3 | 2, 0xff, 0xff, 0xff, 0x0f], &vec![7; MAX_FIELD][..]].concat();
+        for (bytes, code) in [(large, Code::OutOfRange), (vec![1, 0, 0, 0, 1], Code::Unimplemented)] {
+            let mut reports = reports(bytes.chunks(16_384).map(|piece| (Duration::ZERO, piece.to_vec())).collect());
             assert_eq!(reports.next().await.expect_err("refused").code(), code);
         }
     }

@@ -25,6 +25,7 @@ use super::{
 };
 use crate::service::{
     RateLimitService,
+    answer::MAX_ENTRIES,
     call::{SEND_BUFFER, WINDOW},
     messages,
 };
@@ -36,11 +37,11 @@ const TICK: Duration = Duration::from_millis(100);
 /// lives an hour at most.
 const REFILL_SECONDS: i64 = 100 * 366 * 86_400;
 
-/// The maximum number of entries of a bucket.
-const MAX_ENTRIES: usize = 50;
+/// The maximum number of buckets to abandon for one part of a report. The other ones are in the next report again.
+const MAX_ABANDONED: usize = 1_000;
 
 /// The maximum memory for the actions of one message, in bytes.
-const MOST_MEMORY: usize = 64 * 1024;
+const MAX_ACTIONS: usize = 64 * 1024;
 
 /// The memory that a stream can take while hyper does not ask for a message: the reports in the window of HTTP/2, and
 /// the messages that the client does not read.
@@ -107,29 +108,38 @@ impl QuotaStream {
         loop {
             tokio::select! {
                 () = self.service.drain.cancelled() => return Ok(None),
-                reports = self.reports.next() => match reports? {
-                    Some(reports) => self.read(&reports).map_err(Status::invalid_argument)?,
-                    None => return Ok(None),
-                },
+                part = self.reports.next() => {
+                    let Some(part) = part? else { return Ok(None) };
+                    let refused = self.read(&part).map_err(Status::invalid_argument)?;
+                    if !refused.is_empty() {
+                        return Ok(Some(self.response(refused)));
+                    }
+                }
                 () = ready(()), if self.has_more => {}
                 _ = self.ticks.tick() => {}
             }
-            let bucket_action = self.actions().await;
-            if !bucket_action.is_empty() {
-                let response = QuotaResponse { bucket_action };
-                let larger = response.encoded_len().saturating_sub(self.largest);
-                self.largest += larger;
-                self.reports.call().hold(larger + UNREAD);
-                // Above the bound, this evicts the heaviest connection, also if all clients have stopped reading.
-                self.reports.call().is_over_the_bound();
-                return Ok(Some(response));
+            let actions = self.actions().await;
+            if !actions.is_empty() {
+                return Ok(Some(self.response(actions)));
             }
         }
     }
 
-    /// Reads a report, or returns what is wrong with it.
-    fn read(&mut self, message: &[u8]) -> Result<(), String> {
-        let reports = UsageReports::decode(message).map_err(|error| error.to_string())?;
+    /// Returns the message with these actions, whose memory counts until the client has taken it.
+    fn response(&mut self, bucket_action: Vec<BucketAction>) -> QuotaResponse {
+        let response = QuotaResponse { bucket_action };
+        let larger = response.encoded_len().saturating_sub(self.largest);
+        self.largest += larger;
+        self.reports.call().hold(larger + UNREAD);
+        // Also if all clients have stopped reading.
+        self.reports.call().evict_above_the_bound();
+        response
+    }
+
+    /// Reads a part of a report, or returns what is wrong with it. Returns actions that abandon the buckets without room: a
+    /// data plane repeats a bucket in each report until it gets an action for it.
+    fn read(&mut self, part: &[u8]) -> Result<Vec<BucketAction>, String> {
+        let reports = UsageReports::decode(part).map_err(|error| error.to_string())?;
         let domain = match &self.domain {
             Some(known) if reports.domain.is_empty() || *reports.domain == **known => Arc::clone(known),
             Some(known) => {
@@ -145,35 +155,49 @@ impl QuotaStream {
         };
         let now = self.service.clock.now();
         let quotas = &self.service.quotas;
-        for (index, usage) in usages(message).enumerate() {
+        let mut refused = Vec::new();
+        for usage in usages(part) {
+            const PATH: &str = "bucket_quota_usages.bucket_id.bucket";
             let (usage, count) = usage.map_err(|error| error.to_string())?;
-            let path = || format!("bucket_quota_usages[{index}].bucket_id.bucket");
             if count == 0 {
-                return Err(format!("{}: must not be empty: set bucket_id_builder in the proxy's filter", path()));
+                return Err(format!("{PATH}: must not be empty: set bucket_id_builder in the proxy's filter"));
             }
             if count > MAX_ENTRIES {
-                return Err(format!("{}: has {count}, and at most {MAX_ENTRIES} are allowed", path()));
+                return Err(format!("{PATH}: has {count}, and at most {MAX_ENTRIES} are allowed"));
             }
             let usage = BucketUsage::decode(usage).map_err(|error| error.to_string())?;
             let BucketUsage { bucket_id, num_requests_allowed: allowed, num_requests_denied: denied } = usage;
-            let entries = bucket_id.unwrap_or_default().bucket;
-            if entries.contains_key("") {
-                return Err(format!("{}: a key must not be empty", path()));
+            let id = bucket_id.unwrap_or_default();
+            if id.bucket.contains_key("") {
+                return Err(format!("{PATH}: a key must not be empty"));
             }
             // A larger number is wrong, and would make the counter overflow.
             quotas.allowed.fetch_add(allowed.min(u32::MAX.into()), Relaxed);
             quotas.denied.fetch_add(denied.min(u32::MAX.into()), Relaxed);
-            let bucket = Bucket { domain: Arc::clone(&domain), entries };
-            let reported = quotas.allocator().report(self.id, bucket, Usage { allowed, denied }, now);
-            if reported == Err(TooManyBuckets) && quotas.refused_buckets.fetch_add(1, Relaxed) == 0 {
+            let has_room = match id.texts() {
+                Some(entries) => {
+                    let bucket = Bucket { domain: Arc::clone(&domain), entries };
+                    let reported = quotas.allocator().report(self.id, bucket, Usage { allowed, denied }, now);
+                    if let Err(TooManyBuckets(bucket)) = &reported
+                        && refused.len() < MAX_ABANDONED
+                    {
+                        refused.push(action(bucket, Action::Abandon(Abandon {})));
+                    }
+                    reported.is_ok()
+                }
+                // Envoy ends a stream with an action that is not UTF-8, so this bucket cannot get any.
+                None => false,
+            };
+            if !has_room && quotas.refused_buckets.fetch_add(1, Relaxed) == 0 {
                 tracing::warn!(
                     "a data plane has more than {MAX_BUCKETS} quota buckets, all data planes have too many for the memory, \
-                     or a bucket has more than {MAX_BUCKET_BYTES} bytes: the others get no assignment; use fewer and \
-                     shorter values in bucket_id_builder"
+                     or a bucket has more than {MAX_BUCKET_BYTES} bytes or a value that is not UTF-8: such a bucket gets no \
+                     assignment; let the matchers of the proxy put such requests into one bucket"
                 );
             }
         }
-        Ok(())
+        quotas.count_abandoned(refused.len());
+        Ok(refused)
     }
 
     /// Returns the assignments that are due, after their charge, as many as one message may have.
@@ -186,7 +210,7 @@ impl QuotaStream {
                 self.rules = rules;
                 allocator.rules_changed(*id, now);
             }
-            allocator.expired(*id, now, MOST_MEMORY)
+            allocator.expired(*id, now, MAX_ACTIONS)
         };
         self.has_more = has_more;
         quotas.count_abandoned(idle.len());

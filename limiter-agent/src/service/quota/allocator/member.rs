@@ -16,7 +16,7 @@ const SILENCE: Duration = Duration::from_secs(15);
 const LEAST_INTERVAL: Duration = Duration::from_millis(100);
 const MOST_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The bounds of the time to live of tokens.
+/// The bounds of the time to live of tokens, in seconds.
 const LEAST_LIFE: u64 = 10;
 const MOST_LIFE: u64 = 3600;
 
@@ -45,10 +45,13 @@ pub(super) struct Member {
     sent: Time,
     tried: Option<Time>,
     until: Time,
-    /// The tokens of the assignment in force, and the requests that were reported since it was sent.
+    /// The tokens of the assignment in force.
     tokens: u64,
+    /// The part of these tokens that is used, as estimated from the reports.
     used: u64,
+    /// The requests that were reported since the assignment was sent, admitted or refused.
     asked: u64,
+    /// The number of the last assignment of tokens.
     number: u32,
     /// Charged tokens that no report has shown as used. They may be lost.
     unreported: u64,
@@ -64,7 +67,7 @@ pub(super) struct Member {
 
 impl Member {
     pub(super) fn new(usage: Usage, now: Time) -> Self {
-        // A report about several requests comes from a data plane that had assignments of another stream, which were
+        // A report about several requests may come from a data plane that had assignments of another stream, which were
         // charged.
         let unpaid = u64::from(usage.allowed == 1);
         let asked = usage.allowed.saturating_add(usage.denied);

@@ -450,7 +450,8 @@ fn buckets_have_a_bound_and_leave_with_their_stream() {
     for number in 0..MAX_BUCKETS {
         assert_eq!(allocator.report(stream, of(number), Usage::default(), at(0)), Ok(()));
     }
-    assert_eq!(allocator.report(stream, of(MAX_BUCKETS), Usage::default(), at(0)), Err(TooManyBuckets));
+    let refused = of(MAX_BUCKETS);
+    assert_eq!(allocator.report(stream, refused.clone(), Usage::default(), at(0)), Err(TooManyBuckets(refused)));
     assert_eq!(allocator.report(stream, of(0), Usage::default(), at(0)), Ok(()));
     allocator.close(stream);
     assert_eq!((allocator.streams(), allocator.buckets(), allocator.buckets.len()), (0, 0, 0));
@@ -466,7 +467,8 @@ fn the_buckets_of_all_data_planes_have_a_bound() {
     let streams: Vec<_> = (0..5).map(|_| allocator.open()).collect();
     let mut accepted = 0;
     for (at_stream, &stream) in streams.iter().enumerate() {
-        assert_eq!(allocator.report(stream, of(0, 0, MAX_BUCKET_BYTES), Usage::default(), at(0)), Err(TooManyBuckets));
+        let refused = of(0, 0, MAX_BUCKET_BYTES);
+        assert_eq!(allocator.report(stream, refused.clone(), Usage::default(), at(0)), Err(TooManyBuckets(refused)));
         let reports = (0..MAX_BUCKETS).map(|number| of(at_stream, number, 10));
         accepted +=
             reports.filter(|bucket| allocator.report(stream, bucket.clone(), Usage::default(), at(0)).is_ok()).count();
