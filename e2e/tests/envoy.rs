@@ -20,7 +20,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use self::stage::{Envoy, Quotas, Service, Stage, until};
+use self::stage::{Behaviour, Envoy, Quotas, Service, Stage, until};
 
 const DAY: u64 = 24 * 3600 * 1000;
 
@@ -117,12 +117,27 @@ async fn clients_get_200_and_then_429_with_the_headers_of_envoy_and_of_the_servi
     ensure!((1..=DAY / 1000).contains(&reset) && (1..=DAY / 1000 / 3).contains(&retry), "{answer:?}");
     let answer = client.get("/checkout", &[("x-api-key", "two")]).await?;
     ensure!(answer.status == 200 && answer.header("x-ratelimit-remaining") == "2", "{answer:?}");
+    // A client of gRPC does not repeat a call that has exhausted a resource (8).
+    let answer = client.get("/checkout", &[("x-api-key", "one"), ("content-type", "application/grpc")]).await?;
+    ensure!((answer.status, answer.header("grpc-status")) == (200, "8"), "{answer:?}");
     // A request without the header has one descriptor less.
     let answer = client.get("/checkout", &[]).await?;
     ensure!(answer.status == 200 && answer.header("x-ratelimit-limit").starts_with("100, "), "{answer:?}");
     // Four admitted requests and this one: the refused one charged no limit.
     ensure!(answer.header("x-ratelimit-remaining") == "95", "{answer:?}");
-    ensure!(stage.stat("over_limit").await? == 1 && stage.stat("error").await? == 0, "Envoy counted otherwise");
+    ensure!(stage.stat("over_limit").await? == 2 && stage.stat("error").await? == 0, "Envoy counted otherwise");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_header_that_is_not_utf_8_is_limited() -> Result<()> {
+    let stage = Stage::start(&rules(), 1).await?;
+    let mut client = stage.client().await?;
+    let mut statuses = Vec::new();
+    for _ in 0..4 {
+        statuses.push(client.get_with("/checkout", &[("x-api-key", b"bad\xff")]).await?.status);
+    }
+    ensure!(statuses == [200, 200, 200, 429] && stage.stat("error").await? == 0, "{statuses:?}");
     Ok(())
 }
 
@@ -328,7 +343,7 @@ async fn two_envoys_with_quotas_share_a_limit_exactly() -> Result<()> {
             "burst": QUOTA_BURST,
         }],
     }]);
-    let quotas = Quotas::start(&rules, 2).await?;
+    let quotas = Quotas::start(&rules, &[Behaviour::EXACT; 2]).await?;
     let (one, two) = (&quotas.envoys[0], &quotas.envoys[1]);
     let admitted = Arc::new(AtomicU64::new(0));
     let start = Instant::now();
@@ -348,4 +363,68 @@ async fn two_envoys_with_quotas_share_a_limit_exactly() -> Result<()> {
     // A request without the header is in no bucket.
     ensure!(one.client().await?.get("/", &[]).await?.status == 200, "not in a bucket");
     Ok(())
+}
+
+/// A limit per second for one value of the header, or for each of them.
+fn a_second(name: &str, value: Option<&str>, requests: u64) -> Value {
+    json!({
+        "name": name,
+        "action": "Limit",
+        "match": [{ "descriptor": [{ "name": "api_key", "value": value }] }],
+        "key": [{ "descriptor": "api_key" }],
+        "limits": [{
+            "name": "rate",
+            "strategy": "TokenBucket",
+            "requests": requests,
+            "periodMillis": 1000,
+            "burst": requests,
+        }],
+    })
+}
+
+async fn until_status(envoy: &Envoy, key: &[u8], status: u16) -> Result<()> {
+    let what = format!("status {status} for {}", key.escape_ascii());
+    until(&what, async || {
+        let answer = envoy.client().await?.get_with("/", &[("x-api-key", key)]).await?;
+        Ok((answer.status == status).then_some(()))
+    })
+    .await
+}
+
+/// Values that are long or not UTF-8 share a bucket. Envoy could get no assignment for a bucket of their own.
+#[tokio::test]
+async fn any_value_of_a_header_is_in_a_bucket() -> Result<()> {
+    let quotas = Quotas::start(&json!([a_second("client", None, 1_000)]), &[Behaviour::EXACT]).await?;
+    let long = [b'x'; 3000];
+    for value in [&b"bad\xff"[..], b"\xed\xa0\x80", &long, b"", b"ann"] {
+        until_status(&quotas.envoys[0], value, 200).await?;
+    }
+    ensure!(quotas.service.metric("weir_quota_buckets").await? == 2, "one bucket of ann, and one of all others");
+    ensure!(quotas.service.metric("weir_quota_buckets_refused_total").await? == 0, "each bucket has room");
+    Ok(())
+}
+
+/// Units expire 10 s after the end of the service. Then Envoy does not return to the behaviour without an assignment.
+#[tokio::test]
+async fn expired_units_have_their_own_behaviour() -> Result<()> {
+    let closed = json!({
+        "name": "closed",
+        "action": "Deny",
+        "match": [{ "descriptor": [{ "name": "api_key", "value": "closed" }] }],
+    });
+    let rules = json!([a_second("few", Some("few"), 10), a_second("many", Some("many"), 1_000_000), closed]);
+    let opens = Behaviour { without_assignment: "DENY_ALL", expired: "ALLOW_ALL" };
+    let closes = Behaviour { without_assignment: "ALLOW_ALL", expired: "DENY_ALL" };
+    let quotas = Quotas::start(&rules, &[opens, closes]).await?;
+    let (opens, closes) = (&quotas.envoys[0], &quotas.envoys[1]);
+    until_status(opens, b"few", 200).await?;
+    until_status(closes, b"many", 200).await?;
+    // The units of `many` arrive before this ban, or with it.
+    until_status(closes, b"closed", 429).await?;
+    quotas.service.kill().await?;
+    // No units are left, and then they expire.
+    until_status(opens, b"few", 429).await?;
+    until_status(opens, b"few", 200).await?;
+    // More units than requests were left.
+    until_status(closes, b"many", 429).await
 }

@@ -63,8 +63,7 @@ impl Stage {
             json!({ "endpoint": { "address": { "socket_address": { "address": address, "port_value": port } } } })
         };
         let endpoints = Value::from_iter(started.iter().map(endpoint));
-        let config = CONFIG.replace("{{app}}", &app.port().to_string()).replace("{{limits}}", &endpoints.to_string());
-        let envoy = Envoy::start(&config).await?;
+        let envoy = Envoy::start(&question_config(app, &endpoints)?).await?;
         Ok(Self { folder, services: started, envoy })
     }
 
@@ -134,33 +133,66 @@ pub(crate) struct Quotas {
 }
 
 impl Quotas {
-    pub(crate) async fn start(rules: &Value, envoys: usize) -> Result<Self> {
+    /// Starts an Envoy for each of these behaviours.
+    pub(crate) async fn start(rules: &Value, behaviours: &[Behaviour]) -> Result<Self> {
         build_programs().await?;
         let folder = tempfile::tempdir()?;
         let bootstrap = folder.path().join("bootstrap.json");
         fs::write(&bootstrap, snapshot(rules).to_string())?;
         let service = Service::start(&bootstrap, None).await?;
-        let config = quota_config(serve_app().await?, service.listen)?;
+        let app = serve_app().await?;
         let mut started = Vec::new();
-        for _ in 0..envoys {
-            started.push(Envoy::start(&config).await?);
+        for behaviour in behaviours {
+            started.push(Envoy::start(&quota_config(app, service.listen, *behaviour)?).await?);
         }
         Ok(Self { _folder: folder, service, envoys: started })
     }
 }
 
-/// The configuration of the manual, with other addresses. Requests without an assignment are refused, so that a limit is
-/// exact at each moment.
-fn quota_config(app: SocketAddr, service: SocketAddr) -> Result<String> {
+/// The block of the manual that begins with this text.
+fn of_manual(start: &str) -> Result<&'static str> {
     let mut blocks = GUIDE.split("```yaml foreign\n").filter_map(|rest| rest.split("```").next());
-    let mut config =
-        blocks.find(|block| block.starts_with("static_resources:")).context("no configuration")?.to_owned();
+    blocks.find(|block| block.starts_with(start)).with_context(|| format!("the manual has no {start}"))
+}
+
+/// The filter and the circuit breakers of the manual, with routes for the tests.
+fn question_config(app: SocketAddr, services: &Value) -> Result<String> {
+    let manual: Value = serde_yaml::from_str(of_manual("http_filters:")?)?;
+    let (mut filter, breakers) = (manual["http_filters"][0].clone(), &manual["clusters"][0]["circuit_breakers"]);
+    ensure!(
+        filter["typed_config"].is_object() && breakers.is_object(),
+        "the configuration of the manual is another one"
+    );
+    // After this time, the filter lets the request pass. On a busy machine that would look like a missing limit.
+    filter["typed_config"]["timeout"] = json!("10s");
+    let config = CONFIG.replace("{{app}}", &app.port().to_string()).replace("{{services}}", &services.to_string());
+    Ok(config.replace("{{filter}}", &filter.to_string()).replace("{{circuit_breakers}}", &breakers.to_string()))
+}
+
+/// What happens to requests that have no assignment yet, and to those whose assignment has expired: `ALLOW_ALL` or `DENY_ALL`.
+#[derive(Clone, Copy)]
+pub(crate) struct Behaviour {
+    pub(crate) without_assignment: &'static str,
+    pub(crate) expired: &'static str,
+}
+
+impl Behaviour {
+    /// A limit is exact at each moment.
+    pub(crate) const EXACT: Self = Self { without_assignment: "DENY_ALL", expired: "DENY_ALL" };
+}
+
+/// The configuration of the manual, with other addresses and these behaviours.
+fn quota_config(app: SocketAddr, service: SocketAddr, behaviour: Behaviour) -> Result<String> {
+    let mut config = of_manual("static_resources:")?.to_owned();
     let text = |address: &str, port: u16| format!("address: {address}, port_value: {port}}}");
+    let without_assignment = |rule: &str| format!("{{fallback_rate_limit: {{blanket_rule: {rule}}}}}");
+    let expired = |rule: &str| format!(" fallback_rate_limit: {{blanket_rule: {rule}}}\n");
     for (from, to) in [
         (text("0.0.0.0", 8080), text("127.0.0.1", 0)),
         (text("app.shop.svc", 80), text("127.0.0.1", app.port())),
         (text("weir-operator-rate-limit.weir-system.svc", 8081), text("127.0.0.1", service.port())),
-        ("ALLOW_ALL".to_owned(), "DENY_ALL".to_owned()),
+        (without_assignment("ALLOW_ALL"), without_assignment(behaviour.without_assignment)),
+        (expired("ALLOW_ALL"), expired(behaviour.expired)),
     ] {
         ensure!(config.contains(&from), "the configuration of the manual has no {from}");
         config = config.replace(&from, &to);
@@ -270,6 +302,12 @@ impl Client {
     }
 
     pub(crate) async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Result<Answer> {
+        let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+        self.get_with(path, &headers).await
+    }
+
+    /// Sends headers whose values can have any bytes.
+    pub(crate) async fn get_with(&mut self, path: &str, headers: &[(&str, &[u8])]) -> Result<Answer> {
         let exchange = async {
             let request = Request::get(path).header("host", "shop.test");
             let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
