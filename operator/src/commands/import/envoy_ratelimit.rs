@@ -208,6 +208,13 @@ impl<'a> Importer<'a> {
             if node.metadata.is_some() {
                 self.notes.push(format!("{place}.metadata: answers contain no metadata, so it has no effect"));
             }
+            for (field, is_set) in
+                [("detailed_metric", node.detailed_metric), ("value_to_metric", node.value_to_metric)]
+            {
+                if is_set {
+                    self.notes.push(format!("{place}.{field}: no metric has values as labels, so it has no effect"));
+                }
+            }
             let Some(entry) = self.entry(siblings, index, &place) else { continue };
             let levels = [above, &[Level { entry, node }]].concat();
             if let Some(limit) = &node.rate_limit {

@@ -168,14 +168,17 @@ fn the_order_of_prefixes_counts() {
 /// envoyproxy/ratelimit accepts a list without a value, and metadata for its answers.
 #[test]
 fn parts_without_an_effect_are_noted() {
-    let text = "domain: d\ndescriptors:\n- key: a\n  metadata: {plan: {tier: gold}}\n  descriptors:\n  \
-                rate_limit: {unit: day, requests_per_unit: 1}\n";
+    let text = "domain: d\ndescriptors:\n- key: a\n  metadata: {plan: {tier: gold}}\n  detailed_metric: true\n  \
+                value_to_metric: true\n  descriptors:\n  rate_limit: {unit: day, requests_per_unit: 1}\n";
     let (all, notes) = policies(text, &[]);
     assert_eq!(all[0]["spec"]["rules"][0]["match"][0]["descriptor"], json!([{"key": "a"}]));
-    assert!(
-        notes[0].ends_with("descriptors[0].metadata: answers contain no metadata, so it has no effect"),
-        "{notes:?}"
-    );
+    let expected = [
+        "descriptors[0].metadata: answers contain no metadata, so it has no effect",
+        "descriptors[0].detailed_metric: no metric has values as labels, so it has no effect",
+        "descriptors[0].value_to_metric: no metric has values as labels, so it has no effect",
+    ];
+    assert_eq!(notes.len(), expected.len());
+    assert!(notes.iter().zip(expected).all(|(note, end)| note.ends_with(end)), "{notes:?}");
 }
 
 #[test]

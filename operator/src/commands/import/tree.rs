@@ -38,10 +38,10 @@ pub(super) struct Node {
     #[serde(default)]
     pub(super) quota_mode: bool,
     /// This field and the next one select labels of metrics only.
-    #[serde(default, rename = "detailed_metric")]
-    _detailed_metric: bool,
-    #[serde(default, rename = "value_to_metric")]
-    _value_to_metric: bool,
+    #[serde(default)]
+    pub(super) detailed_metric: bool,
+    #[serde(default)]
+    pub(super) value_to_metric: bool,
     #[serde(default)]
     pub(super) share_threshold: bool,
     /// What the service adds to its answers, as metadata for Envoy.
