@@ -64,6 +64,12 @@ impl Cache {
         let _ = self.0.saving.subscribe().wait_for(|saving| !saving.is_running).await;
     }
 
+    /// Returns when no snapshot waits to be saved.
+    #[cfg(test)]
+    pub(crate) async fn begun(&self) {
+        let _ = self.0.saving.subscribe().wait_for(|saving| saving.next.is_none()).await;
+    }
+
     fn save_all(&self) {
         loop {
             let mut next = None;

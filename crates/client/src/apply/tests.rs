@@ -95,23 +95,26 @@ async fn a_snapshot_is_acknowledged_before_it_is_saved() {
     let at = |name: &str| folder.path().join(name);
     assert!(Command::new("mkfifo").arg(at("pipe")).status().is_ok_and(|status| status.success()));
     fs::hard_link(at("pipe"), at("cache.partial")).expect("linked");
-    let snapshots = Arc::new(Snapshots::new(rules, clock, Some(Cache::new(at("cache")))));
-    let (acknowledged, acknowledgements) = mpsc::channel();
-    let pushes = thread::spawn({
-        let (snapshots, runtime) = (Arc::clone(&snapshots), tokio::runtime::Handle::current());
-        move || {
-            let _inside = runtime.enter();
-            for sequence in 1..=3 {
-                put(&snapshots, sequence, &[policy("one")]);
-                acknowledged.send(sequence).expect("the test waits");
-            }
-        }
-    });
+    let cache = Cache::new(at("cache"));
+    let snapshots = Arc::new(Snapshots::new(rules, clock, Some(cache.clone())));
     for sequence in 1..=3 {
-        let next = acknowledgements.recv_timeout(Duration::from_secs(30));
-        assert_eq!(next, Ok(sequence), "the acknowledgement waits for the disk");
+        let (acknowledged, acknowledgement) = mpsc::channel();
+        let push = thread::spawn({
+            let (snapshots, runtime) = (Arc::clone(&snapshots), tokio::runtime::Handle::current());
+            move || {
+                let _inside = runtime.enter();
+                put(&snapshots, sequence, &[policy("one")]);
+                acknowledged.send(()).expect("the test waits");
+            }
+        });
+        let next = acknowledgement.recv_timeout(Duration::from_secs(30));
+        assert_eq!(next, Ok(()), "the acknowledgement of {sequence} waits for the disk");
+        push.join().expect("no panic");
+        if sequence == 1 {
+            // Otherwise the first save could be that of the third snapshot.
+            cache.begun().await;
+        }
     }
-    pushes.join().expect("no panic");
     // The second save gets a usual file. The first one ends now, with an error.
     fs::remove_file(at("cache.partial")).expect("removed");
     let _reader = OpenOptions::new().read(true).write(true).open(at("pipe")).expect("open");
