@@ -82,12 +82,17 @@ impl Default for Options {
 
 /// The control port, and the snapshots that it accepts.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Control port")]
 pub struct ControlOptions {
     /// Address of the control port: PUT and GET /v1/config, GET /v1/status. Every client that reaches this port can
     /// change the limits, so an address beyond loopback requires --identity-url, the three files below (mutual TLS), or
     /// --control-plaintext.
-    #[arg(long, env = "WEIR_CONTROL", value_name = "ADDR", default_value_t = DEFAULT_CONTROL)]
+    #[arg(
+        long,
+        env = "WEIR_CONTROL",
+        value_name = "ADDR",
+        default_value_t = DEFAULT_CONTROL,
+        help_heading = "Control port"
+    )]
     pub control: SocketAddr,
 
     /// Certificate of the control port, PEM, with intermediates. The agent reads these three files again when they
@@ -97,26 +102,50 @@ pub struct ControlOptions {
         env = "WEIR_CONTROL_CERT",
         value_name = "FILE",
         requires = "control_key",
-        requires = "control_client_ca"
+        requires = "control_client_ca",
+        help_heading = "Control port"
     )]
     pub control_cert: Option<PathBuf>,
 
     /// Private key of that certificate, PEM.
-    #[arg(long, env = "WEIR_CONTROL_KEY", value_name = "FILE", requires = "control_cert")]
+    #[arg(
+        long,
+        env = "WEIR_CONTROL_KEY",
+        value_name = "FILE",
+        requires = "control_cert",
+        help_heading = "Control port"
+    )]
     pub control_key: Option<PathBuf>,
 
     /// Authorities that sign the certificates of accepted clients, PEM.
-    #[arg(long, env = "WEIR_CONTROL_CLIENT_CA", value_name = "FILE", requires = "control_cert")]
+    #[arg(
+        long,
+        env = "WEIR_CONTROL_CLIENT_CA",
+        value_name = "FILE",
+        requires = "control_cert",
+        help_heading = "Control port"
+    )]
     pub control_client_ca: Option<PathBuf>,
 
     /// Accept only clients whose certificate has this DNS name or URI as a subject alternative name. Default: accept
     /// every certificate of those authorities.
-    #[arg(long, env = "WEIR_CONTROL_CLIENT_NAME", value_name = "NAME", requires = "control_cert")]
+    #[arg(
+        long,
+        env = "WEIR_CONTROL_CLIENT_NAME",
+        value_name = "NAME",
+        requires = "control_cert",
+        help_heading = "Control port"
+    )]
     pub control_client_name: Option<String>,
 
     /// Allow plain HTTP on a control address beyond loopback. Anyone who reaches it can change the limits: guard the
     /// port with a NetworkPolicy.
-    #[arg(long, env = "WEIR_CONTROL_PLAINTEXT", value_parser = BoolishValueParser::new())]
+    #[arg(
+        long,
+        env = "WEIR_CONTROL_PLAINTEXT",
+        value_parser = BoolishValueParser::new(),
+        help_heading = "Control port"
+    )]
     pub control_plaintext: bool,
 
     /// Get the certificate of the control port from the operator's identity service at this URL, such as
@@ -184,25 +213,45 @@ pub struct ControlOptions {
 
 /// The keys that verify JSON Web Tokens.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Snapshots")]
 pub struct JwksOptions {
     /// Verify JSON Web Tokens with the keys of this JSON Web Key Set file (RFC 7517). The agent reads it again when it
     /// changes. A jwtClaim in a rule's key then reads claims only from unexpired tokens that one of the keys has
     /// signed. Without this flag and --jwks-url, tokens are read but not verified: any client can forge one.
-    #[arg(long, env = "WEIR_JWKS", value_name = "FILE")]
+    #[arg(long, env = "WEIR_JWKS", value_name = "FILE", help_heading = "Snapshots")]
     pub jwks: Option<PathBuf>,
 
     /// Verify JSON Web Tokens with a key set that the agent fetches from this https URL regularly. If a fetch fails,
     /// the previous keys stay in use. Before the first reply, no token has claims.
-    #[arg(long, env = "WEIR_JWKS_URL", value_name = "URL", requires = "jwks_ca", conflicts_with = "jwks")]
+    #[arg(
+        long,
+        env = "WEIR_JWKS_URL",
+        value_name = "URL",
+        requires = "jwks_ca",
+        conflicts_with = "jwks",
+        help_heading = "Snapshots"
+    )]
     pub jwks_url: Option<String>,
 
     /// Authorities that sign the certificate of --jwks-url: a file, read for each fetch, or the PEM itself.
-    #[arg(long, env = "WEIR_JWKS_CA", value_name = "FILE|PEM", allow_hyphen_values = true, requires = "jwks_url")]
+    #[arg(
+        long,
+        env = "WEIR_JWKS_CA",
+        value_name = "FILE|PEM",
+        allow_hyphen_values = true,
+        requires = "jwks_url",
+        help_heading = "Snapshots"
+    )]
     pub jwks_ca: Option<String>,
 
     /// How often to fetch --jwks-url. After a failure the agent tries sooner.
-    #[arg(long, env = "WEIR_JWKS_REFRESH", value_name = "DURATION", default_value = "5m", value_parser = above_zero)]
+    #[arg(
+        long,
+        env = "WEIR_JWKS_REFRESH",
+        value_name = "DURATION",
+        default_value = "5m",
+        value_parser = above_zero,
+        help_heading = "Snapshots"
+    )]
     pub jwks_refresh: Duration,
 }
 
