@@ -102,6 +102,13 @@ impl Breaker {
         self.state = BreakerState::Open { pause, until: now + pause.mul_f64(share) };
     }
 
+    /// Allows a probe now, because other servers answer from now on.
+    pub fn retry(&mut self) {
+        if self.lost_since().is_some() {
+            self.state = BreakerState::Open { pause: SHORTEST, until: Duration::ZERO };
+        }
+    }
+
     /// The time since which the store has not answered. None if it is not lost.
     pub fn lost_since(&self) -> Option<Duration> {
         match self.state {

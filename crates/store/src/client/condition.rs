@@ -88,9 +88,11 @@ impl Condition {
         (self.deadline, self.answers) = (AdaptiveDeadline::default(), 0);
     }
 
-    /// Records that other servers answer from now on. The background task asks them immediately.
+    /// Records that other servers answer from now on. The background task asks them next.
     pub(super) fn changed(&mut self) {
         (self.deadline, self.answers, self.asked) = (AdaptiveDeadline::default(), 0, None);
+        self.refusals = Refusals::default();
+        self.breaker.retry();
     }
 
     /// Returns true if the log must say now that the store is lost.

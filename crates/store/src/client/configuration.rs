@@ -17,10 +17,12 @@ impl StoreClient {
     /// Rules keep what they know about their keys, and what they owe. The new servers possibly know less, as after a failover:
     /// the next question about each key reports the highest level that this program has received.
     pub fn change(&self, open: OpenStore) {
+        let mut backend = lock(&self.backend);
         *lock(&self.changed) = Some(open);
-        *lock(&self.backend) = None;
-        // A level from before this failure is sent again.
+        // A level from before this failure is sent again. No question reaches the new servers before it.
         self.failures.fetch_add(1, Relaxed);
+        *backend = None;
+        drop(backend);
         lock(&self.time).replace();
         lock(&self.condition).changed();
     }

@@ -133,7 +133,10 @@ impl SharedLimiter {
         let rule = self.rule();
         let Ok(key) = Key::new(&rule.counters, hash) else { return Ok(None) };
         let terms = Arc::clone(&rule.set(hash).terms);
-        let question = Take { requests: 0, ban: rule.ban(change), ..Take::new(&terms) };
+        let failures = self.client.failures();
+        let last = self.table.shard_of(hash).get_mut(&hash).and_then(|entry| entry.answer.clone());
+        let seen = last.filter(|last| last.failures != failures).map(|last| last.level);
+        let question = Take { requests: 0, seen: seen.as_ref(), ban: rule.ban(change), ..Take::new(&terms) };
         let answer = timeout(self.client.deadline(), self.client.ask(&key, &question)).await;
         let Reply { level, newer, .. } = answer.map_err(|_| StoreError::Late)??.reply;
         let banned = level.banned();

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::{sync::Notify, time::timeout};
 use weir_seats::{
-    BanChange, Key, Level, Next, Reply, Seats, StoreError, Take,
+    BanChange, Key, Next, Reply, Seats, StoreError, Take,
     terms::{MOST_UNITS, StoreTerms},
 };
 
@@ -211,6 +211,7 @@ impl SharedLimiter {
             credit,
             share: (share_owed, admitted),
             seen,
+            failures,
             ban: rule.ban(rare.ban_started.take().map_or(BanChange::Keep, |since| started(since, now))),
             asked_at: now,
         };
@@ -222,7 +223,7 @@ impl SharedLimiter {
     /// Asks the store, and sends the decisions to the waiting requests.
     async fn ask_store(self: &Arc<Self>, hash: u128, question: Question) {
         let Question { batch, owned } = question;
-        let (deadline, failures) = (self.client.deadline(), self.client.failures());
+        let deadline = self.client.deadline();
         let (client, asks) = (Arc::clone(&self.client), owned.clone());
         // A separate task asks, because a late answer still brings seats.
         let mut answer = self.client.spawn(async move { client.ask(&asks.key, &asks.take()).await });
@@ -234,7 +235,7 @@ impl SharedLimiter {
             }
         }
         let decisions = match outcome {
-            Ok(Ok(Ok(answered))) => self.answered(hash, batch, &owned, answered, failures),
+            Ok(Ok(Ok(answered))) => self.answered(hash, batch, &owned, answered),
             Ok(Ok(Err(_)) | Err(_)) => {
                 // The store has possibly charged the owed units. Charging them twice never admits too many requests.
                 self.note_unanswered(hash, &owned);
@@ -245,7 +246,7 @@ impl SharedLimiter {
                 self.client.spawn(async move {
                     match answer.await {
                         // No request waits for this answer, so its seats go to later requests.
-                        Ok(Ok(answered)) => send(&me, me.answered(hash, Vec::new(), &owned, answered, failures)),
+                        Ok(Ok(answered)) => send(&me, me.answered(hash, Vec::new(), &owned, answered)),
                         _ => me.note_unanswered(hash, &owned),
                     }
                 });
@@ -295,14 +296,8 @@ impl SharedLimiter {
         batch.into_iter().map(decide).collect()
     }
 
-    fn answered(
-        &self,
-        hash: u128,
-        batch: Vec<Waiter>,
-        owned: &Owned,
-        Answered { reply, at }: Answered,
-        failures: u64,
-    ) -> Decisions {
+    fn answered(&self, hash: u128, batch: Vec<Waiter>, owned: &Owned, answered: Answered) -> Decisions {
+        let Answered { reply, at } = answered;
         let mut shard = self.table.shard_of(hash);
         // Read below the lock: `retune` sets the rule, and then forgets each entry's refusal below this lock. So the
         // refusal of an earlier rule cannot be stored after that.
@@ -311,13 +306,20 @@ impl SharedLimiter {
         let Some(entry) = shard.get_mut(&hash) else { return decisions };
         let Reply { granted, served, prefetched, level, time, next, newer } = reply;
         let terms = &newer.map_or_else(|| Arc::clone(&owned.terms), Arc::new);
+        let banned = level.banned();
         entry.end_share(owned.share.1);
-        entry.learn(Answer { level, terms: Arc::clone(terms), failures, asked_at: owned.asked_at }, now);
+        let answer = match entry.answer.take() {
+            // Other servers have possibly answered, without this level. The next question reports it to them.
+            Some(last) if owned.seen.is_none() && self.client.failures() != owned.failures => {
+                Answer { asked_at: owned.asked_at, ..last }
+            }
+            _ => Answer { level, terms: Arc::clone(terms), failures: owned.failures, asked_at: owned.asked_at },
+        };
+        entry.learn(answer, now);
         if entry.has_lifted(owned) {
             self.lift_again(hash);
         }
         let passed = micros(now.saturating_sub(at));
-        let banned = entry.level().and_then(Level::banned);
         let banned = banned.map(|banned| Duration::from_micros(banned.end().saturating_sub(time + passed)));
         let granted = served.as_ref().map_or(0, |_| usize::try_from(granted).unwrap_or(usize::MAX));
         let mut served_first = batch;

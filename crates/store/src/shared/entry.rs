@@ -35,7 +35,7 @@ pub(super) struct Entry {
 }
 
 /// The newest answer of the store.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Answer {
     pub(super) level: Level,
     /// The terms of the level. They can be older than those in force.

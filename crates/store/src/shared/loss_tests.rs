@@ -1,5 +1,7 @@
 //! Tests with a store that pauses, answers some questions with errors, or fails again and again.
 
+use std::sync::{OnceLock, Weak};
+
 use tokio::time::sleep;
 use weir_seats::{Key, Left, StoreError, Take};
 
@@ -539,4 +541,34 @@ async fn other_servers_learn_what_the_earlier_ones_and_the_share_admitted() {
     let all = all + admitted().await;
     let refilled = first.start.elapsed().as_secs_f64();
     assert!((refilled - 2.0..=refilled).contains(&f64::from(all)), "{all} of {refilled}");
+}
+
+/// The servers change while a question is on its way. It is repeated, and reaches the new ones without a level.
+#[tokio::test(start_paused = true)]
+async fn a_question_on_its_way_does_not_replace_the_level_for_other_servers() {
+    let (first, second, is_due) = (World::new(), Arc::<MemoryStore>::default(), Arc::new(AtomicBool::new(false)));
+    let changed = Arc::new(OnceLock::<Weak<StoreClient>>::new());
+    let client = first.client_with({
+        let (changed, is_due) = (Arc::clone(&changed), Arc::clone(&is_due));
+        move |_, _| {
+            if !is_due.swap(false, Relaxed) {
+                return Ok(MILLIS(1));
+            }
+            let store = Arc::clone(&second);
+            let client = changed.get().and_then(Weak::upgrade).expect("the client");
+            client.change(Box::new(move || Ok(Backend::Memory(Arc::clone(&store)))));
+            Err(StoreError::Lost("the server has stopped".to_owned()))
+        }
+    });
+    changed.set(Arc::downgrade(&client)).expect("set once");
+    let quota = quota(Strategy::TokenBucket, 100, 10_000, None);
+    let limiter = SharedLimiter::new(client, rule(1, quota, OnLoss::LocalShare));
+    let mut admitted = 0;
+    while request(&limiter, 1, Duration::ZERO).await.is_ok() {
+        admitted += 1;
+        is_due.fetch_or(admitted == 50, Relaxed);
+    }
+    // The new servers have admitted the one on its way in addition.
+    assert!((90..=101).contains(&admitted), "{admitted}");
+    assert!(!is_due.load(Relaxed), "no question was on its way");
 }

@@ -28,6 +28,8 @@ pub(super) struct Owned {
     /// without those that did not fit into the question.
     pub(super) share: (u32, u64),
     pub(super) seen: Option<Level>,
+    /// The number of failed questions (`StoreClient::failures`) when `seen` was chosen.
+    pub(super) failures: u64,
     pub(super) ban: Option<BanQuestion>,
     pub(super) asked_at: Duration,
 }
