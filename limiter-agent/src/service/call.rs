@@ -29,7 +29,7 @@ const MEMORY_OF_CALL: usize = 4096;
 /// The memory for a piece of a body, without its bytes.
 const MEMORY_OF_PIECE: usize = 64;
 
-/// The time limit for a question and its answer, and for a report from its first byte to its last.
+/// The time limit for a question and its answer, and for a report, or for each part of a large one.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The maximum number of bytes that a client can send on a stream before the service reads them. A connection can have twice
@@ -50,7 +50,7 @@ pub(super) fn buffers() -> BufferSettings {
 pub(super) struct Call {
     requests: Arc<Requests>,
     held: AtomicUsize,
-    /// Set once a whole message has arrived. Before, the connection is evicted like one without a call.
+    /// Set once a whole message has arrived, or a part of a large report. Before, the connection is evicted like one without a call.
     answering: OnceLock<Answering>,
 }
 
@@ -78,7 +78,7 @@ impl Call {
         self.requests.is_over(MOST_HELD)
     }
 
-    /// A whole message has arrived.
+    /// A whole message has arrived, or a part of a large report.
     pub(super) fn begin(&self) {
         self.answering.get_or_init(|| self.requests.begin(false));
     }

@@ -13,9 +13,11 @@ pub(super) fn whole_fields(message: &[u8]) -> usize {
     let mut rest = message;
     loop {
         let before = rest.len();
-        let field =
-            decode_key(&mut rest).and_then(|(tag, kind)| skip_field(kind, tag, &mut rest, DecodeContext::default()));
-        if field.is_err() || rest.len() == before {
+        // Only a scan finds the end of a group, and each piece that arrives would repeat it. Envoy sends no groups.
+        let is_whole = decode_key(&mut rest).is_ok_and(|(tag, kind)| {
+            kind != WireType::StartGroup && skip_field(kind, tag, &mut rest, DecodeContext::default()).is_ok()
+        });
+        if !is_whole {
             return message.len() - before;
         }
     }
@@ -62,5 +64,19 @@ impl<'m> Iterator for Values<'m> {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The end of a group could be looked for again with each piece of a message.
+    #[test]
+    fn a_group_is_never_a_whole_field() {
+        let (text, group) = ([0x12, 1, b'a'], [0x13, 0x08, 0, 0x14]);
+        assert_eq!(whole_fields(&[&text[..], &text, &[0x12, 2, b'a']].concat()), 6);
+        assert_eq!(whole_fields(&[&text[..], &group, &text].concat()), 3);
+        assert_eq!(whole_fields(&group), 0);
     }
 }

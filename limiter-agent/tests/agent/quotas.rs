@@ -378,6 +378,7 @@ async fn a_value_that_is_not_utf_8_does_not_end_the_stream() {
     for (user, refused) in [("ann", 1.0), ("bob", 2.0)] {
         plane.send("shop", vec![first(b"bad\xff"), first(user.as_bytes())]);
         let actions = plane.next().await.expect("the stream is open");
+        assert!(!actions.is_empty(), "the stream has ended");
         assert!(actions.iter().all(|(of, assignment)| of == user && assignment.is_some()), "{actions:?}");
         assert_eq!(agent.metric("weir_quota_buckets_refused_total").await, Some(refused));
     }
@@ -397,7 +398,9 @@ async fn buckets_without_room_are_abandoned_also_in_very_large_reports() {
     plane.send("shop", usages);
     let (mut abandoned, mut assigned) = (0, Vec::new());
     while abandoned < BUCKETS || assigned.is_empty() {
-        for (user, assignment) in plane.next().await.expect("the stream is open") {
+        let actions = plane.next().await.expect("the stream is open");
+        assert!(!actions.is_empty(), "the stream has ended");
+        for (user, assignment) in actions {
             match assignment {
                 None => abandoned += usize::from(user.parse() == Ok(abandoned)),
                 Some(_) => assigned.push(user),
@@ -408,7 +411,8 @@ async fn buckets_without_room_are_abandoned_also_in_very_large_reports() {
     assert_eq!(agent.metric("weir_quota_buckets_refused_total").await, Some(300.0));
     assert_eq!(agent.metric("weir_quota_assignments_total{kind=\"abandon\"}").await, Some(300.0));
     plane.send("", vec![first(b"bob")]);
-    assert!(plane.next().await.expect("the stream is open").iter().all(|(user, _)| user == "bob"));
+    let actions = plane.next().await.expect("the stream is open");
+    assert!(!actions.is_empty() && actions.iter().all(|(user, _)| user == "bob"), "{actions:?}");
 }
 
 #[tokio::test]

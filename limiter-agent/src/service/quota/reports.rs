@@ -104,7 +104,8 @@ impl Reports {
             match whole_fields(&self.bytes) {
                 0 if self.bytes.len() > MAX_FIELD => {
                     return Err(Status::out_of_range(format!(
-                        "a bucket of the report has more than {MAX_FIELD} bytes: use shorter values in bucket_id_builder"
+                        "a field of the report has more than {MAX_FIELD} bytes, or is malformed: use shorter values in \
+                         bucket_id_builder"
                     )));
                 }
                 0 => return Ok(None),
