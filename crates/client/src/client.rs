@@ -5,11 +5,12 @@ use std::{
     fmt::Debug,
     io, mem,
     net::{IpAddr, SocketAddr},
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    thread,
 };
 
 use axum::extract::{ConnectInfo, OriginalUri};
+use futures::FutureExt as _;
 use http::{Extensions, Uri};
 use prometheus::proto::MetricFamily;
 use tokio::{sync::watch, task::JoinSet};
@@ -53,28 +54,22 @@ struct Running {
     end: watch::Sender<Option<String>>,
 }
 
-/// Publishes the end of a task that must never end, also if it panics or is aborted.
+/// Publishes the end of a task that must never end, also if the task is aborted.
 struct Ending {
     end: watch::Sender<Option<String>>,
-    error: Option<io::Error>,
+    failure: Option<String>,
 }
 
 impl Ending {
-    fn fail(mut self, error: io::Error) {
-        self.error = Some(error);
+    fn fail(mut self, failure: String) {
+        tracing::error!(reason = failure, "a task that must never end has ended");
+        self.failure = Some(failure);
     }
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        let reason = match &self.error {
-            Some(error) => error.to_string(),
-            None if thread::panicking() => "a task of the control port panicked".to_owned(),
-            None => "the control port is closed".to_owned(),
-        };
-        if self.error.is_some() || thread::panicking() {
-            tracing::error!(%reason, "a task that must never end has ended");
-        }
+        let reason = self.failure.take().unwrap_or_else(|| "the control port is closed".to_owned());
         self.end.send_if_modified(|end| {
             let is_first = end.is_none();
             end.get_or_insert(reason);
@@ -215,8 +210,8 @@ impl Client {
     }
 
     /// Gives the seats of this program back to the stores and the operator, waits until the newest snapshot is saved, and
-    /// closes the control port and its connections. The rules stay in force for the requests that are still in flight. Call this function after the server
-    /// of the program has ended.
+    /// closes the control port and its connections. If another clone already does this, it returns earlier. The rules stay in
+    /// force for the requests that are still in flight. Call this function after the server of the program has ended.
     pub async fn shutdown(self) {
         self.finish().await;
         self.0.leaving.begin();
@@ -276,11 +271,12 @@ impl Client {
 
     /// Runs a task until the control port closes. The task must never end by itself: see [`ended`](Self::ended).
     pub fn spawn(&self, server: impl Future<Output = io::Result<Infallible>> + Send + 'static) {
-        let ending = Ending { end: self.0.end.clone(), error: None };
+        let ending = Ending { end: self.0.end.clone(), failure: None };
         self.servers().spawn(async move {
-            match server.await {
-                Ok(never) => match never {},
-                Err(error) => ending.fail(error),
+            match AssertUnwindSafe(server).catch_unwind().await {
+                Ok(Ok(never)) => match never {},
+                Ok(Err(error)) => ending.fail(error.to_string()),
+                Err(_panic) => ending.fail("a task panicked".to_owned()),
             }
         });
     }

@@ -408,7 +408,7 @@ async fn all_who_wait_for_the_end_learn_its_reason() {
         tokio::spawn(async move { timeout(PATIENCE, client.ended()).await.expect("in time") })
     };
     for (fault, expected) in [
-        (Some(Ok(())), "a task of the control port panicked"),
+        (Some(Ok(())), "a task panicked"),
         (Some(Err(std::io::Error::other("no descriptor"))), "no descriptor"),
         (None, "the control port is closed"),
     ] {
