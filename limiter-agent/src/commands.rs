@@ -23,7 +23,11 @@ fn ask(address: SocketAddr, request: &str, connecting: Duration, reading: Durati
     let head = format!("{request} HTTP/1.1\r\nhost: agent\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
     stream.write_all(head.as_bytes())?;
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
+    let timed_out = |error: io::Error| match error.kind() {
+        io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+        _ => error,
+    };
+    stream.read_to_end(&mut answer).map_err(timed_out)?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 

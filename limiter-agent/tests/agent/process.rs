@@ -111,9 +111,12 @@ async fn a_probe_reports_whether_the_agent_runs_and_is_ready() {
     let (code, text) = probe("/readyz");
     assert!(code == Some(1) && text.starts_with("weir-agent probe: waiting: the port for clients is closed"), "{text}");
     agent.apply(&snapshot(1, &[])).await;
-    while probe("/readyz") != (Some(0), String::new()) {
-        tokio::task::yield_now().await;
-    }
+    let ready = async {
+        while probe("/readyz") != (Some(0), String::new()) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), ready).await.expect("the agent is ready");
 
     let (code, text) = run(&["probe", "--telemetry", "127.0.0.1:9"], &[]);
     assert!(code == Some(1) && text.starts_with("weir-agent probe: --telemetry 127.0.0.1:9: "), "{text}");

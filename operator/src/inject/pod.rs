@@ -114,7 +114,7 @@ pub(super) fn inject(
         return Ok(PodDecision::Unfit { why });
     }
     let native = cluster.native && !wishes.ordinary;
-    if !native && let Err(why) = suits::never_completes(&spec, &wishes) {
+    if !native && let Err(why) = suits::never_completes(&spec, cluster.native) {
         return Ok(PodDecision::Unfit { why });
     }
     let redirect = match (&cluster.images.redirect, wishes.redirect) {

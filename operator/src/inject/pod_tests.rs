@@ -278,6 +278,7 @@ fn before_1_32_or_by_annotation_it_is_an_ordinary_container() {
     let chosen = || annotated(http(), &[("weir.dev/native-sidecar", "disabled")]);
     let before_1_32 = ClusterSettings { native: false, ..cluster() };
     is_ordinary(http(), &before_1_32, "upgrade the cluster to Kubernetes 1.32");
+    is_ordinary(chosen(), &before_1_32, "upgrade the cluster to Kubernetes 1.32");
     is_ordinary(chosen(), &cluster(), "remove the annotation weir.dev/native-sidecar");
 
     let job = spec_with(http(), "restartPolicy", json!("Never"));

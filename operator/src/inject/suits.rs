@@ -77,11 +77,11 @@ pub(super) fn ports_are_free(spec: &PodSpec, wishes: &PodSettings, guarded: u16)
 }
 
 /// Checks that no pod waits for an agent in an ordinary container, which does not end with the app.
-pub(super) fn never_completes(spec: &PodSpec, wishes: &PodSettings) -> Result<(), String> {
+pub(super) fn never_completes(spec: &PodSpec, can_be_native: bool) -> Result<(), String> {
     if spec.restart_policy.as_deref().is_none_or(|policy| policy == "Always") {
         return Ok(());
     }
-    let fix = match wishes.ordinary {
+    let fix = match can_be_native {
         true => "remove the annotation weir.dev/native-sidecar",
         false => "upgrade the cluster to Kubernetes 1.32",
     };
