@@ -93,7 +93,7 @@ async fn limits_reach_agents_over_mutual_tls_and_impostors_reach_nothing() -> Re
     strange.until(&words, |status| tells(status, &good, &words)).await?;
     let bare = Stage::new("bare", 1)?;
     let barefaced = Operator::start(&bare, &[good.url("http")], &[])?;
-    let fix = "if it speaks TLS, remove weir.dev/control: plaintext from its template, or, without a cluster, use \
+    let fix = "if it uses TLS, remove weir.dev/control: plaintext from the pod template, or, without a cluster, use \
                https:// in its URL";
     bare.until("the wrong scheme", |status| tells(status, &good, fix)).await?;
     ensure!(good.metric("weir_snapshot_sequence").await? > 0, "no snapshot is in force");

@@ -1,4 +1,4 @@
-//! The commands of the operator's program that control no agents: they check, import or prove policies, and exit.
+//! The commands of the operator's program that control no agents: each does one thing, and exits.
 
 pub mod bypasses;
 pub mod check;

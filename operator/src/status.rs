@@ -352,7 +352,7 @@ fn drifted(others: &[(&ObjectKey, Convergence)]) -> Vec<Drift> {
             Some((is_pending, Drift { pod: pod.name.to_string(), reason, message }))
         })
         .collect();
-    worst.sort_by(|(a_pends, a), (b_pends, b)| (a_pends, a.reason, &a.pod).cmp(&(b_pends, b.reason, &b.pod)));
+    worst.sort_by(|(a_waits, a), (b_waits, b)| (a_waits, a.reason, &a.pod).cmp(&(b_waits, b.reason, &b.pod)));
     worst.into_iter().take(NAMED).map(|(_, drift)| drift).collect()
 }
 

@@ -49,8 +49,8 @@ impl LostStore {
 
     fn why(&self) -> Option<String> {
         let restart = self.needs_restart.then_some(
-            "the pod has no Secrets of this store, because it was created before the store named them: kubectl rollout \
-             restart its workload, or mount them into an agent that is written by hand",
+            "the pod was created before the store named its Secrets: kubectl rollout restart its workload, or mount them \
+             into an agent that is written by hand",
         );
         let why: Vec<&str> = restart.into_iter().chain(self.error.as_deref()).collect();
         (!why.is_empty()).then(|| shorten(why.join("; "), LONGEST_MESSAGE))

@@ -52,7 +52,7 @@ use crate::{
         .message("overrides must not have burst for a limit whose strategy is FixedWindow, SlidingWindowCounter or SlidingWindowLog, which save no requests: remove burst")
         .field_path(".overrides"),
     validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.limits.all(m, (has(m.strategy) && m.strategy == 'TokenBucketWithDebt') || self.overrides.all(o, o.limits.all(l, l.name != m.name || !has(l.debt))))")
-        .message("debt in overrides is only for limits with strategy TokenBucketWithDebt: remove debt")
+        .message("overrides must have debt only for limits with strategy TokenBucketWithDebt: remove debt")
         .field_path(".overrides"),
     validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.limits.all(m, !has(m.strategy) || m.strategy != 'SlidingWindowLog' || self.overrides.all(o, o.limits.all(l, l.name != m.name || !has(l.requests) || l.requests <= 1048576)))")
         .message("overrides must have at most 1048576 requests for a limit whose strategy is SlidingWindowLog, which remembers each of them")

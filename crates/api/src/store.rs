@@ -45,7 +45,7 @@ pub struct RateLimitStoreSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "RedisStore")]
     pub redis: Option<RedisStore>,
-    /// Memcached. Set either `memcached` or `redis`.
+    /// Memcached. Set either `memcached` or `redis`. Agents connect without TLS and without a password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "MemcachedStore")]
     pub memcached: Option<MemcachedStore>,
@@ -123,7 +123,7 @@ pub struct SecretRef {
     pub name: String,
 }
 
-/// Memcached. Agents connect without TLS and without a password.
+/// Memcached.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemcachedStore {
     /// The servers as `host:port`. Each key is stored on one server. If the list is changed, some keys move to another

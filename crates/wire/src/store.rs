@@ -16,8 +16,8 @@ pub struct Store {
     pub backend: StoreBackend,
     /// The name of a directory below the agent's `--store-secrets` directory, with the files `username`, `password`,
     /// `sentinel-username`, `sentinel-password`, `tls.crt`, `tls.key` and `ca.crt`. Each of these files is optional, except
-    /// for `hasAuthorities` and `hasCredentials`. If absent, the store needs no secret. An agent without such a directory
-    /// never connects to a store with secrets.
+    /// for `hasAuthorities` and `hasCredentials`. If absent, the store needs no secret. An agent without
+    /// `--store-secrets` never connects to a store with `secrets`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<String>,
 }

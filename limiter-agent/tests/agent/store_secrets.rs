@@ -100,7 +100,7 @@ async fn a_store_whose_secrets_are_not_mounted_is_lost_from_the_start() {
     }
 }
 
-/// The kubelet can write the certificate later, and replaces it before it expires.
+/// The kubelet can write the certificate later.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_can_require_a_certificate_of_its_clients() {
     let secrets = tempfile::tempdir().expect("a temporary folder");

@@ -52,8 +52,8 @@ impl LeaseTiming {
         self.lease * 3 / 4
     }
 
-    /// Returns the time limit of a request to the apiserver. A leader keeps its term as long as each renewal lands in this
-    /// time: the next one is sent when it has landed. If a renewal is given up, a part of the term is left for another.
+    /// Returns the time limit of a request to the apiserver. A leader keeps its term as long as each renewal succeeds in
+    /// this time: the next one is sent when it has succeeded. If a renewal is given up, a part of the term is left for another.
     pub(super) fn answer(&self) -> Duration {
         (self.term() / 2).min((self.term() - self.renew) * 3 / 4)
     }

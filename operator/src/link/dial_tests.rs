@@ -407,8 +407,8 @@ async fn what_is_no_agent_in_plain_text_is_named() {
     let of_tls = greeting(tls(good(&ours), &ours, ALPN), status(None)).await;
     let of_http = answers(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await;
     for (address, expected) in [
-        (of_tls, "if it speaks TLS, remove weir.dev/control: plaintext from its template, or"),
-        (of_http, "if its agent is of an earlier version, kubectl rollout restart"),
+        (of_tls, "if it uses TLS, remove weir.dev/control: plaintext from the pod template, or"),
+        (of_http, "if it has an earlier version, kubectl rollout restart"),
         (
             answers(&[0, 0, 0, 3, weir_channel::tag::STATUS, b'{', b'}']).await,
             "not an agent's answer: no answer: a status",

@@ -60,9 +60,9 @@ pub(super) fn explain(error: &DialError, peer: &Peer) -> Option<String> {
 /// Returns the text for an answer without frames, such as the alert of a server that only speaks TLS.
 pub(super) fn explain_plain(error: &DialError) -> Option<String> {
     matches!(error, DialError::Channel(ChannelError::Frame(_))).then(|| {
-        "the agent does not speak the operator's protocol in plain text: if the agent uses TLS, remove weir.dev/control: \
-         plaintext from the pod template, or, without a cluster, use https:// in the agent's URL; if the agent has an \
-         earlier version, kubectl rollout restart its workload"
+        "the agent does not speak the operator's protocol in plain text: if it uses TLS, remove weir.dev/control: \
+         plaintext from the pod template, or, without a cluster, use https:// in its URL; if it has an earlier version, \
+         kubectl rollout restart its workload"
             .to_owned()
     })
 }

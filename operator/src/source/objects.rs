@@ -169,8 +169,8 @@ fn why_absent(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, 
     } else if says(annotations, "enabled") {
         "weir.dev/inject is one of its annotations: use a label, of the pod template or of the namespace"
     } else {
-        "it has no agent: with weir.dev/inject: enabled on its template or namespace, no operator answered when it was \
-         created: run kubectl rollout restart; without it, add it and restart, or add an agent yourself (label \
+        "it has no agent: if weir.dev/inject: enabled was on its template or namespace, no operator answered when it was \
+         created, so run kubectl rollout restart; otherwise add this label and restart, or add an agent yourself (label \
          weir.dev/agent: enabled)"
     }
     .into()
@@ -471,7 +471,7 @@ mod tests {
         for (metadata, expected) in [
             (
                 json!({}),
-                "it has no agent: with weir.dev/inject: enabled on its template or namespace, no operator answered",
+                "it has no agent: if weir.dev/inject: enabled was on its template or namespace, no operator answered",
             ),
             (json!({"labels": {"weir.dev/agent": "disabled"}}), "it has no agent"),
             (

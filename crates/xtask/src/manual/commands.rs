@@ -26,13 +26,14 @@ const HELM_FLAGS: [&str; 9] = [
     "--take-ownership", "--values", "--show-only",
 ];
 
-const KUBECTL: [&str; 12] = [
+const KUBECTL: [&str; 13] = [
     "apply", "create", "get", "patch", "delete", "describe", "logs", "rollout", "run", "label", "port-forward",
-    "explain",
+    "explain", "replace",
 ];
-const KUBECTL_FLAGS: [&str; 17] = [
+const KUBECTL_FLAGS: [&str; 20] = [
     "-f", "-o", "-n", "-p", "--type", "--namespace", "--all-namespaces", "--selector", "--field-selector",
-    "--from-file", "--follow", "--image", "--restart", "--rm", "--attach", "--recursive", "--watch",
+    "--from-file", "--follow", "--image", "--restart", "--rm", "--attach", "--recursive", "--watch", "--force",
+    "--prefix", "--tail",
 ];
 /// The names of policies in kubectl.
 const POLICY: [&str; 4] = ["rlp", "ratelimitpolicy", "ratelimitpolicies", "ratelimitpolicies.weir.dev"];
