@@ -1,7 +1,7 @@
 //! Writes statuses and events: to the apiserver, or to files and standard output.
 //!
 //! The engine sends reports and never waits. The writer keeps only the newest status of each policy, and retries until
-//! it is written or replaced by a newer one. It tells the engine about each status that was written.
+//! it is written or replaced by a newer one. It reports each written status to the engine.
 
 mod budget;
 mod cluster;

@@ -263,32 +263,41 @@ mod tests {
         let slot = service.slots.try_take(Ipv4Addr::LOCALHOST.into(), Rank::Idle, clock.now());
         let requests = Requests::new(slot.expect("a free slot"), clock);
         let (client, stream) = duplex(64 * 1024);
-        let (served, stream) = (Arc::clone(&service), Counted(stream, Arc::clone(writes)));
+        let (served, stream) =
+            (Arc::clone(&service), TestStream { stream, is_stopped: Arc::default(), writes: Arc::clone(writes) });
         tokio::spawn(async move { http(stream, &served, router(Arc::clone(&served)), &requests).await });
         (client, service)
     }
 
-    /// A stream that counts its writes, and can write several buffers in one, as a socket can.
-    struct Counted(DuplexStream, Arc<AtomicUsize>);
+    /// A stream that can stop to read, counts its writes, and can write several buffers in one, as a socket can.
+    struct TestStream {
+        stream: DuplexStream,
+        is_stopped: Arc<AtomicBool>,
+        writes: Arc<AtomicUsize>,
+    }
 
-    impl AsyncRead for Counted {
+    impl AsyncRead for TestStream {
         fn poll_read(
             mut self: Pin<&mut Self>,
             cx: &mut task::Context<'_>,
             buffer: &mut ReadBuf<'_>,
         ) -> task::Poll<io::Result<()>> {
-            Pin::new(&mut self.0).poll_read(cx, buffer)
+            if self.is_stopped.load(Relaxed) {
+                task::Poll::Pending
+            } else {
+                Pin::new(&mut self.stream).poll_read(cx, buffer)
+            }
         }
     }
 
-    impl AsyncWrite for Counted {
+    impl AsyncWrite for TestStream {
         fn poll_write(
             mut self: Pin<&mut Self>,
             cx: &mut task::Context<'_>,
             bytes: &[u8],
         ) -> task::Poll<io::Result<usize>> {
-            self.1.fetch_add(1, Relaxed);
-            Pin::new(&mut self.0).poll_write(cx, bytes)
+            self.writes.fetch_add(1, Relaxed);
+            Pin::new(&mut self.stream).poll_write(cx, bytes)
         }
 
         fn poll_write_vectored(
@@ -296,8 +305,8 @@ mod tests {
             cx: &mut task::Context<'_>,
             buffers: &[io::IoSlice<'_>],
         ) -> task::Poll<io::Result<usize>> {
-            self.1.fetch_add(1, Relaxed);
-            Pin::new(&mut self.0).poll_write_vectored(cx, buffers)
+            self.writes.fetch_add(1, Relaxed);
+            Pin::new(&mut self.stream).poll_write_vectored(cx, buffers)
         }
 
         fn is_write_vectored(&self) -> bool {
@@ -305,42 +314,11 @@ mod tests {
         }
 
         fn poll_flush(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> task::Poll<io::Result<()>> {
-            Pin::new(&mut self.0).poll_flush(cx)
+            Pin::new(&mut self.stream).poll_flush(cx)
         }
 
         fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> task::Poll<io::Result<()>> {
-            Pin::new(&mut self.0).poll_shutdown(cx)
-        }
-    }
-
-    /// A stream whose client can stop to read.
-    struct Stoppable(DuplexStream, Arc<AtomicBool>);
-
-    impl AsyncRead for Stoppable {
-        fn poll_read(
-            mut self: Pin<&mut Self>,
-            cx: &mut task::Context<'_>,
-            buffer: &mut ReadBuf<'_>,
-        ) -> task::Poll<io::Result<()>> {
-            if self.1.load(Relaxed) { task::Poll::Pending } else { Pin::new(&mut self.0).poll_read(cx, buffer) }
-        }
-    }
-
-    impl AsyncWrite for Stoppable {
-        fn poll_write(
-            mut self: Pin<&mut Self>,
-            cx: &mut task::Context<'_>,
-            bytes: &[u8],
-        ) -> task::Poll<io::Result<usize>> {
-            Pin::new(&mut self.0).poll_write(cx, bytes)
-        }
-
-        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> task::Poll<io::Result<()>> {
-            Pin::new(&mut self.0).poll_flush(cx)
-        }
-
-        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> task::Poll<io::Result<()>> {
-            Pin::new(&mut self.0).poll_shutdown(cx)
+            Pin::new(&mut self.stream).poll_shutdown(cx)
         }
     }
 
@@ -364,7 +342,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_is_not_read_gets_few_assignments() {
         let ((client, service), is_stopped) = (serve(), Arc::new(AtomicBool::new(false)));
-        let stream = TokioIo::new(Stoppable(client, Arc::clone(&is_stopped)));
+        let stream =
+            TokioIo::new(TestStream { stream: client, is_stopped: Arc::clone(&is_stopped), writes: Arc::default() });
         let (mut sender, connection) = Builder::new(TokioExecutor::new())
             .initial_stream_window_size(1 << 24)
             .initial_connection_window_size(1 << 24)

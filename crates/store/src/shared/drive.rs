@@ -310,9 +310,7 @@ impl SharedLimiter {
         entry.end_share(owned.share.1);
         let answer = match entry.answer.take() {
             // Other servers have possibly answered, without this level. The next question reports it to them.
-            Some(last) if owned.seen.is_none() && self.client.failures() != owned.failures => {
-                Answer { asked_at: owned.asked_at, ..last }
-            }
+            Some(last) if owned.seen.is_none() && self.client.failures() != owned.failures => last,
             _ => Answer { level, terms: Arc::clone(terms), failures: owned.failures, asked_at: owned.asked_at },
         };
         entry.learn(answer, now);
