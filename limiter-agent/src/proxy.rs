@@ -40,6 +40,7 @@ mod plain;
 mod pool;
 mod request_body;
 mod response_body;
+mod serve;
 mod settings;
 mod socket;
 mod stall;

@@ -1,6 +1,6 @@
 //! Tracks the activity of one client connection, to detect when it is idle.
 //!
-//! An idle connection releases its buffers (see `client`). That is safe only if no request is in progress, no body is
+//! An idle connection releases its buffers (see `serve`). That is safe only if no request is in progress, no body is
 //! half read, and no byte waits to be written. When in doubt, the connection counts as busy.
 
 use std::{
