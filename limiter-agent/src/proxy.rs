@@ -1,8 +1,8 @@
 //! The reverse proxy. It accepts HTTP/1 and HTTP/2 from clients, and uses the same protocol to the app if the app
 //! supports it. Bodies and trailers stream in both directions.
 //!
-//! Two paths serve HTTP/1.1 ([`http1_path`]): hyper's path, and the short path for plain requests ([`plain`]). Both
-//! have the same result.
+//! Two paths serve HTTP/1.1 ([`http1_path`]): hyper's path ([`hyper`]), and the short path for plain requests
+//! ([`plain`]). Both have the same result.
 //!
 //! Each worker is a thread with its own runtime, listener and upstream connections. A request never leaves the thread
 //! that accepted it. On hyper's path, an axum router serves each request: its layers are the limits, and its service
@@ -14,47 +14,26 @@
 //! trailers`. Section 6.5.1 allows this. hyper never merges trailers into the head. gRPC over HTTP/2 needs no
 //! announcement.
 
-mod activity;
-mod address;
 mod app;
 mod authority;
-mod availability;
 mod client;
-mod connect;
-mod executor;
-mod expect;
-mod failure;
-mod failure_counts;
-mod fairness;
-mod forward;
 #[cfg(test)]
 mod fuzz;
-mod garbled;
-mod head_frames;
 mod headers;
 mod http1_path;
+mod hyper;
 mod idle;
 mod open;
-mod partial_head;
 mod plain;
-mod pool;
-mod request_body;
-mod response_body;
-mod serve;
 mod settings;
-mod socket;
-mod stall;
-mod stall_limit;
 mod state;
-mod streams;
-mod strict;
-mod taking;
 mod traffic;
-mod upgrade;
-mod upstream_connection;
-mod vetting;
-mod websocket;
 mod worker;
 
 pub use self::settings::Settings;
-pub(crate) use self::{address::AppAddress, failure_counts::REASONS, state::Proxy, traffic::Protocol, worker::Worker};
+pub(crate) use self::{
+    app::{AppAddress, REASONS},
+    state::Proxy,
+    traffic::Protocol,
+    worker::Worker,
+};

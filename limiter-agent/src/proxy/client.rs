@@ -17,11 +17,12 @@ use weir_client::agent::Eviction;
 
 use super::{
     http1_path::{End, HandOver, Http1Path},
+    hyper::{
+        Goodbye, ThroughHyper, http2,
+        partial_head::{self, Rest},
+    },
     idle::{Next, next},
     open::Open,
-    partial_head::{self, Rest},
-    serve::{ThroughHyper, http2},
-    socket::Goodbye,
 };
 
 /// The maximum number of requests that hyper serves before the short path gets the connection again.

@@ -11,7 +11,7 @@ use weir_fuzz::{Choices, Target};
 
 use super::{
     headers::{Peer, to_upstream},
-    vetting::{name_host, vet},
+    hyper::vetting::{name_host, vet},
 };
 
 const HOSTS: &[&str] = &[

@@ -19,7 +19,7 @@ use http::{
 use http_body::Frame;
 use weir_enforce::X_FORWARDED_FOR;
 
-use super::garbled::InvalidResponse;
+use super::app::InvalidResponse;
 
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");

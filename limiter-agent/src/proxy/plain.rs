@@ -79,7 +79,7 @@ impl ShortPath {
         self.0.map(|worker| Client { worker, gate, peer, open })
     }
 
-    /// Closes idle connections to the app. Call this function every [`IDLE_CHECK`](super::app::IDLE_CHECK).
+    /// Closes idle connections to the app. Call this function every [`IDLE_CHECK`](super::hyper::IDLE_CHECK).
     pub(super) fn close_idle(&self) {
         if let Some(worker) = &self.0 {
             worker.pool.close_idle();

@@ -10,7 +10,11 @@ use weir_client::agent::{ConnectionSlots, Leaving};
 use weir_enforce::{LiveRules, histogram::Histogram};
 use weir_tower::MonotonicClock;
 
-use super::{address::AppAddress, failure_counts::FailureCounts, settings::Settings, traffic::Traffic};
+use super::{
+    app::{AppAddress, FailureCounts},
+    settings::Settings,
+    traffic::Traffic,
+};
 
 /// The state that all workers share.
 #[derive(Debug)]
@@ -27,7 +31,7 @@ pub(crate) struct Proxy {
     pub(crate) traffic: Arc<Traffic>,
     /// One slot for each client connection that can be served at the same time.
     pub(crate) slots: Arc<ConnectionSlots>,
-    /// The bytes of all incomplete heads (see `partial_head`).
+    /// The bytes of all incomplete heads (see `hyper::partial_head`).
     pub(crate) partial_heads: AtomicUsize,
     /// While leaving, each response is the last one on its connection.
     pub(crate) leaving: Arc<Leaving>,

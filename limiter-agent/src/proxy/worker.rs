@@ -17,17 +17,13 @@ use weir_client::agent::{ConnectionSlot, Rank, close_listener};
 use weir_enforce::{AmbiguousPaths, BodyCosts, ConnectionGate, LimitLayer};
 
 use super::{
-    app::{App, IDLE_CHECK},
     client,
-    failure::Failure,
-    forward::{Forwarder, forward},
     headers::Peer,
+    hyper::{App, Failure, Forwarder, IDLE_CHECK, Tunnels, forward, vetting},
     open::Open,
     plain::ShortPath,
     settings::SERVER,
     state::Proxy,
-    upgrade::Tunnels,
-    vetting,
 };
 use crate::open_files::Shortage;
 

@@ -22,7 +22,7 @@ use super::{
     upstream::Upstream,
     write::{self, Ending},
 };
-use crate::proxy::{failure::Failure, garbled::InvalidResponse, headers::MAX_ANSWER_BYTES, settings::SERVER};
+use crate::proxy::{app::InvalidResponse, headers::MAX_ANSWER_BYTES, hyper::Failure, settings::SERVER};
 
 /// The maximum number of bytes of a body to buffer while the client does not read them.
 const MAX_HELD: usize = super::buffer::ANSWER_SIZE;
@@ -150,7 +150,7 @@ pub(super) fn exchange(
                 let app_gone = failure.app_gone().is_some();
                 let (head, body) = failure.respond(&proxy.failures, Version::HTTP_11).into_parts();
                 if app_gone && repeatable && connection.used {
-                    // See `client::without_app`.
+                    // See `hyper::serve::without_app`.
                     return Next::Leave;
                 }
                 let ending = ending(connection.client, app_request.context.last || app_gone, connection.now());

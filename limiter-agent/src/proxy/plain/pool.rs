@@ -1,6 +1,6 @@
 //! A worker's connections to the app for the short path: plain sockets without hyper.
 //!
-//! As in the ordinary [`pool`](super::super::pool), the connection used last is used next, and a connection that was
+//! As in [`hyper::pool`](super::super::hyper::pool), the connection used last is used next, and a connection that was
 //! idle for a whole interval is closed. If bytes or the end of the stream arrived on an idle connection, the pool never
 //! uses it again: the agent would read unexpected bytes as the next response.
 

@@ -2,8 +2,8 @@
 //!
 //! A request that is not plain can be valid. It takes hyper's path, which supports all of HTTP/1.1 and refuses invalid
 //! requests. When in doubt, a request is not plain; the other path costs only some microseconds. This module must never
-//! accept a request that [`strict`](super::super::strict), [`vetting`](super::super::vetting) or hyper would refuse or
-//! understand differently.
+//! accept a request that [`strict`](crate::proxy::hyper::strict), [`vetting`](crate::proxy::hyper::vetting) or hyper
+//! would refuse or understand differently.
 
 use weir_enforce::{AmbiguousPaths, FieldLine, is_ambiguous};
 

@@ -12,7 +12,7 @@ use super::{
     framing::Framing,
 };
 use crate::proxy::{
-    garbled::InvalidResponse,
+    app::InvalidResponse,
     headers::{MAX_ANSWER_BYTES, elements, one_length, plain_coding},
 };
 

@@ -18,8 +18,8 @@ use tokio::time::Sleep;
 use super::{
     activity::{Activity, OpenBody},
     expect::{self, Expectation},
-    headers::cleaned,
 };
+use crate::proxy::headers::cleaned;
 
 /// The maximum number of bytes to read of an unwanted request body, so that the client receives the response.
 const MAX_DISCARDED: usize = 256 * 1024;

@@ -51,7 +51,7 @@ impl AppAddress {
     }
 
     /// The configured address.
-    pub(super) fn named(&self) -> SocketAddr {
+    pub(in super::super) fn named(&self) -> SocketAddr {
         self.named
     }
 
@@ -69,17 +69,17 @@ impl AppAddress {
 
     /// A token that is cancelled when the app refuses connections, or when the drain begins. Call this function again
     /// after a cancellation, because the app may accept connections again.
-    pub(super) fn up(&self) -> CancellationToken {
+    pub(in super::super) fn up(&self) -> CancellationToken {
         self.availability.up()
     }
 
     /// Reports that the app closed an idle connection, so the app may be about to stop.
-    pub(super) fn suspect(&self) {
+    pub(in super::super) fn suspect(&self) {
         self.availability.suspect();
     }
 
     #[cfg(test)]
-    pub(super) async fn suspected(&self) {
+    pub(in super::super) async fn suspected(&self) {
         self.availability.suspected().await;
     }
 
@@ -101,7 +101,7 @@ impl AppAddress {
     }
 
     /// Opens a connection to the app.
-    pub(super) async fn connect(&self) -> Result<TcpStream, ConnectError> {
+    pub(in super::super) async fn connect(&self) -> Result<TcpStream, ConnectError> {
         let reached = self.reach().await;
         if matches!(reached, Err(ConnectError::Refused(..))) {
             self.suspect();

@@ -22,10 +22,9 @@ use super::{
     activity::Activity,
     fairness::{READ_BUDGET, give_way},
     head_frames::HeadFrames,
-    open::Open,
     strict::Strict,
 };
-use crate::clock;
+use crate::{clock, proxy::open::Open};
 
 /// The byte that hyper reads in place of the end of an invalid line, and the bytes after it. The byte is invalid in
 /// every head and chunk size, and the line feed after it in every chunk extension, so hyper responds with 400. The other
@@ -57,7 +56,7 @@ pub(super) struct Socket {
 /// If the socket were closed immediately, the kernel would answer later bytes of the client (the start of a request, a
 /// WINDOW_UPDATE) with a reset, which also discards the data that the client has not read yet.
 #[derive(Debug)]
-pub(super) struct Goodbye {
+pub(in super::super) struct Goodbye {
     silence: Pin<Box<Sleep>>,
     /// A deadline, so that a client cannot keep the connection open by sending single bytes.
     end: Instant,
@@ -79,7 +78,11 @@ impl Default for Goodbye {
 
 impl Goodbye {
     /// Returns ready when the client has closed its side, or when a limit is reached.
-    pub(super) fn poll_over(&mut self, stream: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<()> {
+    pub(in super::super) fn poll_over(
+        &mut self,
+        stream: &mut (impl AsyncRead + Unpin),
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
         let mut read = 0;
         while self.silence.as_mut().poll(cx).is_pending() {
             if read >= READ_BUDGET {

@@ -10,13 +10,8 @@ use weir_enforce::{AmbiguousPaths, GateOptions, LiveRules, Stores, lower};
 use weir_fuzz::{Choices, Target};
 use weir_tower::MonotonicClock;
 
-use super::{
-    super::{
-        headers::{Peer, to_client, to_upstream},
-        request_body::ForwardedBody,
-    },
-    *,
-};
+use super::{super::request_body::ForwardedBody, *};
+use crate::proxy::headers::{Peer, to_client, to_upstream};
 
 /// A handshake that every server accepts.
 const HANDSHAKE: [(&str, &str); 4] = [

@@ -20,14 +20,16 @@ use weir_enforce::{Messages, Tunnel};
 
 use super::{
     failure::Failure,
-    headers,
     response_body::ResponseBody,
     socket::Goodbye,
-    stall_limit::StallLimit,
+    stalled_tunnel::StallLimit,
     strict::{asks_for_upgrade, carries_http},
-    traffic::{Protocol, Traffic},
     vetting::InvalidRequest,
     websocket::{self, handshake},
+};
+use crate::proxy::{
+    headers,
+    traffic::{Protocol, Traffic},
 };
 
 /// The time for which a client may be silent when the app has closed its side of a tunnel.
@@ -40,14 +42,14 @@ const BUFFER: usize = 8 * 1024;
 
 /// The upgraded connections.
 #[derive(Clone, Debug)]
-pub(super) struct Tunnels {
+pub(in super::super) struct Tunnels {
     /// The tasks of the connections, which outlive their requests. A drain waits for these tasks.
-    pub(super) tasks: TaskTracker,
+    pub(in super::super) tasks: TaskTracker,
     /// Cancelled when connections that can close gracefully should do so. The token is shared, because cloning it takes
     /// a lock.
-    pub(super) stop: Arc<CancellationToken>,
+    pub(in super::super) stop: Arc<CancellationToken>,
     /// The longest pause of a client that reads.
-    pub(super) stall_timeout: Duration,
+    pub(in super::super) stall_timeout: Duration,
 }
 
 /// An upgrade that the client requested.
@@ -216,7 +218,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::proxy::request_body::ForwardedBody;
+    use crate::proxy::hyper::request_body::ForwardedBody;
 
     /// Runs a tunnel. `test` acts as the client and as the app.
     async fn tunnelled(test: impl AsyncFnOnce(DuplexStream, DuplexStream)) -> io::Result<()> {

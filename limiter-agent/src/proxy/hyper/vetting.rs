@@ -7,11 +7,11 @@ use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header, uri::P
 use http_body::Body;
 use weir_enforce::{AmbiguousPaths, is_ambiguous};
 
-use super::authority;
+use crate::proxy::authority;
 
 /// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum InvalidRequest {
+pub(in super::super) enum InvalidRequest {
     #[error("a request needs one host: exactly one Host header in HTTP/1.1, :authority or Host in HTTP/2")]
     Hosts,
     #[error("the Host header is not a host name or address with an optional port")]
@@ -45,7 +45,10 @@ pub(super) enum InvalidRequest {
 
 /// Validates a request except for its host, which [`name_host`] validates. Call both functions before the rules decide,
 /// so that no key is charged for an invalid request.
-pub(super) fn vet<B: Body>(request: &Request<B>, ambiguous_paths: AmbiguousPaths) -> Result<(), InvalidRequest> {
+pub(in super::super) fn vet<B: Body>(
+    request: &Request<B>,
+    ambiguous_paths: AmbiguousPaths,
+) -> Result<(), InvalidRequest> {
     check_length(request)?;
     for (name, value) in request.headers() {
         // Only HTTP/2 can carry such a value (RFC 9113 section 8.2.1). Rules would read the blank, but the app would
@@ -102,7 +105,7 @@ fn has_blank_end(value: &HeaderValue) -> bool {
 
 /// Checks that the request names exactly one host, writes it into the `Host` field, and reduces the target to its path.
 /// `own` is the host for an HTTP/1.0 client that sends none.
-pub(super) fn name_host<B>(request: &mut Request<B>, own: &HeaderValue) -> Result<(), InvalidRequest> {
+pub(in super::super) fn name_host<B>(request: &mut Request<B>, own: &HeaderValue) -> Result<(), InvalidRequest> {
     match host(request)? {
         Named::Nowhere => drop(request.headers_mut().insert(header::HOST, own.clone())),
         Named::InField => {}

@@ -12,18 +12,19 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
-use super::{garbled::InvalidResponse, headers::cleaned, upstream_connection::UpstreamConnection};
+use super::upstream_connection::UpstreamConnection;
+use crate::proxy::{app::InvalidResponse, headers::cleaned};
 
 /// A body that this program wrote, or one that streams from the app.
 #[derive(Debug)]
-pub(super) enum ResponseBody {
+pub(in super::super) enum ResponseBody {
     Own(Full<Bytes>),
     Upstream(UpstreamBody),
 }
 
 /// The app's body, with the connection that it comes from.
 #[derive(Debug)]
-pub(super) struct UpstreamBody {
+pub(in super::super) struct UpstreamBody {
     incoming: Incoming,
     /// The first frame, read before the head was sent to the client.
     first: Option<Option<Result<Frame<Bytes>, hyper::Error>>>,
@@ -38,7 +39,7 @@ impl ResponseBody {
     }
 
     /// A body that this program wrote, as a whole; empty for a streamed one.
-    pub(super) fn into_own(self) -> Bytes {
+    pub(in super::super) fn into_own(self) -> Bytes {
         match self {
             Self::Own(full) => full.collect().now_or_never().and_then(Result::ok).unwrap_or_default().to_bytes(),
             Self::Upstream(_) => Bytes::new(),

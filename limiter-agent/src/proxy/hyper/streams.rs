@@ -25,7 +25,8 @@ use tokio::{
 };
 use tokio_util::io::InspectReader;
 
-use super::{address::AppAddress, connect::ConnectError, executor::OnThisThread, request_body::ForwardedBody};
+use super::{executor::OnThisThread, request_body::ForwardedBody};
+use crate::proxy::app::{AppAddress, ConnectError};
 
 /// The maximum number of streams on one connection, if the app allows as many.
 const MAX_STREAMS: usize = 100;

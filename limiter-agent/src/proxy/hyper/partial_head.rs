@@ -14,7 +14,8 @@ use bytes::Bytes;
 use tokio::{net::TcpStream, task::yield_now, time::timeout};
 use weir_client::agent::{Eviction, Rank};
 
-use super::{open::Open, state::Proxy, strict::Strict};
+use super::strict::Strict;
+use crate::proxy::{open::Open, state::Proxy};
 
 /// The maximum number of bytes of all incomplete heads of the process. Beyond it, the oldest one is evicted.
 pub(super) const MOST_BYTES: usize = 16 * 1024 * 1024;
@@ -26,7 +27,7 @@ pub(super) const EVICTED_TIMEOUT: Duration = Duration::from_secs(1);
 const PIECE: usize = 16 * 1024;
 
 /// How the wait for a head ended.
-pub(super) enum Rest {
+pub(in super::super) enum Rest {
     /// hyper can serve the connection: these bytes contain a whole head, or one that hyper refuses.
     Arrived(TcpStream, Bytes),
     Leave(TcpStream),
@@ -35,7 +36,7 @@ pub(super) enum Rest {
 
 /// Waits for the rest of a head that begins with `before`, which can be empty lines. If nothing was read before, the
 /// connection goes to hyper immediately, except if `is_first` says that no other path could read the head.
-pub(super) async fn rest(stream: TcpStream, before: Bytes, is_first: bool, open: &Arc<Open>) -> Rest {
+pub(in super::super) async fn rest(stream: TcpStream, before: Bytes, is_first: bool, open: &Arc<Open>) -> Rest {
     let proxy = &open.proxy;
     let most = proxy.settings.max_header_bytes as usize;
     let (mut strict, mut first_line) = (Strict::default(), FirstLine::default());

@@ -33,15 +33,20 @@ use super::{
     activity::{Activity, Answering, TrackedBody},
     expect,
     failure::{AppDown, Unprocessed},
-    http1_path::{End, HandOver, Http1Path},
-    open::{HALF_CLOSED_TIMEOUT, Open},
     request_body::RequestBody,
     socket::Socket,
-    stall::Watching,
+    stalled_streams::Watching,
     strict::{Strict, asks_for_upgrade},
-    traffic::Protocol,
 };
-use crate::{clock, resets::max_pending_resets};
+use crate::{
+    clock,
+    proxy::{
+        http1_path::{End, HandOver, Http1Path},
+        open::{HALF_CLOSED_TIMEOUT, Open},
+        traffic::Protocol,
+    },
+    resets::max_pending_resets,
+};
 
 /// The idle time after which a connection releases its buffers, and the interval between checks for a stall.
 const TICK: Duration = Duration::from_secs(1);
@@ -58,11 +63,11 @@ const LEAST_CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 const SEND_BUFFER: usize = 64 * 1024;
 
 /// Serves HTTP/1 requests with hyper.
-pub(super) struct ThroughHyper<'a, S> {
-    pub(super) service: &'a S,
-    pub(super) open: &'a Arc<Open>,
+pub(in super::super) struct ThroughHyper<'a, S> {
+    pub(in super::super) service: &'a S,
+    pub(in super::super) open: &'a Arc<Open>,
     /// The number of requests after which the connection returns to the short path.
-    pub(super) requests: u64,
+    pub(in super::super) requests: u64,
 }
 
 impl<S, F> Http1Path for ThroughHyper<'_, S>
@@ -199,7 +204,7 @@ fn connection_window(max_streams: u32) -> u32 {
 }
 
 /// Serves an HTTP/2 connection to its end.
-pub(super) async fn http2<S, F>(stream: TcpStream, service: S, open: &Arc<Open>)
+pub(in super::super) async fn http2<S, F>(stream: TcpStream, service: S, open: &Arc<Open>)
 where
     S: Fn(Request<Body>) -> F + Clone + 'static,
     F: Future<Output = Result<Response<Body>, Infallible>> + 'static,

@@ -10,18 +10,20 @@ use weir_enforce::BodyCosts;
 use weir_tower::MonotonicClock;
 
 use super::{
-    app::{App, Protocol},
+    connections::{App, Protocol},
     expect::{self, Expectation},
     failure::Failure,
-    garbled::InvalidResponse,
-    headers::{self, Peer},
     request_body::ForwardedBody,
     response_body::ResponseBody,
-    state::Proxy,
     streams::{is_cut_off, is_unprocessed},
     upgrade::{self, Tunnels},
     upstream_connection::UpstreamConnection,
     vetting,
+};
+use crate::proxy::{
+    app::InvalidResponse,
+    headers::{self, Peer},
+    state::Proxy,
 };
 
 /// The maximum number of attempts for a request that the app does not process. Several attempts in a row can use a
@@ -30,17 +32,17 @@ const MAX_ATTEMPTS: usize = 4;
 
 /// Forwards the requests of one worker to the app.
 #[derive(Debug)]
-pub(super) struct Forwarder {
-    pub(super) app: Arc<App>,
-    pub(super) proxy: Arc<Proxy>,
-    pub(super) tunnels: Tunnels,
+pub(in super::super) struct Forwarder {
+    pub(in super::super) app: Arc<App>,
+    pub(in super::super) proxy: Arc<Proxy>,
+    pub(in super::super) tunnels: Tunnels,
 }
 
 /// A request to the app. It is boxed because every future that takes a request would store it, in some states twice.
 type Outgoing = Box<Request<ForwardedBody>>;
 
 /// Forwards a request to the app, after [`vetting`] and the limits. The request's extensions contain the [`Peer`].
-pub(super) fn forward(
+pub(in super::super) fn forward(
     way: Arc<Forwarder>,
     request: Request<body::Body>,
 ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> {

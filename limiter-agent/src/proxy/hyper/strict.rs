@@ -17,7 +17,7 @@ use http::{
     header::{CONNECTION, UPGRADE},
 };
 
-use super::headers::elements;
+use crate::proxy::headers::elements;
 
 /// The longest line that is stored. hyper's own limits are lower.
 const MAX_LINE: usize = 1024 * 1024 + 64;

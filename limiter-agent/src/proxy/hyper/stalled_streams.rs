@@ -22,7 +22,7 @@ use tokio::{
 
 use super::{
     activity::Activity,
-    taking::{ReadProgress, TAKING},
+    read_progress::{ReadProgress, TAKING},
 };
 use crate::clock;
 

@@ -3,7 +3,7 @@
 //! All connections go to one address, so the pool is a stack: the connection used last is used next, and those at the
 //! bottom become idle. Two things must not happen. A connection with unread bytes must not be used again, so only a
 //! finished body returns its [`PooledConnection`] to the pool. And a connection that the app closed while it was idle
-//! must not fail a request (see [`PooledConnection::fresh`] and [`IDLE_CHECK`](super::app::IDLE_CHECK)).
+//! must not fail a request (see [`PooledConnection::fresh`] and [`IDLE_CHECK`](super::IDLE_CHECK)).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,12 +11,10 @@ use http::Version;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 
-use super::{
-    address::AppAddress,
-    connect::ConnectError,
-    fairness::FairReader,
+use super::{fairness::FairReader, request_body::ForwardedBody};
+use crate::proxy::{
+    app::{AppAddress, ConnectError},
     headers::{MAX_ANSWER_BYTES, MAX_ANSWER_FIELDS},
-    request_body::ForwardedBody,
 };
 
 /// The maximum number of idle connections. Additional connections are closed after use.

@@ -5,19 +5,16 @@ use std::{error::Error, iter, time::Duration};
 use http::{HeaderValue, Response, StatusCode, Version, header};
 
 use super::{
-    address::AppAddress,
-    connect::ConnectError,
-    failure_counts::FailureCounts,
-    garbled::InvalidResponse,
     request_body::BodyError,
     response_body::ResponseBody,
     streams::{http2_error, is_unprocessed},
     vetting::InvalidRequest,
 };
+use crate::proxy::app::{AppAddress, ConnectError, FailureCounts, InvalidResponse};
 
 /// The extension of a response that was sent because the app refuses connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AppDown {
+pub(in super::super) enum AppDown {
     /// The app has received nothing of the request, so the client can retry any request.
     Unseen,
     /// The app stopped while it processed the request, so the client can retry only an idempotent request.
@@ -31,7 +28,7 @@ pub(super) struct Unprocessed;
 
 /// The reason why a request got no response from the app.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(in super::super) enum Failure {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error("the app closed the connection before it answered")]
@@ -88,7 +85,7 @@ impl Failure {
     }
 
     /// Checks whether the app has stopped, if it closed the connection before it answered.
-    pub(super) async fn or_stopped(self, app: &AppAddress) -> Self {
+    pub(in super::super) async fn or_stopped(self, app: &AppAddress) -> Self {
         match self {
             Self::Closed if Box::pin(app.is_down()).await => Self::Stopped,
             failure => failure,
@@ -97,7 +94,7 @@ impl Failure {
 
     /// Returns `Some` if the app refuses connections, because it stopped or restarts. The client should then reconnect
     /// elsewhere.
-    pub(super) fn app_gone(&self) -> Option<AppDown> {
+    pub(in super::super) fn app_gone(&self) -> Option<AppDown> {
         match self {
             Self::Connect(ConnectError::Refused(..)) => Some(AppDown::Unseen),
             Self::Stopped => Some(AppDown::InFlight),
@@ -123,7 +120,7 @@ impl Failure {
         }
     }
 
-    /// Index into [`REASONS`](super::REASONS).
+    /// Index into [`REASONS`](crate::proxy::REASONS).
     fn reason(&self) -> Option<usize> {
         match self {
             Self::Connect(ConnectError::Refused(..)) => Some(0),
@@ -145,7 +142,7 @@ impl Failure {
     ///
     /// After a malformed request, the connection closes. After a request that the app did not accept, the connection
     /// closes as well, so that the client's next request can go elsewhere.
-    pub(super) fn respond(&self, counts: &FailureCounts, version: Version) -> Response<ResponseBody> {
+    pub(in super::super) fn respond(&self, counts: &FailureCounts, version: Version) -> Response<ResponseBody> {
         if let Some(reason) = self.reason() {
             counts.count(reason);
             tracing::debug!(error = %self, "upstream failed");

@@ -14,10 +14,8 @@ use std::{
 use tokio::time::{Sleep, sleep};
 use weir_client::agent::Rank;
 
-use super::{
-    open::Open,
-    partial_head::{EVICTED_TIMEOUT, MOST_BYTES},
-};
+use super::partial_head::{EVICTED_TIMEOUT, MOST_BYTES};
+use crate::proxy::open::Open;
 
 /// The length of the preface, which comes before the first frame.
 const PREFACE: usize = 24;

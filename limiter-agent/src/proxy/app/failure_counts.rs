@@ -15,7 +15,7 @@ impl FailureCounts {
         self.0.each_ref().map(|count| count.load(Relaxed))
     }
     /// Counts a failure with this index into [`REASONS`].
-    pub(super) fn count(&self, reason: usize) {
+    pub(in super::super) fn count(&self, reason: usize) {
         self.0[reason].fetch_add(1, Relaxed);
     }
 }

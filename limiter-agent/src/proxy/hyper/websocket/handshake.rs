@@ -5,7 +5,7 @@
 
 use http::{HeaderMap, HeaderName, Method, Request, header};
 
-use super::super::headers::tokens;
+use crate::proxy::headers::tokens;
 
 /// The protocol's name in `Upgrade`.
 pub(in super::super) const PROTOCOL: &str = "websocket";

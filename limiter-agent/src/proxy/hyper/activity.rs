@@ -17,7 +17,8 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::sync::Notify;
 use weir_enforce::InQueue;
 
-use super::{open::Open, taking::ReadProgress, traffic::Protocol};
+use super::read_progress::ReadProgress;
+use crate::proxy::{open::Open, traffic::Protocol};
 
 /// Counters of one connection. They are atomics because hyper requires a socket that is `Send`; no connection changes
 /// threads.

@@ -11,7 +11,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connecting to the app failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ConnectError {
+pub(in super::super) enum ConnectError {
     #[error("cannot connect to the app at {0}: {1}")]
     Refused(SocketAddr, io::Error),
     #[error("the agent has no free file descriptor for a connection to the app at {0}")]

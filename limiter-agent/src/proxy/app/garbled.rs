@@ -2,7 +2,7 @@
 
 /// The fault of a response that was read without hyper. The messages are those of hyper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum InvalidResponse {
+pub(in super::super) enum InvalidResponse {
     #[error("invalid HTTP header parsed")]
     Header,
     #[error("invalid HTTP status-code parsed")]

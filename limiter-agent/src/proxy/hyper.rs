@@ -1,0 +1,38 @@
+//! Hyper's path: serves clients and reaches the app with the hyper crate, over HTTP/1 and HTTP/2.
+//!
+//! [`serve`] serves a client's connection. [`strict`] checks its bytes before hyper reads them, and [`vetting`] checks
+//! each request. After the limits, [`forward`](mod@forward) sends the request over one of the worker's
+//! [`connections`] to the app. [`upgrade`] connects client and app for other protocols, such as [`websocket`].
+
+pub(super) use self::{
+    connections::{App, IDLE_CHECK},
+    failure::Failure,
+    forward::{Forwarder, forward},
+    serve::{ThroughHyper, http2},
+    socket::Goodbye,
+    upgrade::Tunnels,
+};
+
+mod activity;
+mod connections;
+mod executor;
+mod expect;
+mod failure;
+mod fairness;
+mod forward;
+mod head_frames;
+pub(super) mod partial_head;
+mod pool;
+mod read_progress;
+mod request_body;
+mod response_body;
+mod serve;
+mod socket;
+mod stalled_streams;
+mod stalled_tunnel;
+mod streams;
+mod strict;
+mod upgrade;
+mod upstream_connection;
+pub(super) mod vetting;
+mod websocket;
