@@ -17,11 +17,8 @@ use weir_client::agent::Eviction;
 
 use super::{
     http1_path::{End, HandOver, Http1Path},
-    hyper::{
-        Goodbye, ThroughHyper, http2,
-        partial_head::{self, Rest},
-    },
-    idle::{Next, next},
+    hyper::{Goodbye, ThroughHyper, http2, partial_head},
+    idle::{FirstBytes, first_bytes},
     open::Open,
 };
 
@@ -41,16 +38,16 @@ where
     let mut used = false;
     let mut speaking = None;
     loop {
-        let next = if before.is_empty() { next(&stream, first, open).await } else { Next::Http1 };
-        if let Some(protocol) = next.protocol() {
+        let begins = if before.is_empty() { first_bytes(&stream, first, open).await } else { FirstBytes::Http1 };
+        if let Some(protocol) = begins.protocol() {
             speaking.get_or_insert_with(|| open.proxy.traffic.speaking(protocol));
         }
-        match next {
-            Next::Http1 => {}
-            Next::Http2 => return Box::pin(http2(stream, service, open)).await,
-            Next::End => return leave(stream, open).await,
+        match begins {
+            FirstBytes::Http1 => {}
+            FirstBytes::Http2 => return Box::pin(http2(stream, service, open)).await,
+            FirstBytes::None => return leave(stream, open).await,
         }
-        if !before.is_empty() && !open.work() {
+        if !before.is_empty() && !open.set_busy() {
             return;
         }
         let end = match &short {
@@ -59,15 +56,15 @@ where
         };
         let end = match end {
             End::HandOver(HandOver { stream, before, used, served }) => {
-                let (stream, before) = match Box::pin(partial_head::rest(stream, before, short.is_none(), open)).await {
-                    Rest::Arrived(stream, before) => (stream, before),
-                    Rest::Leave(stream) => return leave(stream, open).await,
-                    Rest::Closed => return,
-                };
-                if short.is_some() {
-                    through_hyper.requests = requests_through_hyper(through_hyper.requests, served);
+                match Box::pin(partial_head::rest(stream, before, short.is_none(), open)).await {
+                    Ok((stream, before)) => {
+                        if short.is_some() {
+                            through_hyper.requests = requests_through_hyper(through_hyper.requests, served);
+                        }
+                        through_hyper.serve(stream, before, used).await
+                    }
+                    Err(end) => end,
                 }
-                through_hyper.serve(stream, before, used).await
             }
             end => end,
         };
@@ -92,7 +89,7 @@ async fn leave(mut stream: TcpStream, open: &Open) {
     if open.eviction() == Eviction::AtOnce {
         return;
     }
-    open.rest(open.proxy.clock.now());
+    open.set_idle(open.proxy.clock.now());
     let _ = stream.shutdown().await;
     let mut goodbye = Goodbye::default();
     let goodbye = poll_fn(|cx| goodbye.poll_over(&mut stream, cx));

@@ -33,7 +33,7 @@ impl Open {
     }
 
     /// Marks the connection as idle, so that it can be evicted.
-    pub(super) fn rest(&self, now: Time) {
+    pub(super) fn set_idle(&self, now: Time) {
         if let Some(slot) = &self.slot {
             slot.rest(Rank::Idle, now);
         }
@@ -48,7 +48,7 @@ impl Open {
 
     /// Marks the connection as busy. Returns false if it was evicted and must close immediately. An evicted connection
     /// that is allowed to close gracefully answers the request first.
-    pub(super) fn work(&self) -> bool {
+    pub(super) fn set_busy(&self) -> bool {
         self.slot.as_ref().is_none_or(ConnectionSlot::work)
     }
 

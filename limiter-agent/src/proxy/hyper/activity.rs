@@ -85,7 +85,7 @@ impl Activity {
             _ => self.is_between_requests(),
         };
         if is_idle {
-            self.open.rest(self.open.proxy.clock.now());
+            self.open.set_idle(self.open.proxy.clock.now());
         }
     }
 
@@ -107,7 +107,7 @@ impl Activity {
     pub(super) fn polled(&self) {
         let is_unsent = self.blocked.load(Relaxed);
         match (self.unsent.swap(is_unsent, Relaxed), is_unsent) {
-            (false, true) => drop(self.open.work()),
+            (false, true) => drop(self.open.set_busy()),
             (true, false) => self.rest_if_idle(),
             _ => {}
         }
@@ -200,7 +200,7 @@ impl Answering {
         activity.requests.fetch_add(1, Relaxed);
         activity.asked.fetch_add(1, Relaxed);
         // The result is ignored: if the connection must close immediately, the task that serves it closes it.
-        activity.open.work();
+        activity.open.set_busy();
         Self(Arc::clone(activity))
     }
 }

@@ -59,7 +59,7 @@ impl HeadFrames {
         if is_ended || bytes.is_none() {
             // The same bytes can begin another head, which has its own time.
             if self.uncount() && bytes.is_none() && !is_busy {
-                self.open.rest(proxy.clock.now());
+                self.open.set_idle(proxy.clock.now());
             }
             self.partial = None;
         }

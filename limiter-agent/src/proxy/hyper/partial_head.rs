@@ -15,7 +15,7 @@ use tokio::{net::TcpStream, task::yield_now, time::timeout};
 use weir_client::agent::{Eviction, Rank};
 
 use super::strict::Strict;
-use crate::proxy::{open::Open, state::Proxy};
+use crate::proxy::{http1_path::End, open::Open, state::Proxy};
 
 /// The maximum number of bytes of all incomplete heads of the process. Beyond it, the oldest one is evicted.
 pub(super) const MOST_BYTES: usize = 16 * 1024 * 1024;
@@ -26,23 +26,25 @@ pub(super) const EVICTED_TIMEOUT: Duration = Duration::from_secs(1);
 /// The most bytes to read at once.
 const PIECE: usize = 16 * 1024;
 
-/// How the wait for a head ended.
-pub(in super::super) enum Rest {
-    /// hyper can serve the connection: these bytes contain a whole head, or one that hyper refuses.
-    Arrived(TcpStream, Bytes),
-    Leave(TcpStream),
-    Closed,
-}
-
 /// Waits for the rest of a head that begins with `before`, which can be empty lines. If nothing was read before, the
-/// connection goes to hyper immediately, except if `is_first` says that no other path could read the head.
-pub(in super::super) async fn rest(stream: TcpStream, before: Bytes, is_first: bool, open: &Arc<Open>) -> Rest {
+/// connection goes to hyper immediately, except if `is_first` says that no other path could read the head. Returns the
+/// bytes for hyper: they contain a whole head, or one that hyper refuses.
+///
+/// # Errors
+///
+/// Returns the end of the connection if the rest does not arrive.
+pub(in super::super) async fn rest(
+    stream: TcpStream,
+    before: Bytes,
+    is_first: bool,
+    open: &Arc<Open>,
+) -> Result<(TcpStream, Bytes), End> {
     let proxy = &open.proxy;
     let most = proxy.settings.max_header_bytes as usize;
     let (mut strict, mut first_line) = (Strict::default(), FirstLine::default());
     let is_over = (before.is_empty() && !is_first) || before.len() > most || first_line.is_refused(&before);
     if is_over || strict.check(&before).is_some() || !strict.is_in_first_head() {
-        return Rest::Arrived(stream, before);
+        return Ok((stream, before));
     }
     open.begin_slowly(proxy.clock.now());
     let mut head = Head { bytes: before.to_vec(), counted: 0, proxy };
@@ -73,13 +75,13 @@ pub(in super::super) async fn rest(stream: TcpStream, before: Bytes, is_first: b
     let ended = tokio::select! {
         ended = timeout(proxy.settings.header_timeout.min(longest), arrives) => ended,
         () = open.evicted(), if !is_evicted => {
-            return if open.eviction() == Eviction::AtOnce { Rest::Closed } else { Rest::Leave(stream) };
+            return if open.eviction() == Eviction::AtOnce { Err(End::Closed) } else { Err(End::Leave(stream)) };
         }
     };
     match ended {
-        Ok(Ok(())) if open.work() => Rest::Arrived(stream, std::mem::take(&mut head.bytes).into()),
-        Ok(_) => Rest::Closed,
-        Err(_elapsed) => Rest::Leave(stream),
+        Ok(Ok(())) if open.set_busy() => Ok((stream, std::mem::take(&mut head.bytes).into())),
+        Ok(_) => Err(End::Closed),
+        Err(_elapsed) => Err(End::Leave(stream)),
     }
 }
 

@@ -223,7 +223,7 @@ where
         .max_send_buf_size(SEND_BUFFER)
         .serve_connection(io, tracked(&service, &activity, open, Protocol::Http2, false, &LastUpgrade::default()));
     let mut connection = Box::pin(connection);
-    open.rest(proxy.clock.now());
+    open.set_idle(proxy.clock.now());
     let (mut leaving, mut evicted) = (false, false);
     let (mut asked_before, mut stuck_before) = (0, None);
     let mut tick = pin!(sleep(settings.idle_timeout));

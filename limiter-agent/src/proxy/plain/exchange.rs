@@ -61,14 +61,14 @@ impl ResponseContext {
     }
 }
 
-/// The next step for the client's connection.
+/// The next step for the client's connection, after a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    Request,
+pub(super) enum Answered {
+    NextRequest,
     /// Close the connection. The client expects this, or detects it because the end of the body is missing.
     Leave,
-    /// Drop the connection: the client has disconnected, or counts as disconnected.
-    Nothing,
+    /// The client has disconnected, or counts as disconnected.
+    Closed,
 }
 
 /// The reason why there is no response.
@@ -135,14 +135,14 @@ struct Reply {
 pub(super) fn exchange(
     connection: &mut ClientConnection<'_>,
     app_request: Box<AppRequest>,
-) -> impl Future<Output = Next> {
+) -> impl Future<Output = Answered> {
     async move {
         let mut out = connection.client.worker.buffers.outbox();
         connection.watch();
         let repeatable = app_request.repeatable;
         match ask(connection, app_request.request, repeatable, &app_request.context, &mut out).await {
             Ok(reply) => relay(connection, reply, app_request.context.follow_up, out).await,
-            Err(NoResponse::Gone) => Next::Nothing,
+            Err(NoResponse::Gone) => Answered::Closed,
             Err(NoResponse::Late) => late(connection, app_request.context, out).await,
             Err(NoResponse::Failure(failure)) => {
                 let proxy = &connection.client.worker.proxy;
@@ -151,7 +151,7 @@ pub(super) fn exchange(
                 let (head, body) = failure.respond(&proxy.failures, Version::HTTP_11).into_parts();
                 if app_gone && repeatable && connection.used {
                     // See `hyper::serve::without_app`.
-                    return Next::Leave;
+                    return Answered::Leave;
                 }
                 let ending = ending(connection.client, app_request.context.last || app_gone, connection.now());
                 out.bytes.clear();
@@ -172,8 +172,8 @@ pub(super) fn exchange(
 }
 
 /// Answers a request that exceeded its deadline.
-async fn late(connection: &mut ClientConnection<'_>, context: ResponseContext, mut out: Outbox) -> Next {
-    let Some(deadline) = context.deadline() else { return Next::Leave };
+async fn late(connection: &mut ClientConnection<'_>, context: ResponseContext, mut out: Outbox) -> Answered {
+    let Some(deadline) = context.deadline() else { return Answered::Leave };
     let (head, body) = weir_enforce::too_late(deadline, SERVER).into_parts();
     let ending = ending(connection.client, context.last, connection.now());
     let closes = ending.closes;
@@ -191,11 +191,11 @@ pub(super) fn ending(client: &Client, last: bool, now: Time) -> Ending<'_> {
 }
 
 /// Sends the rest of a response.
-pub(super) async fn finish(connection: &mut ClientConnection<'_>, head: &[u8], body: &[u8], closes: bool) -> Next {
+pub(super) async fn finish(connection: &mut ClientConnection<'_>, head: &[u8], body: &[u8], closes: bool) -> Answered {
     match connection.send(head, body).await {
-        Ok(()) if closes => Next::Leave,
-        Ok(()) => Next::Request,
-        Err(Gone) => Next::Nothing,
+        Ok(()) if closes => Answered::Leave,
+        Ok(()) => Answered::NextRequest,
+        Err(Gone) => Answered::Closed,
     }
 }
 
@@ -350,7 +350,7 @@ fn relay(
     mut reply: Reply,
     follow_up: Option<Box<FollowUp>>,
     mut out: Outbox,
-) -> impl Future<Output = Next> {
+) -> impl Future<Output = Answered> {
     async move {
         let worker = &connection.client.worker;
         loop {
@@ -377,7 +377,7 @@ fn relay(
                 return finish(connection, &out.bytes, body, reply.closes).await;
             }
             if connection.send(&out.bytes, &reply.app.unread()[..count]).await.is_err() {
-                return Next::Nothing;
+                return Answered::Closed;
             }
             reply.app.consume(count);
             out.bytes.clear();
@@ -392,13 +392,13 @@ fn relay(
                 Ok(Ok(0) | Err(_)) | Err(NoResponse::Failure(_) | NoResponse::Late) => {
                     return broken_off(connection, &[]).await;
                 }
-                Err(NoResponse::Gone) => return Next::Nothing,
+                Err(NoResponse::Gone) => return Answered::Closed,
             }
         }
     }
 }
 
 /// Sends the remaining bytes. The end of the connection shows the client that the body is incomplete.
-async fn broken_off(connection: &mut ClientConnection<'_>, bytes: &[u8]) -> Next {
+async fn broken_off(connection: &mut ClientConnection<'_>, bytes: &[u8]) -> Answered {
     finish(connection, bytes, &[], true).await
 }

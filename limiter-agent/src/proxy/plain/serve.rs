@@ -14,7 +14,7 @@ use super::{
     Client,
     buffer::{Buffer, Outbox, SIZE},
     client_connection::{Back, ClientConnection, Gone},
-    exchange::{AppRequest, Next, ResponseContext, ending, exchange, finish},
+    exchange::{Answered, AppRequest, ResponseContext, ending, exchange, finish},
     field::RequestFields,
     request::{Look, Request},
     write,
@@ -25,7 +25,7 @@ use crate::proxy::http1_path::{End, HandOver, Http1Path};
 const MOMENT: Duration = Duration::from_millis(50);
 
 /// The unsent rest of a response.
-struct Rest {
+struct UnsentRest {
     text: Outbox,
     closes: bool,
 }
@@ -43,7 +43,7 @@ enum Decided {
     /// The whole refusal was sent, and the connection must close.
     Closed,
     /// The request was refused, and this rest of the refusal must be sent.
-    Answered(Box<Rest>),
+    Unsent(Box<UnsentRest>),
     Gone,
     Admitted(Box<AppRequest>),
 }
@@ -86,7 +86,7 @@ async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) ->
             let _parked = client.worker.traffic.park();
             let now = just_now.take().unwrap_or_else(|| client.worker.proxy.clock.now());
             connection.pause.begin_at(now, client.worker.proxy.settings.idle_timeout);
-            client.open.rest(now);
+            client.open.set_idle(now);
             let mut now = Some(now);
             let first = poll_fn(|cx| {
                 if let Poll::Ready(read) = connection.poll_fill(cx) {
@@ -110,22 +110,22 @@ async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) ->
                 first => first,
             };
             match first {
-                Some(Ok(1..)) if client.open.work() => {}
+                Some(Ok(1..)) if client.open.set_busy() => {}
                 Some(Ok(1..)) => return End::Closed,
                 Some(Ok(0)) | None => return End::Leave(connection.stream),
                 Some(Err(Gone)) => return End::Closed,
             }
         }
-        let next = match parse_and_decide(&mut connection) {
+        let answered = match parse_and_decide(&mut connection) {
             // The future is boxed, so that an idle connection uses no memory for it.
             Decided::Admitted(app_request) => Box::pin(exchange(&mut connection, app_request)).await,
-            Decided::Closed => Next::Leave,
+            Decided::Closed => Answered::Leave,
             Decided::Refused(now) => {
                 just_now = Some(now);
-                Next::Request
+                Answered::NextRequest
             }
-            Decided::Answered(rest) => finish(&mut connection, &rest.text.bytes, &[], rest.closes).await,
-            Decided::Gone => Next::Nothing,
+            Decided::Unsent(rest) => finish(&mut connection, &rest.text.bytes, &[], rest.closes).await,
+            Decided::Gone => Answered::Closed,
             Decided::Part if more_arrives(&mut connection, mem::replace(&mut is_timed, true)).await => continue,
             Decided::Part | Decided::Other => {
                 let bytes = Bytes::copy_from_slice(connection.inbox.as_ref().map_or(&[], Buffer::unread));
@@ -134,10 +134,10 @@ async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) ->
             }
         };
         is_timed = false;
-        match next {
-            Next::Request => (connection.used, served) = (true, true),
-            Next::Leave => return End::Leave(connection.stream),
-            Next::Nothing => return End::Closed,
+        match answered {
+            Answered::NextRequest => (connection.used, served) = (true, true),
+            Answered::Leave => return End::Leave(connection.stream),
+            Answered::Closed => return End::Closed,
         }
     }
 }
@@ -230,7 +230,7 @@ fn refuse(
     let rest = |text: &[u8], closes| {
         let mut rest = worker.buffers.outbox();
         rest.bytes.extend_from_slice(text);
-        Decided::Answered(Box::new(Rest { text: rest, closes }))
+        Decided::Unsent(Box::new(UnsentRest { text: rest, closes }))
     };
     match format {
         Format::Http => {
