@@ -23,7 +23,7 @@ mod headers;
 mod http1_path;
 mod hyper;
 mod idle;
-mod open;
+mod open_connection;
 mod plain;
 mod settings;
 mod state;

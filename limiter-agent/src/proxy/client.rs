@@ -19,7 +19,7 @@ use super::{
     http1_path::{End, HandOver, Http1Path},
     hyper::{Goodbye, ThroughHyper, http2, partial_head},
     idle::{FirstBytes, first_bytes},
-    open::Open,
+    open_connection::OpenConnection,
 };
 
 /// The maximum number of requests that hyper serves before the short path gets the connection again.
@@ -27,8 +27,12 @@ const MOST_THROUGH_HYPER: u64 = 64;
 
 /// Serves one client until it disconnects or the drain ends the connection. `service` gets every request that the short
 /// path does not take.
-pub(super) async fn serve<S, F>(mut stream: TcpStream, service: S, short: Option<impl Http1Path>, open: &Arc<Open>)
-where
+pub(super) async fn serve<S, F>(
+    mut stream: TcpStream,
+    service: S,
+    short: Option<impl Http1Path>,
+    open: &Arc<OpenConnection>,
+) where
     S: Fn(Request<Body>) -> F + Clone + 'static,
     F: Future<Output = Result<Response<Body>, Infallible>> + 'static,
 {
@@ -85,7 +89,7 @@ fn requests_through_hyper(before: u64, served: bool) -> u64 {
 }
 
 /// Closes the connection without a reset, unless other connections need its slot.
-async fn leave(mut stream: TcpStream, open: &Open) {
+async fn leave(mut stream: TcpStream, open: &OpenConnection) {
     if open.eviction() == Eviction::AtOnce {
         return;
     }

@@ -13,7 +13,7 @@ use tokio::{
     time::{sleep, timeout, timeout_at},
 };
 
-use super::{open::Open, traffic::Protocol};
+use super::{open_connection::OpenConnection, traffic::Protocol};
 use crate::clock;
 
 /// An HTTP/2 connection begins with these bytes (RFC 9113 section 3.4). No HTTP/1 request begins with them.
@@ -45,7 +45,7 @@ impl FirstBytes {
 }
 
 /// Waits for the first bytes of a request without reading them.
-pub(super) async fn first_bytes(stream: &TcpStream, first: bool, open: &Open) -> FirstBytes {
+pub(super) async fn first_bytes(stream: &TcpStream, first: bool, open: &OpenConnection) -> FirstBytes {
     let proxy = &open.proxy;
     open.set_idle(proxy.clock.now());
     let begins = parked(stream, first, open).await;
@@ -53,7 +53,7 @@ pub(super) async fn first_bytes(stream: &TcpStream, first: bool, open: &Open) ->
 }
 
 /// Waits for the first bytes, like [`first_bytes`]. Meanwhile the connection can be evicted.
-async fn parked(stream: &TcpStream, first: bool, open: &Open) -> FirstBytes {
+async fn parked(stream: &TcpStream, first: bool, open: &OpenConnection) -> FirstBytes {
     let proxy = &open.proxy;
     let _parked = proxy.traffic.park();
     let look = async {

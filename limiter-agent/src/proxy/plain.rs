@@ -34,7 +34,7 @@ use weir_enforce::ConnectionGate;
 use self::{buffer::Buffers, date::Date, drain::Drain, pool::Pool, refusals::Refusals, request::Limits};
 use super::{
     headers::Peer,
-    open::Open,
+    open_connection::OpenConnection,
     settings::{Switch, UpstreamHttp2},
     state::Proxy,
     traffic::OfWorker,
@@ -63,7 +63,7 @@ pub(super) struct Client {
     worker: Rc<WorkerState>,
     gate: ConnectionGate,
     peer: Arc<Peer>,
-    open: Arc<Open>,
+    open: Arc<OpenConnection>,
 }
 
 impl ShortPath {
@@ -74,7 +74,7 @@ impl ShortPath {
     }
 
     /// The path of one client connection.
-    pub(super) fn client(self, gate: ConnectionGate, peer: &Arc<Peer>, open: &Arc<Open>) -> Option<Client> {
+    pub(super) fn client(self, gate: ConnectionGate, peer: &Arc<Peer>, open: &Arc<OpenConnection>) -> Option<Client> {
         let (peer, open) = (Arc::clone(peer), Arc::clone(open));
         self.0.map(|worker| Client { worker, gate, peer, open })
     }

@@ -20,7 +20,7 @@ use super::{
     client,
     headers::Peer,
     hyper::{App, Failure, Forwarder, IDLE_CHECK, Tunnels, forward, vetting},
-    open::Open,
+    open_connection::OpenConnection,
     plain::ShortPath,
     settings::SERVER,
     state::Proxy,
@@ -62,7 +62,7 @@ impl Worker {
         let way = Forwarder { app: Arc::clone(&app), proxy: Arc::clone(&proxy), tunnels };
         let router = router(way);
         let start = |stream, peer: SocketAddr, slot: Option<ConnectionSlot>| {
-            let open = Open::new(&proxy, slot, tasks.token());
+            let open = OpenConnection::new(&proxy, slot, tasks.token());
             let gate = gates.of(peer.ip().to_canonical());
             // The tracker's own `spawn` would add one function call to each poll of the connection.
             spawn_local(connection(stream, peer, own.clone(), gate, router.clone(), short.clone(), open));
@@ -177,7 +177,7 @@ async fn connection(
     gate: ConnectionGate,
     router: Router,
     short: ShortPath,
-    open: Arc<Open>,
+    open: Arc<OpenConnection>,
 ) {
     // If this call fails, only the delay of Nagle's algorithm remains.
     let _ = stream.set_nodelay(true);

@@ -18,13 +18,13 @@ use tokio::sync::Notify;
 use weir_enforce::InQueue;
 
 use super::read_progress::ReadProgress;
-use crate::proxy::{open::Open, traffic::Protocol};
+use crate::proxy::{open_connection::OpenConnection, traffic::Protocol};
 
 /// Counters of one connection. They are atomics because hyper requires a socket that is `Send`; no connection changes
 /// threads.
 #[derive(Debug)]
 pub(super) struct Activity {
-    open: Arc<Open>,
+    open: Arc<OpenConnection>,
     protocol: Protocol,
     /// Requests whose response has not ended.
     requests: AtomicU64,
@@ -54,7 +54,7 @@ pub(super) struct Activity {
 }
 
 impl Activity {
-    pub(super) fn new(open: &Arc<Open>, protocol: Protocol) -> Arc<Self> {
+    pub(super) fn new(open: &Arc<OpenConnection>, protocol: Protocol) -> Arc<Self> {
         let (requests, asked, open_bodies, reads, reads_answered, writes) = Default::default();
         let (blocked, unsent, over, tunnel, closed_after, in_queue, elsewhere) = Default::default();
         let open = Arc::clone(open);

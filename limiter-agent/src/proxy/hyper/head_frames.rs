@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep};
 use weir_client::agent::Rank;
 
 use super::partial_head::{EVICTED_TIMEOUT, MOST_BYTES};
-use crate::proxy::open::Open;
+use crate::proxy::open_connection::OpenConnection;
 
 /// The length of the preface, which comes before the first frame.
 const PREFACE: usize = 24;
@@ -32,7 +32,7 @@ const END_HEADERS: u8 = 4;
 pub(super) struct HeadFrames {
     frames: Frames,
     partial: Option<Partial>,
-    open: Arc<Open>,
+    open: Arc<OpenConnection>,
 }
 
 /// An incomplete head.
@@ -47,7 +47,7 @@ struct Partial {
 }
 
 impl HeadFrames {
-    pub(super) fn new(open: &Arc<Open>) -> Self {
+    pub(super) fn new(open: &Arc<OpenConnection>) -> Self {
         Self { frames: Frames::default(), partial: None, open: Arc::clone(open) }
     }
 

@@ -42,7 +42,7 @@ use crate::{
     clock,
     proxy::{
         http1_path::{End, HandOver, Http1Path},
-        open::{HALF_CLOSED_TIMEOUT, Open},
+        open_connection::{HALF_CLOSED_TIMEOUT, OpenConnection},
         traffic::Protocol,
     },
     resets::max_pending_resets,
@@ -65,7 +65,7 @@ const SEND_BUFFER: usize = 64 * 1024;
 /// Serves HTTP/1 requests with hyper.
 pub(in super::super) struct ThroughHyper<'a, S> {
     pub(in super::super) service: &'a S,
-    pub(in super::super) open: &'a Arc<Open>,
+    pub(in super::super) open: &'a Arc<OpenConnection>,
     /// The number of requests after which the connection returns to the short path.
     pub(in super::super) requests: u64,
 }
@@ -204,7 +204,7 @@ fn connection_window(max_streams: u32) -> u32 {
 }
 
 /// Serves an HTTP/2 connection to its end.
-pub(in super::super) async fn http2<S, F>(stream: TcpStream, service: S, open: &Arc<Open>)
+pub(in super::super) async fn http2<S, F>(stream: TcpStream, service: S, open: &Arc<OpenConnection>)
 where
     S: Fn(Request<Body>) -> F + Clone + 'static,
     F: Future<Output = Result<Response<Body>, Infallible>> + 'static,
@@ -299,7 +299,7 @@ where
 fn tracked<S, F>(
     service: &S,
     activity: &Arc<Activity>,
-    open: &Arc<Open>,
+    open: &Arc<OpenConnection>,
     protocol: Protocol,
     used: bool,
     last_upgrade: &LastUpgrade,

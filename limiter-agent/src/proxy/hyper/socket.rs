@@ -24,7 +24,7 @@ use super::{
     head_frames::HeadFrames,
     strict::Strict,
 };
-use crate::{clock, proxy::open::Open};
+use crate::{clock, proxy::open_connection::OpenConnection};
 
 /// The byte that hyper reads in place of the end of an invalid line, and the bytes after it. The byte is invalid in
 /// every head and chunk size, and the line feed after it in every chunk extension, so hyper responds with 400. The other
@@ -39,7 +39,7 @@ pub(super) struct Socket {
     before: Bytes,
     activity: Arc<Activity>,
     /// Held so that a tunnel counts as a connection, too.
-    _open: Arc<Open>,
+    _open: Arc<OpenConnection>,
     /// `None` for HTTP/2.
     strict: Option<Strict>,
     /// `None` for HTTP/1.
@@ -106,7 +106,7 @@ impl Socket {
         stream: TcpStream,
         before: Bytes,
         activity: Arc<Activity>,
-        open: Arc<Open>,
+        open: Arc<OpenConnection>,
         strict: Option<Strict>,
     ) -> Self {
         let head_frames = strict.is_none().then(|| HeadFrames::new(&open));

@@ -18,7 +18,7 @@ use tokio::{
 use weir_core::Time;
 
 use super::{Client, buffer::Buffer, calls, pause::Pause};
-use crate::{clock, proxy::open::HALF_CLOSED_TIMEOUT};
+use crate::{clock, proxy::open_connection::HALF_CLOSED_TIMEOUT};
 
 /// The interval between looks at a socket about which the runtime wakes no task.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);

@@ -17,7 +17,7 @@ pub(super) const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One open client connection, which can become a tunnel.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenConnection {
     pub(super) proxy: Arc<Proxy>,
     /// `None` for a connection that was in the accept queue when the drain began.
     slot: Option<ConnectionSlot>,
@@ -25,7 +25,7 @@ pub(super) struct Open {
     _tracked: TaskTrackerToken,
 }
 
-impl Open {
+impl OpenConnection {
     pub(super) fn new(proxy: &Arc<Proxy>, slot: Option<ConnectionSlot>, tracked: TaskTrackerToken) -> Arc<Self> {
         proxy.connections.fetch_add(1, Relaxed);
         proxy.traffic.accept();
@@ -70,7 +70,7 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.proxy.connections.fetch_sub(1, Relaxed);
     }
