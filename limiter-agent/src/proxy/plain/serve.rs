@@ -169,14 +169,14 @@ async fn more_arrives(connection: &mut ClientConnection<'_>, is_timed: bool) -> 
 fn parse_and_decide(connection: &mut ClientConnection<'_>) -> Decided {
     let client = connection.client;
     let Some((bytes, back)) = connection.ends() else { return Decided::Part };
-    let (decided, length) = decide(client, back, bytes);
+    let (decided, length) = decide_on_bytes(client, back, bytes);
     connection.consume(length);
     decided
 }
 
 /// Decides on the request in `bytes`, and returns its length. The length is 0 if the request must stay in the buffer.
 #[inline(always)] // see the docs of `calls`
-fn decide(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Decided, usize) {
+fn decide_on_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Decided, usize) {
     let Client { worker, gate, peer, .. } = client;
     let mut lines = RequestFields::default();
     let request = match Request::look(bytes, &mut lines, worker.limits) {
