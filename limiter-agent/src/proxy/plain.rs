@@ -31,7 +31,7 @@ use std::{rc::Rc, sync::Arc};
 
 use weir_enforce::ConnectionGate;
 
-use self::{buffer::Buffers, date::Date, drain::Drain, pool::Pool, refusals::Refusals, request::Limits};
+use self::{buffer::Buffers, date::Date, drain::Drain, pool::Pool, refusals::Refusals, request::HeadBounds};
 use super::{
     headers::Peer,
     open_connection::OpenConnection,
@@ -54,7 +54,7 @@ struct WorkerState {
     date: Date,
     refusals: Refusals,
     drain: Drain,
-    limits: Limits,
+    head_bounds: HeadBounds,
 }
 
 /// A client, and the state for its requests.
@@ -113,7 +113,7 @@ impl ShortPath {
 impl WorkerState {
     fn new(proxy: &Arc<Proxy>) -> Rc<Self> {
         let settings = &proxy.settings;
-        let limits = Limits {
+        let head_bounds = HeadBounds {
             bytes: settings.max_header_bytes as usize,
             fields: settings.max_headers.into(),
             ambiguous_paths: settings.ambiguous_paths,
@@ -126,7 +126,7 @@ impl WorkerState {
             date: Date::new(),
             refusals: Refusals::default(),
             drain: Drain::default(),
-            limits,
+            head_bounds,
         })
     }
 }

@@ -87,7 +87,7 @@ impl<E: Into<Failure>> From<E> for NoResponse {
 
 /// The time limits for the app's response to a request.
 #[derive(Clone, Copy, Debug, Default)]
-struct Limit {
+struct AnswerTimeout {
     /// The limit of the agent's flag.
     timeout: Option<Duration>,
     /// The limit of the policy.
@@ -95,7 +95,7 @@ struct Limit {
     since: Time,
 }
 
-impl Limit {
+impl AnswerTimeout {
     fn new(timeout: Option<Duration>, deadline: Option<&Deadline>, since: Time) -> Self {
         Self { timeout, deadline: deadline.map(Deadline::after), since }
     }
@@ -211,7 +211,7 @@ fn ask(
     async move {
         let worker = &connection.client.worker;
         let sent = worker.proxy.clock.now();
-        let limit = Limit::new(worker.proxy.settings.response_timeout, context.deadline(), sent);
+        let limit = AnswerTimeout::new(worker.proxy.settings.response_timeout, context.deadline(), sent);
         connection.begin(limit.shortest());
         let mut app = match worker.pool.pop() {
             Some(stream) => Upstream::new(stream, false, request),
@@ -233,7 +233,7 @@ fn ask(
 
 /// Opens a connection to the app. The caller boxes the future, because few requests need a new connection and the
 /// future is large.
-async fn connected(connection: &ClientConnection<'_>, limit: Limit) -> Result<TcpStream, NoResponse> {
+async fn connected(connection: &ClientConnection<'_>, limit: AnswerTimeout) -> Result<TcpStream, NoResponse> {
     let connecting = connection.client.worker.proxy.upstream.connect();
     match limit.left(connection.now()) {
         None => Ok(connecting.await?),
@@ -247,7 +247,7 @@ async fn receive_head(
     connection: &mut ClientConnection<'_>,
     app: &mut Upstream,
     context: &ResponseContext,
-    (sent, limit): (Time, Limit),
+    (sent, limit): (Time, AnswerTimeout),
     out: &mut Outbox,
 ) -> Result<(Framing, bool, bool), NoResponse> {
     let worker = &connection.client.worker;
@@ -309,7 +309,11 @@ async fn receive_head(
 }
 
 /// Sends an interim response, and then waits for the final response again.
-async fn send_interim(connection: &mut ClientConnection<'_>, limit: Limit, out: &mut Outbox) -> Result<(), NoResponse> {
+async fn send_interim(
+    connection: &mut ClientConnection<'_>,
+    limit: AnswerTimeout,
+    out: &mut Outbox,
+) -> Result<(), NoResponse> {
     connection.send(&out.bytes, &[]).await.map_err(|Gone| NoResponse::Gone)?;
     out.bytes.clear();
     let left = limit.left(connection.now());
@@ -327,7 +331,7 @@ async fn read(
     connection: &mut ClientConnection<'_>,
     app: &mut Upstream,
     most: usize,
-    limit: Limit,
+    limit: AnswerTimeout,
 ) -> Result<io::Result<usize>, NoResponse> {
     let worker = &connection.client.worker;
     poll_fn(|cx| {
@@ -383,7 +387,7 @@ fn relay(
             out.bytes.clear();
             // There is no time limit for the body.
             connection.begin(None);
-            match read(connection, &mut reply.app, MAX_HELD, Limit::default()).await {
+            match read(connection, &mut reply.app, MAX_HELD, AnswerTimeout::default()).await {
                 Ok(Ok(1..)) => {}
                 Ok(Ok(0)) if reply.framing.closed(&mut out.bytes) => {
                     drop(follow_up);

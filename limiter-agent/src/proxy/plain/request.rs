@@ -13,9 +13,9 @@ use super::{
 };
 use crate::proxy::authority;
 
-/// The limits for a head, from the settings.
+/// The bounds of a head, from the settings.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct HeadBounds {
     pub(super) bytes: usize,
     pub(super) fields: usize,
     /// The treatment of paths that apps read in different ways.
@@ -53,13 +53,13 @@ impl<'h, 'b> Request<'h, 'b> {
     /// Parses the first bytes of a request, and puts the fields into `lines`, which must be empty. No field is parsed
     /// twice.
     #[inline]
-    pub(super) fn look(bytes: &'b [u8], lines: &'h mut RequestFields<'b>, limits: Limits) -> Look<'h, 'b> {
-        let Head { method, path, query, length } = match head::read(bytes, lines, limits.fields) {
-            Ok(head) if head.length <= limits.bytes => head,
-            Err(NoHead::Part) if bytes.len() <= limits.bytes => return Look::Part(None),
+    pub(super) fn look(bytes: &'b [u8], lines: &'h mut RequestFields<'b>, bounds: HeadBounds) -> Look<'h, 'b> {
+        let Head { method, path, query, length } = match head::read(bytes, lines, bounds.fields) {
+            Ok(head) if head.length <= bounds.bytes => head,
+            Err(NoHead::Part) if bytes.len() <= bounds.bytes => return Look::Part(None),
             _ => return Look::Other,
         };
-        if limits.ambiguous_paths == AmbiguousPaths::Refuse && is_ambiguous(path) {
+        if bounds.ambiguous_paths == AmbiguousPaths::Refuse && is_ambiguous(path) {
             return Look::Other;
         }
         let RequestFields { fields, kinds } = lines;
@@ -135,10 +135,10 @@ fn is_last(value: &[u8]) -> Option<bool> {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { bytes: 8192, fields: 20, ambiguous_paths: AmbiguousPaths::Refuse };
+    const BOUNDS: HeadBounds = HeadBounds { bytes: 8192, fields: 20, ambiguous_paths: AmbiguousPaths::Refuse };
 
     fn is_plain(bytes: &[u8]) -> Option<bool> {
-        match Request::look(bytes, &mut RequestFields::default(), LIMITS) {
+        match Request::look(bytes, &mut RequestFields::default(), BOUNDS) {
             Look::Part(_) => None,
             Look::Plain(_) => Some(true),
             Look::Other => Some(false),
@@ -223,7 +223,7 @@ mod tests {
             assert_eq!(is_plain(&whole[..end]), None, "{end}");
         }
         assert_eq!(is_plain(&[&whole[..], b"GET"].concat()), Some(true));
-        let Look::Part(Some(length)) = Request::look(&whole[..whole.len() - 1], &mut RequestFields::default(), LIMITS)
+        let Look::Part(Some(length)) = Request::look(&whole[..whole.len() - 1], &mut RequestFields::default(), BOUNDS)
         else {
             panic!("the head contains the length");
         };
@@ -235,7 +235,7 @@ mod tests {
     fn the_parts_of_a_request_are_found() {
         let bytes = b"PUT /a?b?c HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhiGET";
         let mut lines = RequestFields::default();
-        let Look::Plain(request) = Request::look(bytes, &mut lines, LIMITS) else { panic!("plain") };
+        let Look::Plain(request) = Request::look(bytes, &mut lines, BOUNDS) else { panic!("plain") };
         assert_eq!((request.method, request.path, request.query), ("PUT", "/a", Some("b?c")));
         assert_eq!((request.host, request.body, request.length), (&b"a"[..], &b"hi"[..], bytes.len() - 3));
         assert!(request.last && !request.is_repeatable() && !request.is_head());

@@ -179,7 +179,7 @@ fn parse_and_decide(connection: &mut ClientConnection<'_>) -> Decided {
 fn decide_on_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Decided, usize) {
     let Client { worker, gate, peer, .. } = client;
     let mut lines = RequestFields::default();
-    let request = match Request::look(bytes, &mut lines, worker.limits) {
+    let request = match Request::look(bytes, &mut lines, worker.head_bounds) {
         Look::Plain(request) => request,
         Look::Part(whole) if whole.is_none_or(|whole| whole <= SIZE) => return (Decided::Part, 0),
         Look::Part(_) | Look::Other => return (Decided::Other, 0),

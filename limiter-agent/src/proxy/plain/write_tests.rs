@@ -8,12 +8,12 @@ use crate::proxy::{
     headers,
     plain::{
         field::{FieldSpace, RequestFields},
-        request::{Limits, Look},
+        request::{HeadBounds, Look},
         response::{self, ParsedHead},
     },
 };
 
-const LIMITS: Limits = Limits { bytes: 8192, fields: 100, ambiguous_paths: AmbiguousPaths::Keep };
+const BOUNDS: HeadBounds = HeadBounds { bytes: 8192, fields: 100, ambiguous_paths: AmbiguousPaths::Keep };
 
 fn peer() -> Peer {
     Peer::new("2001:db8::3".parse().expect("an address"))
@@ -51,7 +51,7 @@ fn the_app_gets_the_same_request_as_on_hypers_path() {
     ] {
         let bytes = format!("PUT /a?b HTTP/1.1\r\n{lines}\r\n");
         let mut read = RequestFields::default();
-        let Look::Plain(plain) = Request::look(bytes.as_bytes(), &mut read, LIMITS) else { panic!("plain: {lines}") };
+        let Look::Plain(plain) = Request::look(bytes.as_bytes(), &mut read, BOUNDS) else { panic!("plain: {lines}") };
         let mut written = Vec::new();
         to_app(&plain, &peer(), &mut written);
         assert!(written.starts_with(b"PUT /a?b HTTP/1.1\r\n"));
@@ -66,7 +66,7 @@ fn the_app_gets_the_same_request_as_on_hypers_path() {
 fn the_body_follows_its_head() {
     let bytes = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi";
     let mut read = RequestFields::default();
-    let Look::Plain(plain) = Request::look(bytes, &mut read, LIMITS) else { panic!("plain") };
+    let Look::Plain(plain) = Request::look(bytes, &mut read, BOUNDS) else { panic!("plain") };
     let mut written = Vec::new();
     to_app(&plain, &peer(), &mut written);
     assert!(written.ends_with(b"\r\nx-forwarded-host: a\r\n\r\nhi"));
