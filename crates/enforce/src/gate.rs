@@ -164,9 +164,18 @@ pub(super) fn with_request_context<B, T>(
     request: &Request<B>,
     then: impl FnOnce(&RequestContext<'_>) -> T,
 ) -> T {
+    let now = || gate.options().clock.now();
+    with_tokens(gate, Tokens::new(rules.jwks(), &now), request, then)
+}
+
+/// Calls `then` with the view of a request that has these tokens.
+pub(super) fn with_tokens<B, T>(
+    gate: &(impl Gate + ?Sized),
+    tokens: Tokens<'_>,
+    request: &Request<B>,
+    then: impl FnOnce(&RequestContext<'_>) -> T,
+) -> T {
     let GateOptions { clock, paths, .. } = gate.options();
-    let now = || -> Time { clock.now() };
-    let tokens = Tokens::new(rules.jwks(), &now);
     let (target, headers) = (gate.target(request), Headers::Map(request.headers()));
     let client = gate.client(request.extensions());
     let request = RequestView::of_parts(request.method().as_str(), target, headers, client).reading(*paths);

@@ -44,7 +44,7 @@ pub struct RulesInForce {
     /// The rules that decide on descriptors, by domain.
     pub(super) domains: HashMap<String, Arc<RuleSet>>,
     /// The keys that verify tokens.
-    jwks: Option<Arc<Jwks>>,
+    pub(super) jwks: Option<Arc<Jwks>>,
     removed: Removed,
     pub(super) unmatched: Arc<Unmatched>,
 }

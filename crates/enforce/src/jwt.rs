@@ -95,6 +95,11 @@ impl Jwks {
         }
     }
 
+    /// Returns true if the set has no keys, as before its first load.
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
     /// Returns the claims of a token, if one of the keys signed the token and it is valid now.
     fn verify(&self, token: &[u8], now: Time) -> Option<Claims> {
         let header = jsonwebtoken::decode_header(token).ok()?;

@@ -3,6 +3,9 @@
 //! The opening request determines which rules match, so it is kept. Each message is decided by the rules that are in
 //! force when it arrives. The matching rules are searched again only after a change. A connection is never inspected if
 //! no rule per message matched its opening request.
+//!
+//! The claims of a token are those of the opening request, too: they are verified at the time of the opening, with the
+//! keys of that time. So a connection keeps its count when its token expires or a key set is replaced.
 
 use std::{
     cell::RefCell,
@@ -11,12 +14,14 @@ use std::{
 };
 
 use http::{Extensions, Request};
+use weir_core::Time;
 
 use super::{
     charge::{Demand, charge_rules},
     decide::RequestContext,
-    gate::{Gate, GateOptions, log, with_request_context},
+    gate::{Gate, GateOptions, with_tokens},
     in_force::RulesInForce,
+    jwt::{Jwks, Tokens},
     live::LiveRules,
     outcome::refusal,
     refusal::Refusal,
@@ -28,6 +33,7 @@ use super::{
 pub struct Messages {
     gate: MessageGate,
     opening: Box<Request<()>>,
+    opened_at: Time,
     found: RefCell<MatchingRules>,
 }
 
@@ -45,6 +51,8 @@ pub struct MessageRefusal {
 struct MatchingRules {
     /// The rules that were searched. The reference is weak, so that an idle connection does not keep old rules alive.
     of: Weak<RulesInForce>,
+    /// The keys that verified the token of the opening request.
+    jwks: Option<Arc<Jwks>>,
     enforced: Vec<Counted>,
     shadows: Vec<Counted>,
 }
@@ -72,6 +80,34 @@ impl LiveRules {
     }
 }
 
+impl MessageGate {
+    /// Searches the rules that match the opening request. `jwks` are the keys that verified its token. If there were no
+    /// keys at that time, the keys in force verify it.
+    fn search<B>(
+        &self,
+        rules: &Arc<RulesInForce>,
+        jwks: Option<Arc<Jwks>>,
+        opening: &Request<B>,
+        opened_at: Time,
+    ) -> MatchingRules {
+        let jwks = jwks.filter(|jwks| !jwks.is_empty()).or_else(|| rules.jwks.clone());
+        let found =
+            self.with_opening(jwks.as_deref(), opening, opened_at, |context| MatchingRules::new(rules, context));
+        MatchingRules { jwks, ..found }
+    }
+
+    /// Calls `then` with the view of the opening request, whose token is verified at the time of the opening.
+    fn with_opening<B, T>(
+        &self,
+        jwks: Option<&Jwks>,
+        opening: &Request<B>,
+        opened_at: Time,
+        then: impl FnOnce(&RequestContext<'_>) -> T,
+    ) -> T {
+        with_tokens(self, Tokens::new(jwks, &|| opened_at), opening, then)
+    }
+}
+
 impl Gate for MessageGate {
     fn with_rules<T>(&self, then: impl FnOnce(&Arc<RulesInForce>) -> T) -> T {
         self.rules.with(then)
@@ -88,9 +124,8 @@ impl Gate for MessageGate {
 
 impl Messages {
     fn of<B>(gate: MessageGate, request: &Request<B>) -> Option<Self> {
-        let found = gate.with_rules(|rules| {
-            with_request_context(&gate, rules, request, |context| MatchingRules::new(rules, context))
-        });
+        let opened_at = gate.options().clock.now();
+        let found = gate.with_rules(|rules| gate.search(rules, None, request, opened_at));
         if found.enforced.is_empty() && found.shadows.is_empty() {
             return None;
         }
@@ -98,7 +133,7 @@ impl Messages {
         *opening.method_mut() = request.method().clone();
         *opening.uri_mut() = request.uri().clone();
         *opening.headers_mut() = request.headers().clone();
-        Some(Self { gate, opening, found: RefCell::new(found) })
+        Some(Self { gate, opening, opened_at, found: RefCell::new(found) })
     }
 
     /// Decides on one message and charges it.
@@ -110,8 +145,7 @@ impl Messages {
         let rules = self.gate.with_rules(Arc::clone);
         let mut found = self.found.borrow_mut();
         if !std::ptr::eq(found.of.as_ptr(), Arc::as_ptr(&rules)) {
-            *found =
-                with_request_context(&self.gate, &rules, &self.opening, |context| MatchingRules::new(&rules, context));
+            *found = self.gate.search(&rules, found.jwks.take(), &self.opening, self.opened_at);
         }
         let clock = self.gate.options().clock;
         let set = &*rules.messages;
@@ -119,7 +153,9 @@ impl Messages {
         if !demands.is_empty() {
             charge_rules(&demands, || clock.now()).map_err(|at| {
                 let refusal = refusal(&demands, at, clock.now());
-                log(&self.gate, &rules, &refusal, &self.opening);
+                self.gate.with_opening(found.jwks.as_deref(), &self.opening, self.opened_at, |context| {
+                    rules.log(&refusal, context, self.gate.options().log_keys);
+                });
                 MessageRefusal::new(&refusal)
             })?;
             demands.iter().for_each(|demand| demand.rule.statistics.count_allowed());
@@ -162,7 +198,7 @@ impl MatchingRules {
             Counted { index: *index, key: key.into(), cost }
         };
         let enforced = enforced.iter().map(counted).collect();
-        Self { of: Arc::downgrade(rules), enforced, shadows: shadows.iter().map(counted).collect() }
+        Self { of: Arc::downgrade(rules), jwks: None, enforced, shadows: shadows.iter().map(counted).collect() }
     }
 }
 

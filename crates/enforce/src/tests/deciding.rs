@@ -1,7 +1,11 @@
 //! Strategies, costs, refusals, messages and explanations.
 
+use std::time::Duration;
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::HeaderValue;
 use http_body_util::BodyExt;
+use jsonwebtoken::{EncodingKey, Header, encode};
 
 use super::*;
 use crate::matching::Headers;
@@ -164,6 +168,46 @@ async fn messages_are_counted_by_the_rules_in_force() {
     assert_eq!(a.decide(), Ok(()));
     limits.apply(&[]);
     assert_eq!(a.decide(), Ok(()));
+}
+
+/// The token expires, its key leaves the set, and the rule reads another of its claims.
+#[tokio::test(start_paused = true)]
+async fn a_connection_keeps_the_claims_of_its_opening_request() {
+    let policy = |claim: &str| {
+        let more = json!({"per": "Message", "key": [{"jwtClaim": {"header": "authorization", "claim": claim}}]});
+        policy("p", &[rule("r", &[limit("TokenBucket", 1, 86_400_000, json!({}))], more)])
+    };
+    let keys = |secret: &[u8]| {
+        let key = json!({"kty": "oct", "alg": "HS256", "k": URL_SAFE_NO_PAD.encode(secret)});
+        Jwks::parse(&json!({"keys": [key]}).to_string()).expect("keys")
+    };
+    let limits = Limits::new(&[policy("sub")]);
+    let expires = Duration::from_nanos(limits.clock.now().as_nanos()).as_secs() + 10;
+    let open = |client: &str| {
+        let claims = json!({"sub": client, "org": format!("{client}'s"), "exp": expires});
+        let token = encode(&Header::default(), &claims, &EncodingKey::from_secret(b"secret")).expect("signed");
+        let request = Request::builder().header("authorization", format!("Bearer {token}")).body(());
+        limits.rules.messages(PEER, &request.expect("a request")).expect("counted")
+    };
+
+    // No key set was loaded yet, so no token had claims. The first keys verify these connections.
+    limits.rules.verify_with(Jwks::default());
+    let early = open("eve");
+    limits.rules.verify_with(keys(b"secret"));
+    let (ann, bob) = (open("ann"), open("bob"));
+    assert!(ann.decide().is_ok() && ann.decide().is_err());
+
+    tokio::time::advance(Duration::from_secs(1_000)).await;
+    limits.apply(&[policy("sub"), with(policy("sub"), json!({"uid": "q", "name": "q"}))]);
+    limits.apply(&[policy("sub")]);
+    limits.rules.verify_with(keys(b"another"));
+    assert!(ann.decide().is_err(), "used up");
+    assert!([&bob, &early].iter().all(|client| client.decide().is_ok()), "each has its own count");
+    assert!([&bob, &early].iter().all(|client| client.decide().is_err()), "used up");
+
+    limits.apply(&[policy("org")]);
+    assert!([&ann, &bob].iter().all(|client| client.decide().is_ok()), "each has its own count");
+    assert!([&ann, &bob].iter().all(|client| client.decide().is_err()), "used up");
 }
 
 #[tokio::test(start_paused = true)]
