@@ -2,12 +2,12 @@
 
 use std::{
     future::Future,
-    pin::Pin,
+    pin::{Pin, pin},
     task::{Context, Poll, ready},
 };
 
 use pin_project_lite::pin_project;
-use tokio::time::Sleep;
+use tokio::{task::coop::unconstrained, time::Sleep};
 
 use crate::{DeadlineExceeded, Outcome};
 
@@ -78,7 +78,9 @@ where
             Poll::Ready(Err(error)) => Err(this.outcome.failed(error)),
             Poll::Pending => {
                 let Some(deadline) = deadline.as_pin_mut() else { return Poll::Pending };
-                ready!(deadline.poll(context));
+                // An inner future whose source is always ready uses up the task's budget in each poll. The timer must
+                // not need a part of it.
+                ready!(pin!(unconstrained(deadline)).poll(context));
                 this.outcome.refused(this.refusal.take().expect("every deadline has a refusal"))
             }
         };

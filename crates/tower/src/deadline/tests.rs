@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, advance, sleep};
+use tokio::{
+    sync::mpsc::unbounded_channel,
+    time::{Instant, advance, sleep},
+};
 use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok, task};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_test::mock;
@@ -246,4 +249,23 @@ async fn a_request_of_its_own_deadline_waits_and_is_served_within_it() {
     assert_eq!([goes, gives_up].map(Result::unwrap), ["not answered within 500ms"; 2].map(String::from));
     assert_eq!((waits.unwrap(), limiter.queue_len()), (String::from("hello"), 0));
     assert_eq!(start.elapsed(), AFTER);
+}
+
+/// A future whose source is always ready: it uses up the task's budget in each poll.
+async fn always_busy() -> Result<String, Infallible> {
+    let (sender, mut receiver) = unbounded_channel();
+    loop {
+        sender.send(()).expect("the receiver is here");
+        receiver.recv().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_uses_up_its_budget_ends_at_its_deadline() {
+    let mut service = DeadlineLayer::new(AFTER, Words).layer(service_fn(|()| always_busy()));
+    let mut response = task::spawn(service.call(()));
+    assert_pending!(response.poll());
+    // The next poll of this test has a new budget.
+    advance(AFTER).await;
+    assert_eq!(assert_ready_ok!(response.poll()), "not answered within 500ms");
 }
