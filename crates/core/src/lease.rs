@@ -216,6 +216,45 @@ impl Leases {
         // If all slots are being filled the whole time, the admissions stay charged.
     }
 
+    /// Gives back units of the newest charges. All slots return their leases to the word first: the word must not be
+    /// below a leased admission, which would exist a second time after the floor has passed the word.
+    pub(crate) fn credit(
+        &self,
+        supply: &Supply,
+        word: &AtomicU64,
+        cost: u64,
+        clock: &impl Fn() -> Time,
+    ) -> Result<(), Sealed> {
+        let (at, mut returned) = (clock(), 0);
+        for _ in 0..PATIENCE {
+            let (level, before) = (load(word)?, self.fills());
+            let floor = supply.floor(clock());
+            for slot in &self.slots {
+                returned += slot.give_up(supply, floor)?;
+            }
+            // No slot got a lease from the word or from another slot meanwhile.
+            if before.is_some() && before == self.fills() {
+                let now = clock();
+                let passed = supply.floor(now).saturating_sub(supply.floor(at)) / supply.unit();
+                let without = supply.credit(level, now, returned.saturating_sub(passed));
+                if swap(word, level, supply.credit(without, now, cost)).is_ok() {
+                    return Ok(());
+                }
+            }
+            yield_now();
+        }
+        // If slots are being filled the whole time, the units stay charged.
+        Ok(())
+    }
+
+    /// Returns a number that changes when a slot gets a lease. None while a thread is filling a slot.
+    fn fills(&self) -> Option<u64> {
+        self.slots.iter().try_fold(0_u64, |fills, slot| {
+            let state = slot.state.load(Ordering::SeqCst);
+            (state & FILLING == 0).then(|| fills.wrapping_add(state / TAG))
+        })
+    }
+
     /// Returns the number of units that are leased and not used yet.
     pub(crate) fn left(&self, supply: &Supply, floor: u64) -> u64 {
         self.slots.iter().map(|slot| slot.left(supply, floor) * supply.unit()).sum()
@@ -360,10 +399,25 @@ impl Slot {
             return self.swap(state, state + cost);
         }
         let Some(filling) = self.lock(state) else { return false };
-        let below = mark - units;
-        let first = if left == 0 || below < start { below } else { start.saturating_sub(units) };
+        let below = mark.saturating_sub(units);
+        // A mark that a credit has lowered can be within the slot's admissions.
+        let first = if left == 0 || mark <= start { below } else { start.saturating_sub(units) };
         self.fill(filling, first + (left + cost) * supply.unit(), left + cost);
         true
+    }
+
+    /// Empties the slot, unless a thread is filling it. Returns the number of admissions above the floor.
+    fn give_up(&self, supply: &Supply, floor: u64) -> Result<u64, Sealed> {
+        loop {
+            let state = self.load()?;
+            let here = self.end.load(Ordering::Acquire).saturating_sub(floor) / supply.unit();
+            if state & FILLING != 0 {
+                return Ok(0);
+            }
+            if self.swap(state, state & !LEFT) {
+                return Ok((state & LEFT).min(here));
+            }
+        }
     }
 
     fn left(&self, supply: &Supply, floor: u64) -> u64 {

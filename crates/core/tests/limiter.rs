@@ -159,3 +159,36 @@ fn old_handles_follow_and_long_chains_are_dropped() {
     drop(newest);
     drop(first); // a recursive drop of the chain would overflow the stack
 }
+
+/// A limit with leases: a core holds admissions that no request has used.
+#[test]
+fn a_credit_of_a_limit_with_leases_is_never_beyond_its_full_credit() {
+    const BURST: u64 = 20_000;
+    let lent = |strategy| {
+        let limiter = Limiter::new(START, quota(strategy, BURST, Duration::from_secs(20), Some(BURST)));
+        let first = limiter.charge(START, 1).expect("all is free");
+        limiter.charge(START, 1).expect("there is room");
+        // This charge is not the latest one, so a core gets it. The last charge takes a whole lease for this core.
+        limiter.refund(first.charge, || START);
+        (0..2).for_each(|_| _ = limiter.charge(START, 1).expect("there is room"));
+        limiter
+    };
+    for strategy in [Strategy::TokenBucket, Strategy::Gcra] {
+        for (credit, millis) in [(1, 0), (2, 0), (50, 0), (BURST, 0), (1, 3), (50, 10), (50, 62), (50, 70), (50, 500)] {
+            let limiter = lent(strategy);
+            limiter.credit(credit, || START);
+            let now = after(Duration::from_millis(millis));
+            let left = if millis > 0 { BURST } else { (BURST - 3 + credit).min(BURST) };
+            assert_eq!(limiter.peek(now).remaining(), left, "{strategy:?}, {credit}, after {millis} ms");
+            assert_eq!(drain(&limiter, now), left, "{strategy:?}, {credit}, after {millis} ms");
+        }
+    }
+    // A charge of before the credit is given back after it.
+    let limiter = lent(Strategy::TokenBucket);
+    let charged = limiter.charge(START, 5_000).expect("there is room");
+    limiter.credit(4_000, || START);
+    limiter.charge(START, 1).expect("there is room");
+    limiter.refund(charged.charge, || START);
+    let later = after(Duration::from_millis(1_100));
+    assert_eq!(drain(&limiter, later), BURST);
+}

@@ -168,3 +168,20 @@ fn reservations_come_after_what_is_leased() {
         assert_eq!(moments, [NOW, NOW.saturating_add(next)], "{strategy:?}");
     });
 }
+
+/// A credit while another thread takes a lease, or uses one.
+#[test]
+fn a_credit_gives_back_no_lease() {
+    for left in [BURST - 1, BURST - 20] {
+        model(move |strategy| {
+            let limiter = lending(strategy, left);
+            let other = limiter.clone();
+            let thread = thread::spawn(move || take(&other, NOW) + take(&other, NOW));
+            limiter.credit(BURST, || NOW);
+            let there = thread.join().expect("no panic");
+            assert_eq!(there, 2, "{strategy:?}: requests were refused while there was room");
+            let here = drain(&limiter, NOW);
+            assert!(here <= BURST && here >= left - 2, "{strategy:?}: {here} after {there}");
+        });
+    }
+}

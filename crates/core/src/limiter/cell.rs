@@ -387,7 +387,8 @@ impl Cell {
                     return Ok(());
                 }
             } else if let Some(leases) = self.create_leases(supply) {
-                leases.refund(supply, receipt);
+                // A credit can have lowered the word since the charge.
+                leases.refund(supply, &Receipt { mark: receipt.mark.min(level), ..*receipt });
                 return Ok(());
             } else {
                 return level::refund(supply, word, receipt, clock);
@@ -397,7 +398,21 @@ impl Cell {
 
     /// Takes back units of any earlier charges.
     pub(super) fn credit(&self, cost: u64, clock: &impl Fn() -> Time) -> Result<(), Sealed> {
-        self.meter.credit(self.words.all(), cost, clock)
+        let Kind::Level(supply) = &self.meter.kind else {
+            return self.meter.credit(self.words.all(), cost, clock);
+        };
+        let word = self.words.line();
+        let mut level = load(word)?;
+        loop {
+            // Looked for after the load: a level without leases contains no leased units.
+            if let Some(leases) = self.leases.get() {
+                return leases.credit(supply, word, cost, clock);
+            }
+            match swap(word, level, supply.credit(level, clock(), cost)) {
+                Ok(()) => return Ok(()),
+                Err(moved_on) => level = moved_on?,
+            }
+        }
     }
 
     pub(super) fn is_sealed(&self) -> bool {
