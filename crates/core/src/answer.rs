@@ -43,7 +43,7 @@ pub struct RuleAdmitted {
 /// ```
 #[derive(Debug)]
 pub struct RuleChargedAhead {
-    /// The time at which all limits have enough capacity: not before now, and not after `latest`.
+    /// The time at which all limits have enough capacity: not before now, and not after a later `latest`.
     pub at: Time,
     /// The charge. Give it back if the request does not use it.
     pub charge: RuleCharge,

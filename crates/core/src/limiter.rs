@@ -111,7 +111,8 @@ impl Limiter {
     }
 
     /// Reserves `cost` at the first time at which it fits, if that time is not after `latest`. A later caller never
-    /// gets an earlier time. A request that cannot be served by `latest` is refused immediately and charged nothing.
+    /// gets an earlier time. A request that cannot be served by `latest` is refused immediately and charged nothing. A
+    /// `latest` before `now` counts as `now`.
     ///
     /// Reservations reach at most twelve hours ahead. For
     /// [`SlidingWindowCounter`](crate::Strategy::SlidingWindowCounter), they reach to the end of the current window. A
@@ -137,12 +138,10 @@ impl Limiter {
     /// [`Refused`], with the time after which the request would be admitted without waiting.
     #[inline]
     pub fn reserve(&self, now: Time, cost: u64, latest: Time) -> Result<Reserved, Refused> {
-        if now <= latest
-            && let Some(Ok(Admitted { standing, charge })) = self.cell.charge_at_once(now, cost)
-        {
+        if let Some(Ok(Admitted { standing, charge })) = self.cell.charge_at_once(now, cost) {
             return Ok(Reserved { at: now, standing, charge });
         }
-        self.reserve_ahead(now, cost, latest)
+        self.reserve_ahead(now, cost, latest.max(now))
     }
 
     /// Charges as much as possible of a cost that was already incurred.

@@ -169,6 +169,7 @@ impl RuleLimiter {
         latest: Time,
     ) -> Result<RuleChargedAhead, RuleRefused> {
         let now = clock();
+        let latest = latest.max(now);
         let unkeyed = match &self.counted {
             Counted::ByKey(table) => {
                 return table.charge_ahead(key, &Request { now, cost, when: When::By(latest) }, &clock);

@@ -1,6 +1,8 @@
 //! The behaviour of a rule, with and without a key, with made-up times.
 #![cfg(not(loom))]
 
+mod suite;
+
 use std::{
     num::NonZeroUsize,
     sync::{
@@ -11,7 +13,11 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{Demand, InvalidTerms, KeyStats, Position, Quota, RuleLimiter, Strategy, Terms, Time, charge_rules};
+use weir_core::{
+    Demand, InvalidTerms, KeyStats, Limiter, Position, Quota, RuleLimiter, Strategy, Terms, Time, charge_rules,
+};
+
+use self::suite::{STRATEGIES, at_once, quota};
 
 const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
 
@@ -640,6 +646,23 @@ fn an_incurred_cost_uses_up_limits_of_all_strategies() {
             }
             let idle = after(2 * Duration::from_hours(24) * 366);
             assert!(rule.charge(|| idle, b"key", 1).is_ok(), "{strategy:?}, {place}");
+        }
+    }
+}
+
+#[test]
+fn a_latest_before_now_counts_as_now() {
+    for strategy in STRATEGIES {
+        let quota = quota(strategy, 2, Duration::from_secs(1));
+        let limiter = Limiter::new(START, quota);
+        let now = after(Duration::from_secs(1));
+        assert_eq!(limiter.reserve(now, 1, START).expect("there is room").at, now, "{strategy:?}");
+        for (rule, place) in everywhere([("one", quota), ("other", quota)]) {
+            for _ in 0..at_once(strategy, 2) {
+                let charged = rule.charge_ahead(|| now, b"key", 1, START).expect("there is room");
+                assert_eq!(charged.at, now, "{strategy:?}, {place}");
+            }
+            assert!(rule.charge_ahead(|| now, b"key", 1, START).is_err(), "{strategy:?}, {place}");
         }
     }
 }
