@@ -73,6 +73,9 @@ pub(crate) fn charge_limiters_ahead(
     mut each: impl FnMut(Standing),
 ) -> Result<(Time, Charges), RuleRefused> {
     assert!(limiters.len() <= MAX_LIMITS, "more than MAX_LIMITS limiters");
+    if limiters.len() > 1 {
+        refuse_impossible(limiters, now, cost)?;
+    }
     let (mut at, mut charges) = (now, Charges::NONE);
     for (limit, limiter) in limiters.iter().enumerate() {
         match limiter.reserve(now, cost, latest) {
@@ -94,6 +97,18 @@ pub(crate) fn charge_limiters_ahead(
 pub(crate) fn peek_limiters(limiters: &[Limiter], now: Time, cost: u64) -> Result<(), RuleRefused> {
     for (limit, limiter) in limiters.iter().enumerate() {
         limiter.peek_cost(now, cost).map_err(|refused| RuleRefused::by(limit, refused))?;
+    }
+    Ok(())
+}
+
+/// Returns the refusal of the first limiter that can never admit this cost. Such a cost must not be reserved first: a
+/// reservation that is given back can leave a trace.
+fn refuse_impossible(limiters: &[Limiter], now: Time, cost: u64) -> Result<(), RuleRefused> {
+    for (limit, limiter) in limiters.iter().enumerate() {
+        match limiter.peek_cost(now, cost) {
+            Err(refused) if refused.retry_after().is_none() => return Err(RuleRefused::by(limit, refused)),
+            _ => {}
+        }
     }
     Ok(())
 }

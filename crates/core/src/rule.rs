@@ -143,7 +143,10 @@ impl RuleLimiter {
     /// limits have enough capacity.
     ///
     /// The time `at` is not the time to send a request: each of several limits is charged for its own time. For
-    /// requests that wait, use [`enqueue`](Self::enqueue).
+    /// requests that wait, use [`enqueue`](Self::enqueue). A `latest` before now counts as now.
+    ///
+    /// If a limit refuses a cost that an earlier limit has reserved, the reservation is given back. This can leave a trace
+    /// in a window or a log; see [`Limiter::refund`]. A cost that a limit can never admit is refused before that.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -160,7 +163,7 @@ impl RuleLimiter {
     ///
     /// # Errors
     ///
-    /// [`RuleRefused`], with the first limit in order that refuses.
+    /// [`RuleRefused`], with the first limit in order that can never admit the cost, or else the first that refuses.
     pub fn charge_ahead(
         &self,
         clock: impl Fn() -> Time,

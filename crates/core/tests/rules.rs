@@ -650,6 +650,24 @@ fn an_incurred_cost_uses_up_limits_of_all_strategies() {
     }
 }
 
+/// A reservation in a later window, or of several requests in a log, leaves a trace when it is given back.
+#[test]
+fn a_cost_that_a_later_limit_can_never_admit_reserves_nothing() {
+    for strategy in [Strategy::FixedWindow, Strategy::SlidingWindowLog] {
+        let minute = Duration::from_secs(60);
+        let wide = Quota::new(strategy, 100, minute, None).expect("valid");
+        for (rule, place) in everywhere([("wide", wide), ("narrow", per_second(10))]) {
+            for second in 0..30 {
+                rule.charge(|| after(Duration::from_secs(second)), b"key", 2).expect("there is room");
+            }
+            let now = after(Duration::from_secs(30));
+            let refused = rule.charge_ahead(|| now, b"key", 70, after(60 * minute)).expect_err("too much");
+            assert_eq!((refused.limit, refused.retry_after()), (1, None), "{strategy:?}, {place}");
+            assert!(rule.charge(|| now, b"key", 2).is_ok(), "{strategy:?}, {place}: nothing was charged");
+        }
+    }
+}
+
 #[test]
 fn a_latest_before_now_counts_as_now() {
     for strategy in STRATEGIES {

@@ -166,8 +166,10 @@ impl Set {
 
     #[inline(never)]
     fn take_all(&self, words: &[AtomicU64], request: &Request, clock: Clock<'_>) -> Result<Granted, Halt> {
-        if let When::Now = request.when {
-            self.peek(words, request)?;
+        match request.when {
+            When::Now => _ = self.peek(words, request)?,
+            When::By(_) => self.refuse_impossible(words, request)?,
+            When::Incurred => {}
         }
         let (mut at, mut receipts, mut tightening) = (request.now, Receipts::NONE, Tightest::none());
         for (limit, (meter, own)) in self.limits(words).enumerate() {
@@ -196,6 +198,20 @@ impl Set {
             }
         }
         Ok(tightening.with_override(self.override_index))
+    }
+
+    /// Refuses a cost that a limit can never admit. Such a cost must not be reserved first: a reservation that is given
+    /// back can leave a trace.
+    fn refuse_impossible(&self, words: &[AtomicU64], request: &Request) -> Result<(), Halt> {
+        for (limit, (meter, own)) in self.limits(words).enumerate() {
+            match meter.peek(own, request.now, request.cost) {
+                Err(Stop::Refused(standing)) if standing.retry_after(request.cost).is_none() => {
+                    return Err(self.halt(limit, &Stop::Refused(standing), request));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Gives charges back to the limits that were charged, which are the first ones in order. After a retune, the
