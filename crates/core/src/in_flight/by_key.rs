@@ -69,7 +69,8 @@ impl Default for InFlightByKey {
 }
 
 impl InFlightByKey {
-    /// Admits a request of weight `cost` if the key's requests in flight stay within `limit`.
+    /// Admits a request of weight `cost` if the key's requests in flight stay within `limit`. A cost of 0 takes no room
+    /// and is never refused.
     ///
     /// ```
     /// # use std::num::NonZeroU64;
@@ -89,11 +90,12 @@ impl InFlightByKey {
         let shard = self.shard(key);
         let mut counts = lock(&self.shards[shard]);
         let before = counts.get(key).copied().unwrap_or(0);
-        let Some(in_use) = before.checked_add(cost).filter(|after| *after <= limit.get()) else {
+        let Some(in_use) = before.checked_add(cost).filter(|after| *after <= limit.get() || cost == 0) else {
             return Err(Full { in_use: before, limit: limit.get(), cost });
         };
         match counts.get_mut(key) {
             Some(count) => *count = in_use,
+            None if cost == 0 => {}
             None => _ = counts.insert(key.into(), in_use),
         }
         drop(counts);
@@ -194,5 +196,15 @@ mod tests {
         assert_eq!(in_flight.acquire(b"", 1, limit(2)).unwrap_err().in_use, 3);
         drop(permits);
         assert!(in_flight.acquire(b"", 1, limit(2)).is_ok());
+    }
+
+    #[test]
+    fn a_cost_of_zero_is_never_refused_and_takes_no_memory() {
+        let in_flight = InFlightByKey::default();
+        let permit = in_flight.acquire(b"ann", 3, limit(3)).expect("free");
+        let nothing = [b"ann", b"bob"].map(|key| in_flight.acquire(key, 0, limit(2)).expect("it takes no room"));
+        assert_eq!(nothing.each_ref().map(KeyPermit::in_use), [3, 0]);
+        drop(permit);
+        assert!(in_flight.shards.iter().all(|shard| lock(shard).is_empty()));
     }
 }
