@@ -12,8 +12,9 @@
 //! - Keys with an override are known from the configuration and have separate words outside of the table.
 //!
 //! The table stores a *fingerprint* instead of each key: 63 bits of a seeded hash. Two keys with the same fingerprint
-//! share one count. Among a million keys, such a pair has a probability of 1 in 18 million. Clients cannot cause it, and it can only refuse
-//! too many requests. `admission` explains the races, and `succession` explains changes of the terms.
+//! share one count. Among a million keys, such a pair has a probability of 1 in 18 million. Clients cannot cause it,
+//! and it can only refuse too many requests. `admission` explains the races, and `succession` explains changes of the
+//! terms.
 
 mod admission;
 mod book;

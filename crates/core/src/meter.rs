@@ -1,6 +1,6 @@
 //! One limit: the arithmetic of its quota, and the atomic steps on the few *words* of its state. A word is 64 bits that
-//! threads change by one atomic step. A limiter or a cell in a table of keys owns the words. No decision allocates memory or reads a clock. No decision waits, except that a log
-//! can yield a few times before it refuses.
+//! threads change by one atomic step. A limiter or a cell in a table of keys owns the words. No decision allocates
+//! memory or reads a clock. No decision waits, except that a log can yield a few times before it refuses.
 //!
 //! If all words are zero, the whole burst is free. A change of the quota creates a new meter with new words, and sets
 //! the top bit of the old words. These words are *sealed*: no charge can change them. The first thread that needs the

@@ -65,8 +65,9 @@ impl RuleLimiter {
 
     /// Returns a limiter that counts each key separately. Up to `max_keys` keys have a cell, and a request with such a
     /// key takes no lock. Other keys are counted in the *overflow*, under a short lock on a part of the table. No key
-    /// gets more than its limits, with or without a cell. If at most 16 times `max_keys` keys are in use, no key is
-    /// refused because of other keys. With more keys, some keys without a cell get less than their limits.
+    /// gets more than its limits, with or without a cell. If at most 16 times `max_keys` keys are in use, almost no key is
+    /// refused because of other keys: the overflow knows a key by 32 bits of a hash, so of 1,048,576 keys about 256 share
+    /// a count with another key. With more keys, some keys without a cell get less than their limits.
     ///
     /// In the overflow, a [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) stores six times for each key instead
     /// of the times of all requests. The count is exact for limits of up to six requests and for clients that send in
@@ -82,7 +83,8 @@ impl RuleLimiter {
     /// The overflow takes memory as keys without a cell arrive: for each of `max_keys`, at most 96 bytes plus 204 for
     /// each limit. A `SlidingWindowLog` counts as three limits. If any limit is a `SlidingWindowCounter`, whose
     /// requests count for two periods, the overflow takes twice as much. For one token bucket, this is 300 bytes a key,
-    /// and 20 MB for 65,536 keys. The overflow never takes more than about 1 GiB.
+    /// and 20 MB for 65,536 keys. The overflow never takes more than about 1 GiB. So with more than some million
+    /// `max_keys`, it has room for fewer than 16 times as many keys.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;

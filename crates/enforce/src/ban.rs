@@ -84,8 +84,8 @@ impl Ban {
         self.table.sweep_all(now, &self.terms)
     }
 
-    /// Returns the number of banned keys, with a bound on the work: of more than 16,384 keys, bans that have ended count until
-    /// a later call. Removes old entries, too.
+    /// Returns the number of banned keys, with a bound on the work: of more than 16,384 keys, bans that have ended
+    /// count until a later call. Removes old entries, too.
     pub(super) fn count(&self, now: Time) -> u64 {
         self.table.count(now, &self.terms)
     }

@@ -1,9 +1,10 @@
 //! Rules that limit how many requests are in flight.
 //!
 //! A request takes a permit of each such rule before any rate is charged: if another rule refuses the request, its
-//! permits are simply dropped. Until then, another request can be refused because these permits are taken. The permits belong to the
-//! [`FollowUp`](super::FollowUp) of the request, then to the body of its response or to the tunnel that it opens. They
-//! are dropped when the response has ended, when the client has disconnected, or when the tunnel is closed.
+//! permits are simply dropped. Until then, another request can be refused because these permits are taken. The permits
+//! belong to the [`FollowUp`](super::FollowUp) of the request, then to the body of its response or to the tunnel that
+//! it opens. They are dropped when the response has ended, when the client has disconnected, or when the tunnel is
+//! closed.
 
 use std::sync::Arc;
 

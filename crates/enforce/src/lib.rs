@@ -7,8 +7,8 @@
 //! rules that a store counts takes short locks, and a [`Verdict::Wait`] can ask the store.
 //!
 //! [`LimitLayer`] applies verdicts to any tower service for HTTP: it refuses, delays and forwards requests, cancels
-//! requests that exceed a deadline, and charges costs that depend on bodies or on the response. Only this layer depends on bodies
-//! and tower.
+//! requests that exceed a deadline, and charges costs that depend on bodies or on the response. Only this layer depends
+//! on bodies and tower.
 //!
 //! This crate opens no sockets, and works with snapshots from any source. For rules that a store counts, the program
 //! supplies the clients of the stores ([`RulesInForce::with_snapshot`]). The agent applies the snapshots that the operator

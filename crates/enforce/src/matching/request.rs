@@ -1,7 +1,7 @@
 //! The view of a request that rules read. The view borrows the parts of the request, and never changes them.
 //!
-//! Costly values (the normal forms of the method and the path, the host, the values for predicates) are computed at most once for all
-//! rules of a request, and only if a rule needs them.
+//! Costly values (the normal forms of the method and the path, the host, the values for predicates) are computed at
+//! most once for all rules of a request, and only if a rule needs them.
 
 use std::{
     borrow::Cow,

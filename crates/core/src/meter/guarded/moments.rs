@@ -2,9 +2,9 @@
 //! group counts until its latest request is one period old, so the count is an upper bound of the count of a log.
 //!
 //! If the limit is at most the number of groups, the count is exact, except for the resolution of times. Groups suit
-//! clients that send in bursts. If the limit is larger, a client that sends evenly can use about five sixths of it. If there are
-//! too many groups, two neighbours are merged: those for which the merge delays the fewest requests for the shortest
-//! time.
+//! clients that send in bursts. If the limit is larger, a client that sends evenly can use about five sixths of it. If
+//! there are too many groups, two neighbours are merged: those for which the merge delays the fewest requests for the
+//! shortest time.
 
 use std::time::Duration;
 
