@@ -18,6 +18,7 @@ use crate::{MAX_LIMITS, Standing, Time, all::Charges, limiter::Charge, meter::Re
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct RuleAdmitted {
     /// The charge. Give it back if the request does not use it.
     pub charge: RuleCharge,
@@ -42,6 +43,7 @@ pub struct RuleAdmitted {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct RuleChargedAhead {
     /// The time at which all limits have enough capacity: not before now, and not after a later `latest`.
     pub at: Time,
@@ -144,7 +146,8 @@ impl Receipts {
 /// assert_eq!((tightest.limit, tightest.standing.remaining(), tightest.override_index), (0, 8, None));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Tightest {
     /// The index of the limit among the limiters of [`charge_limiters`](crate::charge_limiters), or in the terms of a rule.
     pub limit: usize,

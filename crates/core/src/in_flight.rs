@@ -145,6 +145,7 @@ impl Drop for Permit {
 /// assert_eq!(full.to_string(), "0 of 1 in flight: no room for 2");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Full {
     /// The cost in flight.
     pub in_use: u64,

@@ -56,6 +56,7 @@ pub(crate) struct Queues {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[must_use = "dropping the ticket leaves the queue"]
 pub struct Ticket {
     queue: Arc<Queue>,
     number: u64,

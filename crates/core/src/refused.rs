@@ -20,7 +20,8 @@ use crate::{Refused, Standing, forecast::Longest};
 /// assert_eq!(refused.to_string(), "limit 0: over the limit: retry after 500ms");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RuleRefused {
     /// The index of the limit among the limiters of [`charge_limiters`](crate::charge_limiters), or in the terms of a rule.
     pub limit: usize,

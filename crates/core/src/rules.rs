@@ -51,6 +51,7 @@ pub struct Demand<'a> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct RuleCharged {
     /// The time at which the rule admits the request, if this time is in the future.
     pub at: Option<Time>,
@@ -145,7 +146,7 @@ pub fn charge_rules<'a>(
 /// assert_eq!((at.index, at.refused.limit, at.refused.retry_after()), (0, 0, None));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleRefusedAt {
     /// The index of the rule.
     pub index: usize,

@@ -23,13 +23,13 @@ use crate::{
 /// assert_eq!(standing.retry_after(11), None); // never: more than the burst
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
     quota: Quota,
     counted: Counted,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Counted {
     Level(Stand),
     Counter(Windows),
@@ -37,7 +37,7 @@ enum Counted {
 }
 
 /// The standing of a log, which cannot be computed later. Times are nanoseconds from the decision.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Logged {
     pub(crate) remaining: u64,
     /// The cost of the decision, and the time until this cost would be admitted.

@@ -7,7 +7,7 @@ use crate::Quota;
 
 /// The counts of the current and the previous window, read together. The count of the previous window is final, or is
 /// used as if it were final.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Windows {
     pub(crate) previous: u64,
     pub(crate) current: u64,

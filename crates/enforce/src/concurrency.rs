@@ -69,7 +69,7 @@ impl Concurrency {
                 };
                 Ok((permit, state, override_index))
             }
-            Err(full) => Err(NoPermit::new(full, override_index)),
+            Err(Full { limit, cost, in_use, .. }) => Err(NoPermit::new(limit, cost, in_use, override_index)),
         }
     }
 
@@ -79,7 +79,7 @@ impl Concurrency {
         let in_use = self.in_flight.in_use(key);
         let remaining = limit.get().saturating_sub(in_use);
         if cost > remaining {
-            return Err(NoPermit::new(Full { in_use, limit: limit.get(), cost }, override_index));
+            return Err(NoPermit::new(limit.get(), cost, in_use, override_index));
         }
         Ok(QuotaState { limit: 0, requests: limit.get(), remaining, seconds: 0 })
     }
@@ -91,7 +91,7 @@ impl Concurrency {
 }
 
 impl NoPermit {
-    fn new(Full { limit, cost, in_use }: Full, override_index: Option<usize>) -> Self {
+    fn new(limit: u64, cost: u64, in_use: u64, override_index: Option<usize>) -> Self {
         let (never, remaining) = (cost > limit, limit.saturating_sub(in_use));
         let seconds = if never { 0 } else { RETRY_AFTER_SECONDS };
         Self { state: QuotaState { limit: 0, requests: limit, remaining, seconds }, override_index, never }

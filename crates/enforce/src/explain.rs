@@ -5,7 +5,7 @@
 use std::{str::FromStr, sync::Arc, time::Duration};
 
 use http::{HeaderName, HeaderValue, Method, Uri};
-use weir_core::{Tightest, Time};
+use weir_core::Time;
 use weir_store::KeyView;
 use weir_tower::MonotonicClock;
 use weir_wire::{
@@ -226,16 +226,15 @@ impl RequestContext<'_> {
             };
             explained.after_millis = after.map(millis);
         }
-        let tightest = standing.unwrap_or_else(|refused| Tightest {
-            limit: refused.limit,
-            standing: refused.standing,
-            override_index: refused.override_index,
-        });
-        explained.override_index = tightest.override_index;
+        let (limit, standing, override_index) = match standing {
+            Ok(tightest) => (tightest.limit, tightest.standing, tightest.override_index),
+            Err(refused) => (refused.limit, refused.standing, refused.override_index),
+        };
+        explained.override_index = override_index;
         explained.limit = Some(ExplainedLimit {
-            name: limits.names.get(tightest.limit).map(ToString::to_string).unwrap_or_default(),
-            remaining: tightest.standing.remaining(),
-            reset_after_millis: millis(tightest.standing.reset_after()),
+            name: limits.names.get(limit).map(ToString::to_string).unwrap_or_default(),
+            remaining: standing.remaining(),
+            reset_after_millis: millis(standing.reset_after()),
         });
         explain_ban(&demand, now, &mut explained);
         explained

@@ -27,7 +27,7 @@ type Shard = Mutex<HashMap<Box<[u8]>, u64>>;
 /// use std::num::NonZeroU64;
 /// use weir_core::InFlightByKey;
 ///
-/// let in_flight = InFlightByKey::default();
+/// let in_flight = InFlightByKey::new();
 /// let limit = NonZeroU64::MIN;
 /// let permit = in_flight.acquire(b"ann", 1, limit)?;
 /// assert!(in_flight.acquire(b"ann", 1, limit).is_err());
@@ -45,7 +45,7 @@ pub struct InFlightByKey {
 /// The capacity that one request of a key uses. Dropping the permit gives it back.
 ///
 /// ```
-/// # let in_flight = weir_core::InFlightByKey::default();
+/// # let in_flight = weir_core::InFlightByKey::new();
 /// let permit = in_flight.acquire(b"ann", 2, std::num::NonZeroU64::new(5).expect("not zero"))?;
 /// assert_eq!(permit.in_use(), 2);
 /// std::thread::spawn(move || drop(permit)).join().expect("no panic"); // wherever it is dropped
@@ -64,17 +64,26 @@ pub struct KeyPermit {
 
 impl Default for InFlightByKey {
     fn default() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Shard::default()).collect(), hasher: RandomState::new() }
+        Self::new()
     }
 }
 
 impl InFlightByKey {
+    /// Returns counts with nothing in flight.
+    ///
+    /// ```
+    /// assert_eq!(weir_core::InFlightByKey::new().total(), 0);
+    /// ```
+    pub fn new() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Shard::default()).collect(), hasher: RandomState::new() }
+    }
+
     /// Admits a request of weight `cost` if the key's requests in flight stay within `limit`. A cost of 0 takes no room
     /// and is never refused.
     ///
     /// ```
     /// # use std::num::NonZeroU64;
-    /// # let in_flight = weir_core::InFlightByKey::default();
+    /// # let in_flight = weir_core::InFlightByKey::new();
     /// let three = NonZeroU64::new(3).expect("not zero");
     /// let permit = in_flight.acquire(b"ann", 2, three)?;
     /// assert_eq!(in_flight.acquire(b"ann", 2, three).unwrap_err().in_use, 2);
@@ -105,7 +114,7 @@ impl InFlightByKey {
     /// How much of a key is in flight.
     ///
     /// ```
-    /// # let in_flight = weir_core::InFlightByKey::default();
+    /// # let in_flight = weir_core::InFlightByKey::new();
     /// assert_eq!(in_flight.in_use(b"ann"), 0);
     /// ```
     pub fn in_use(&self, key: &[u8]) -> u64 {
@@ -115,7 +124,7 @@ impl InFlightByKey {
     /// How much of all keys together is in flight. It reads the shards one after the other.
     ///
     /// ```
-    /// # let in_flight = weir_core::InFlightByKey::default();
+    /// # let in_flight = weir_core::InFlightByKey::new();
     /// let limit = std::num::NonZeroU64::new(5).expect("not zero");
     /// let permits = (in_flight.acquire(b"ann", 2, limit)?, in_flight.acquire(b"bob", 1, limit)?);
     /// assert_eq!(in_flight.total(), 3);
@@ -136,7 +145,7 @@ impl KeyPermit {
     /// How much of the key was in flight when this request was admitted, with this request.
     ///
     /// ```
-    /// # let in_flight = weir_core::InFlightByKey::default();
+    /// # let in_flight = weir_core::InFlightByKey::new();
     /// let limit = std::num::NonZeroU64::new(5).expect("not zero");
     /// let first = in_flight.acquire(b"ann", 1, limit)?;
     /// let second = in_flight.acquire(b"ann", 1, limit)?;
@@ -170,7 +179,7 @@ mod tests {
 
     #[test]
     fn keys_without_requests_in_flight_take_no_memory() {
-        let in_flight = InFlightByKey::default();
+        let in_flight = InFlightByKey::new();
         let keys = |in_flight: &InFlightByKey| in_flight.shards.iter().map(|shard| lock(shard).len()).sum::<usize>();
         let permits: Vec<_> =
             (0..1_000_u64).map(|key| in_flight.acquire(&key.to_be_bytes(), 1, limit(1)).expect("free")).collect();
@@ -182,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_cost_beyond_all_numbers_is_refused() {
-        let in_flight = InFlightByKey::default();
+        let in_flight = InFlightByKey::new();
         let permit = in_flight.acquire(b"ann", 1, limit(u64::MAX)).expect("free");
         assert!(in_flight.acquire(b"ann", u64::MAX, limit(u64::MAX)).is_err());
         drop(permit);
@@ -191,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_lower_limit_counts_the_requests_in_flight() {
-        let in_flight = InFlightByKey::default();
+        let in_flight = InFlightByKey::new();
         let permits: Vec<_> = (0..3).map(|_| in_flight.acquire(b"", 1, limit(3)).expect("free")).collect();
         assert_eq!(in_flight.acquire(b"", 1, limit(2)).unwrap_err().in_use, 3);
         drop(permits);
@@ -200,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_cost_of_zero_is_never_refused_and_takes_no_memory() {
-        let in_flight = InFlightByKey::default();
+        let in_flight = InFlightByKey::new();
         let permit = in_flight.acquire(b"ann", 3, limit(3)).expect("free");
         let nothing = [b"ann", b"bob"].map(|key| in_flight.acquire(key, 0, limit(2)).expect("it takes no room"));
         assert_eq!(nothing.each_ref().map(KeyPermit::in_use), [3, 0]);

@@ -26,6 +26,7 @@ use crate::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct KeySurvey {
     /// The number of surveyed keys.
     pub keys: u64,

@@ -20,6 +20,7 @@ use crate::{Standing, Time, meter::Receipt};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Admitted {
     /// The limiter's standing, including this request.
     pub standing: Standing,
@@ -46,6 +47,7 @@ pub struct Admitted {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Reserved {
     /// The time from which the request is admitted.
     pub at: Time,
@@ -93,7 +95,8 @@ pub struct Charge {
 /// assert_eq!(refused.to_string(), "over the limit: retry after 200ms");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Refused {
     /// The limiter's standing.
     pub standing: Standing,

@@ -7,7 +7,7 @@ use super::{at_once, time_of};
 use crate::{Quota, Strategy};
 
 /// A level and the floor at one time. Together with the quota, they determine the remaining requests and the waits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stand {
     unit: u64,
     /// The time since the base. Negative before the base.
