@@ -1,8 +1,6 @@
 //! The middleware that slows its callers down: it is ready when the limit has room. This middleware never refuses and
 //! never reads a request.
 
-#[cfg(test)]
-mod kept;
 mod layer;
 mod readiness;
 mod service;

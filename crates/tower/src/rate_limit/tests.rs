@@ -1,3 +1,5 @@
+mod kept;
+
 use std::time::Duration;
 
 use tokio::time::{Instant, advance};

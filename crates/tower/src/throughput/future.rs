@@ -40,26 +40,26 @@ pin_project! {
     /// # }
     /// ```
     #[must_use = "futures do nothing unless they are polled"]
-    pub struct ThroughputFuture<S, Request, P, O, Refusal>
+    pub struct ThroughputFuture<S, Request, P, O>
     where
         S: Service<Request>,
         P: QueueTicket<Request>,
     {
         #[pin]
-        state: State<S, Request, P, O, Refusal>,
+        state: State<S, Request, P, O>,
     }
 }
 
 pin_project! {
     #[project = StateProjection]
-    enum State<S, Request, P, O, Refusal>
+    enum State<S, Request, P, O>
     where
         S: Service<Request>,
         P: QueueTicket<Request>,
     {
         // Boxed: most futures never wait, and should not be as large as the futures that wait.
         Waiting { held: Option<Box<Held<S, Request, P, O>>> },
-        Decided { #[pin] decided: LatencyFuture<S::Future, O, P::Pass, Refusal> },
+        Decided { #[pin] decided: LatencyFuture<S::Future, O, P::Pass, P::Refusal> },
     }
 }
 
@@ -72,20 +72,18 @@ struct Held<S, Request, P, O> {
     outcome: O,
 }
 
-impl<S: Service<Request>, Request, P: QueueTicket<Request, Refusal = Refusal>, O, Refusal>
-    ThroughputFuture<S, Request, P, O, Refusal>
-{
+impl<S: Service<Request>, Request, P: QueueTicket<Request>, O> ThroughputFuture<S, Request, P, O> {
     pub(super) fn waiting(service: S, request: Request, ticket: P, outcome: O) -> Self {
         let held = Some(Box::new(Held { service, request, ticket, outcome }));
         Self { state: State::Waiting { held } }
     }
 
-    pub(super) const fn decided(decided: LatencyFuture<S::Future, O, P::Pass, Refusal>) -> Self {
+    pub(super) const fn decided(decided: LatencyFuture<S::Future, O, P::Pass, P::Refusal>) -> Self {
         Self { state: State::Decided { decided } }
     }
 }
 
-impl<S, Request, P, O, Refusal> Timed for ThroughputFuture<S, Request, P, O, Refusal>
+impl<S, Request, P, O> Timed for ThroughputFuture<S, Request, P, O>
 where
     S: Service<Request>,
     P: QueueTicket<Request, Pass: Timed<Exceeded = P::Exceeded>> + Timed,
@@ -100,11 +98,11 @@ where
     }
 }
 
-impl<S, Request, P, O, Refusal> Future for ThroughputFuture<S, Request, P, O, Refusal>
+impl<S, Request, P, O> Future for ThroughputFuture<S, Request, P, O>
 where
     S: Service<Request>,
-    P: QueueTicket<Request, Refusal = Refusal>,
-    O: Outcome<P::Pass, Refusal, S::Response, S::Error>,
+    P: QueueTicket<Request>,
+    O: Outcome<P::Pass, P::Refusal, S::Response, S::Error>,
 {
     type Output = Result<O::Response, O::Error>;
 
@@ -130,9 +128,7 @@ where
     }
 }
 
-impl<S: Service<Request>, Request, P: QueueTicket<Request>, O, Refusal> fmt::Debug
-    for ThroughputFuture<S, Request, P, O, Refusal>
-{
+impl<S: Service<Request>, Request, P: QueueTicket<Request>, O> fmt::Debug for ThroughputFuture<S, Request, P, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.state {
             State::Waiting { .. } => "ThroughputFuture::Waiting",

@@ -69,7 +69,7 @@ where
 {
     type Response = O::Response;
     type Error = O::Error;
-    type Future = ThroughputFuture<S, Request, R::Ticket, O, R::Refusal>;
+    type Future = ThroughputFuture<S, Request, R::Ticket, O>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(context).map_err(|error| self.outcome.failed(error))

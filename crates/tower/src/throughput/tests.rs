@@ -58,7 +58,7 @@ fn spawn(max_wait: Duration) -> (mock::Spawn<ThroughputService<Inner, LimiterAdm
 fn a_future_that_does_not_wait_has_no_room_for_a_wait() {
     type Inner = Ready<Result<(), std::io::Error>>;
     type Decided = LatencyFuture<Inner, Errors, Admitted, Refused>;
-    type Future = ThroughputFuture<ServiceFn<fn(()) -> Inner>, (), LimiterTicket, Errors, Refused>;
+    type Future = ThroughputFuture<ServiceFn<fn(()) -> Inner>, (), LimiterTicket, Errors>;
 
     let more = size_of::<Future>() - size_of::<Decided>();
     assert!(more <= 2 * size_of::<usize>(), "{more} bytes larger");

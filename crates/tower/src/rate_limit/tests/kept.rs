@@ -12,7 +12,7 @@ use tower::{
 use tower_test::mock::Spawn;
 use weir_core::{Limiter, Quota, Strategy};
 
-use super::{RateLimit, RateLimitLayer};
+use super::super::{RateLimit, RateLimitLayer};
 use crate::MonotonicClock;
 
 const GRACE: Duration = Duration::from_millis(2);
