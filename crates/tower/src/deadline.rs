@@ -7,4 +7,9 @@ mod service;
 #[cfg(test)]
 mod tests;
 
-pub use self::{deadlines::OfRequests, future::DeadlineFuture, layer::DeadlineLayer, service::DeadlineService};
+pub use self::{
+    deadlines::{Deadlines, OfRequests},
+    future::DeadlineFuture,
+    layer::DeadlineLayer,
+    service::DeadlineService,
+};

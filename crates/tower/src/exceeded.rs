@@ -8,12 +8,27 @@ use std::{error::Error, fmt, time::Duration};
 /// use std::time::Duration;
 /// use weir_tower::DeadlineExceeded;
 ///
-/// assert_eq!(DeadlineExceeded { after: Duration::from_millis(500) }.to_string(), "not answered within 500ms");
+/// assert_eq!(DeadlineExceeded::new(Duration::from_millis(500)).to_string(), "not answered within 500ms");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeadlineExceeded {
     /// The deadline, counted from the call.
     pub after: Duration,
+}
+
+impl DeadlineExceeded {
+    /// The error of a request with this deadline, for a [`Timed`](crate::Timed) of your own.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_tower::DeadlineExceeded;
+    /// let after = Duration::from_millis(500);
+    /// assert_eq!(DeadlineExceeded::new(after).after, after);
+    /// ```
+    pub const fn new(after: Duration) -> Self {
+        Self { after }
+    }
 }
 
 impl fmt::Display for DeadlineExceeded {

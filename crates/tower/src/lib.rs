@@ -191,7 +191,7 @@ pub use self::{
         retry_after_seconds,
     },
     clock::MonotonicClock,
-    deadline::{DeadlineFuture, DeadlineLayer, DeadlineService, OfRequests},
+    deadline::{DeadlineFuture, DeadlineLayer, DeadlineService, Deadlines, OfRequests},
     exceeded::DeadlineExceeded,
     keyed::{HeaderKey, IpKey, KeyExtractor, KeyedAdmit, KeyedTicket, NoKey, WithoutKey},
     latency::{Admit, LatencyFuture, LatencyLayer, LatencyService},

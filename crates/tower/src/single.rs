@@ -167,6 +167,7 @@ impl Enqueue for LimiterAdmit {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[must_use = "a request whose ticket is dropped leaves the queue"]
 pub struct LimiterTicket {
     limit: LimiterAdmit,
     waiting: Box<Waiting>,

@@ -17,7 +17,7 @@ use std::time::Duration;
 ///     type Exceeded = DeadlineExceeded;
 ///
 ///     fn take_deadline(&mut self) -> Option<(Duration, DeadlineExceeded)> {
-///         self.0.take().map(|after| (after, DeadlineExceeded { after }))
+///         self.0.take().map(|after| (after, DeadlineExceeded::new(after)))
 ///     }
 /// }
 ///

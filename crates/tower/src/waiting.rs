@@ -110,6 +110,7 @@ pub trait AtHead {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[must_use = "a request whose ticket is dropped leaves the queue"]
 pub struct Waiting {
     tickets: Vec<Ticket>,
     latest: Option<Time>,

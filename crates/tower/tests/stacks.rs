@@ -131,7 +131,7 @@ async fn an_inner_error_keeps_its_type() {
     let error = BoxError::from(error);
     assert_eq!(error.downcast_ref::<io::Error>().map(io::Error::kind), Some(io::ErrorKind::BrokenPipe));
     let returned = || -> Result<(), Box<dyn Error>> {
-        Err(LimitError::<_, BoxError>::Refused(DeadlineExceeded { after: LONG }))?;
+        Err(LimitError::<_, BoxError>::Refused(DeadlineExceeded::new(LONG)))?;
         Ok(())
     };
     assert!(returned().unwrap_err().is::<DeadlineExceeded>());

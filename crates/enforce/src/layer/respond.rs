@@ -109,7 +109,7 @@ pub fn refused(refusal: &Refusal<'_>, format: Format) -> Response<Bytes> {
 pub fn too_late(deadline: &Deadline, server: &str) -> Response<Bytes> {
     deadline.expire();
     let mut response = match deadline.format {
-        Format::Grpc => Answer::<(), _, _>::refused(&GrpcAnswer, DeadlineExceeded { after: deadline.after() }),
+        Format::Grpc => Answer::<(), _, _>::refused(&GrpcAnswer, DeadlineExceeded::new(deadline.after())),
         Format::Http => deadline.policy.response(server),
     };
     if let Some(rules) = &deadline.headers {

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use tokio::time::{Sleep, sleep};
 
+use self::sealed::Sealed;
 use crate::{DeadlineExceeded, Timed};
 
-/// Gives deadlines to the futures of requests.
+/// Gives deadlines to the futures of requests. Only this crate implements it, for [`Duration`] and [`OfRequests`]: a
+/// service with its own deadlines has a future that is [`Timed`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -16,7 +18,7 @@ use crate::{DeadlineExceeded, Timed};
 /// let of_each = DeadlineLayer::of_requests(HttpAnswer);
 /// # let _ = (of_all, of_each);
 /// ```
-pub trait Deadlines<F> {
+pub trait Deadlines<F>: Sealed {
     /// The reason for the refusal of a request that takes too long.
     type Refusal;
     /// The state that is created before the inner service is called.
@@ -27,6 +29,14 @@ pub trait Deadlines<F> {
 
     /// The timer of a request, if it has a deadline.
     fn of(started: Self::Started, called: &mut F) -> Option<(Sleep, Self::Refusal)>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+
+    impl Sealed for std::time::Duration {}
+
+    impl Sealed for super::OfRequests {}
 }
 
 /// One deadline for all requests. The timer starts before the inner service's `call`, so that the time of `call`

@@ -167,21 +167,7 @@ impl<N> DeadlineLayer<Answers<N>, OfRequests> {
     /// # }
     /// ```
     pub const fn of_requests(answer: N) -> Self {
-        Self::of_requests_with_outcome(Answers(answer))
-    }
-}
-
-impl<O> DeadlineLayer<O, OfRequests> {
-    /// [`of_requests`](DeadlineLayer::of_requests) with your own [`Outcome`](crate::Outcome).
-    ///
-    /// ```
-    /// use weir_tower::{DeadlineLayer, Errors};
-    ///
-    /// let layer = DeadlineLayer::of_requests_with_outcome(Errors);
-    /// # let _ = layer;
-    /// ```
-    pub const fn of_requests_with_outcome(outcome: O) -> Self {
-        Self { deadlines: OfRequests, outcome }
+        Self { deadlines: OfRequests, outcome: Answers(answer) }
     }
 }
 

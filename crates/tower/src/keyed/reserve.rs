@@ -100,6 +100,7 @@ impl Enqueue for OfKey<'_> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[must_use = "a request whose ticket is dropped leaves the queue"]
 pub struct KeyedTicket {
     rule: RuleLimiter,
     clock: MonotonicClock,

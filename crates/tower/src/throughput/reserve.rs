@@ -145,6 +145,7 @@ pub trait QueueTicket<Request> {
 /// assert!(line.reserve(&"fourth", patience).is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use = "a request whose turn is dropped does not proceed"]
 pub enum Turn<Pass, Ticket> {
     /// The request is admitted now, and charged.
     Now(Pass),
