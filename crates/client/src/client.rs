@@ -182,7 +182,10 @@ impl Client {
 
     /// Returns a layer like [`layer`](Self::layer), for a server without axum's [`ConnectInfo`]. `client` returns the
     /// address of a request's connection.
-    pub fn layer_with(&self, client: fn(&Extensions) -> Option<IpAddr>) -> LimitLayer<SyncGate> {
+    pub fn layer_with(
+        &self,
+        client: impl Fn(&Extensions) -> Option<IpAddr> + Send + Sync + 'static,
+    ) -> LimitLayer<SyncGate> {
         LimitLayer::new(self.0.rules.gate(client).with_target(sent_target), "weir")
     }
 

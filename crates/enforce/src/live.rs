@@ -1,6 +1,7 @@
 //! The rules in force of a program, which can change while the program serves requests.
 
 use std::{
+    fmt,
     net::{IpAddr, Ipv4Addr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -19,6 +20,36 @@ use super::{
 };
 
 /// The rules in force of a program. They can change at any time, and all clones share them.
+///
+/// ```
+/// use std::net::IpAddr;
+///
+/// use http::Request;
+/// use weir_enforce::{AmbiguousPaths, Gate, GateOptions, LiveRules, Verdict};
+/// use weir_tower::MonotonicClock;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (clock, paths) = (MonotonicClock::start(), AmbiguousPaths::Refuse);
+/// let rules = LiveRules::new(GateOptions { clock, paths, log_keys: false });
+/// let each_client = r#"{"wireVersion": 1, "sequence": 1, "revision": "a", "policies": [{
+///     "uid": "u", "namespace": "default", "name": "hello", "revision": "a", "mode": "Enforce",
+///     "rules": [{"name": "each", "action": "Limit", "key": [{"clientIP": {"trustedHops": 0, "ipv6Prefix": 64}}],
+///         "limits": [{"name": "hourly", "strategy": "TokenBucket", "requests": 1, "periodMillis": 3600000}]}]
+/// }]}"#;
+/// rules.apply(serde_json::from_str(each_client)?).expect("no faults");
+///
+/// // The server stores the peer's address in the request.
+/// let gate = rules.gate(|extensions| extensions.get().copied());
+/// let passes = |client: &str| {
+///     let request = Request::builder().extension(client.parse::<IpAddr>()?).body(())?;
+///     Ok::<_, Box<dyn std::error::Error>>(gate.decide(&request, |verdict| matches!(verdict, Verdict::Pass(_))))
+/// };
+/// assert!(passes("192.0.2.1")?);
+/// assert!(!passes("192.0.2.1")?);
+/// assert!(passes("192.0.2.2")?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct LiveRules(Arc<State>);
 
@@ -37,11 +68,23 @@ pub struct RulesWriteGuard<'a> {
 }
 
 /// Decides on the requests of a program with many threads.
-#[derive(Clone, Debug)]
-pub struct SyncGate {
+#[derive(Clone)]
+pub struct SyncGate(Arc<Finding>);
+
+/// The rules, and how to find what they read in a request. One allocation, because each request takes a clone.
+struct Finding {
     rules: LiveRules,
-    client: fn(&Extensions) -> Option<IpAddr>,
-    target: fn(&Extensions) -> Option<&Uri>,
+    client: Arc<FindClient>,
+    target: Option<Box<FindTarget>>,
+}
+
+type FindClient = dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync;
+type FindTarget = dyn Fn(&Extensions) -> Option<&Uri> + Send + Sync;
+
+impl fmt::Debug for SyncGate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SyncGate").field("rules", &self.0.rules).finish_non_exhaustive()
+    }
 }
 
 impl LiveRules {
@@ -81,13 +124,16 @@ impl LiveRules {
 
     /// Returns a layer that limits a service by these rules. `client` returns the address of a request's connection,
     /// for keys with `clientIP`. A request without an address counts as `0.0.0.0`.
-    pub fn layer(&self, client: fn(&Extensions) -> Option<IpAddr>) -> LimitLayer<SyncGate> {
+    pub fn layer(
+        &self,
+        client: impl Fn(&Extensions) -> Option<IpAddr> + Send + Sync + 'static,
+    ) -> LimitLayer<SyncGate> {
         LimitLayer::new(self.gate(client), "weir")
     }
 
     /// Returns a gate for a program with many threads. `client` is as for [`layer`](Self::layer).
-    pub fn gate(&self, client: fn(&Extensions) -> Option<IpAddr>) -> SyncGate {
-        SyncGate { rules: self.clone(), client, target: |_| None }
+    pub fn gate(&self, client: impl Fn(&Extensions) -> Option<IpAddr> + Send + Sync + 'static) -> SyncGate {
+        SyncGate(Arc::new(Finding { rules: self.clone(), client: Arc::new(client), target: None }))
     }
 
     /// Calls `then` with the rules in force.
@@ -127,26 +173,27 @@ impl RulesWriteGuard<'_> {
 impl SyncGate {
     /// Sets how to find the target that a client sent, for a router that removes a part of the path before it calls the
     /// layer. Without this, and if `target` returns `None`, rules read the URI of the request.
-    pub fn with_target(self, target: fn(&Extensions) -> Option<&Uri>) -> Self {
-        Self { target, ..self }
+    pub fn with_target(self, target: impl Fn(&Extensions) -> Option<&Uri> + Send + Sync + 'static) -> Self {
+        let (rules, client) = (self.0.rules.clone(), Arc::clone(&self.0.client));
+        Self(Arc::new(Finding { rules, client, target: Some(Box::new(target)) }))
     }
 }
 
 impl Gate for SyncGate {
     fn with_rules<T>(&self, then: impl FnOnce(&Arc<RulesInForce>) -> T) -> T {
-        self.rules.with(then)
+        self.0.rules.with(then)
     }
 
     fn options(&self) -> &GateOptions {
-        self.rules.options()
+        self.0.rules.options()
     }
 
     fn client(&self, extensions: &Extensions) -> IpAddr {
-        (self.client)(extensions).map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.to_canonical())
+        (self.0.client)(extensions).map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.to_canonical())
     }
 
     fn target<'r, B>(&self, request: &'r Request<B>) -> &'r Uri {
-        (self.target)(request.extensions()).unwrap_or(request.uri())
+        self.0.target.as_ref().and_then(|target| target(request.extensions())).unwrap_or(request.uri())
     }
 }
 
@@ -202,7 +249,7 @@ mod tests {
     use weir_tower::MonotonicClock;
 
     use super::*;
-    use crate::AmbiguousPaths;
+    use crate::{AmbiguousPaths, Verdict};
 
     fn live() -> LiveRules {
         let (clock, paths) = (MonotonicClock::of_tokio(), AmbiguousPaths::Keep);
@@ -271,6 +318,23 @@ mod tests {
         let [one, other] = ["192.0.2.1", "::ffff:192.0.2.2"].map(|text| text.parse().ok());
         let answers = statuses(&rules, &[one, one, other, other, None, None]).await;
         assert_eq!(answers, [200, 429, 200, 429, 200, 429]);
+    }
+
+    /// The program knows addresses only by its own table, which the gate captures.
+    #[tokio::test(start_paused = true)]
+    async fn clients_and_targets_can_come_from_a_table_of_the_program() {
+        let rules = live();
+        let more =
+            json!({"key": [{"clientIP": {"trustedHops": 0, "ipv6Prefix": 64}}], "match": [{"paths": ["/sent"]}]});
+        rules.apply(snapshot(1, &rule(1, &more))).expect("no faults");
+        let table: Vec<IpAddr> = ["192.0.2.1", "192.0.2.2"].map(|text| text.parse().expect("an address")).into();
+        let client = move |extensions: &Extensions| table.get(*extensions.get::<usize>()?).copied();
+        let gate = rules.gate(client).with_target(|extensions| extensions.get());
+        let pass = |connection: usize| {
+            let request = Request::builder().extension(connection).extension(Uri::from_static("/sent")).body(());
+            gate.decide(&request.expect("a request"), |verdict| matches!(verdict, Verdict::Pass(_)))
+        };
+        assert_eq!([pass(0), pass(0), pass(1), pass(1)], [true, false, true, false]);
     }
 
     #[tokio::test(start_paused = true)]
