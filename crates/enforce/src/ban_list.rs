@@ -34,6 +34,7 @@ pub struct BanSelection {
 
 /// The error for a selection that names no rule with a ban.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum InvalidBanSelection {
     /// No such policy is in force.
     #[error("policy: {0:?} is not in force here: write the namespace and the name, such as shop/checkout")]

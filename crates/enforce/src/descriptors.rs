@@ -68,6 +68,7 @@ pub enum DescriptorVerdict {
 
 /// The answer to the descriptors of one request.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct DescriptorAnswer {
     /// Whether the request is refused.
     pub is_refused: bool,
@@ -93,6 +94,7 @@ pub struct DescriptorState {
 
 /// The state of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LimitState {
     /// The name of the rule and the name of the limit, such as `per-key.rate`.
     pub name: Arc<str>,

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::matching::{AmbiguousPaths, Headers, RequestView};
 
-/// Decides on requests with the rules in force, and charges them.
+/// Decides on requests with the rules in force, and charges them. [`LiveRules`](crate::LiveRules) has an example.
 pub trait Gate {
     /// Calls `then` with the rules in force. The rules do not change during the call, so one snapshot decides on a
     /// request.
@@ -60,6 +60,15 @@ pub trait Gate {
 }
 
 /// The options of a [`Gate`].
+///
+/// ```
+/// use weir_enforce::{AmbiguousPaths, GateOptions};
+/// use weir_tower::MonotonicClock;
+///
+/// // For a server that normalizes paths before it routes them.
+/// let options = GateOptions { clock: MonotonicClock::start(), paths: AmbiguousPaths::Keep, log_keys: false };
+/// # let _ = options;
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct GateOptions {
     /// The clock of all limits.

@@ -42,6 +42,7 @@ struct Key {
 
 /// The error for a text that is not a valid key set.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum InvalidJwks {
     /// The text is not JSON, or not a key set.
     #[error("is not a JSON Web Key Set: {0}")]
@@ -66,6 +67,17 @@ impl std::fmt::Debug for Jwks {
 
 impl Jwks {
     /// Parses a key set. Keys for encryption and keys of an unknown type are ignored.
+    ///
+    /// ```
+    /// use weir_enforce::{AmbiguousPaths, GateOptions, InvalidJwks, Jwks, LiveRules};
+    /// use weir_tower::MonotonicClock;
+    ///
+    /// let keys = Jwks::parse(r#"{"keys": [{"kty": "oct", "alg": "HS256", "kid": "2025", "k": "c2VjcmV0LXNlY3JldA"}]}"#)?;
+    /// let (clock, paths) = (MonotonicClock::start(), AmbiguousPaths::Refuse);
+    /// let rules = LiveRules::new(GateOptions { clock, paths, log_keys: false });
+    /// rules.verify_with(keys); // from now on, only tokens that this key signed have claims
+    /// # Ok::<(), InvalidJwks>(())
+    /// ```
     ///
     /// # Errors
     ///

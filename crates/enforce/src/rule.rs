@@ -28,6 +28,7 @@ const SURVEYED: usize = 4096;
 
 /// A policy in force.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Policy {
     /// The UID of the Kubernetes object, with which the statistics and the counts of rules of scope Pod are associated.
     pub uid: String,

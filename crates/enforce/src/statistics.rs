@@ -40,6 +40,7 @@ pub(crate) struct Unmatched(AtomicU64);
 
 /// The statistics of a rule at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RuleStatistics {
     /// Requests and messages that the rule admitted.
     pub allowed: u64,

@@ -10,6 +10,7 @@ use super::{
 
 /// The decision of the rules on a request.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Verdict<'r> {
     /// The request is admitted now.
     Pass(Pass),

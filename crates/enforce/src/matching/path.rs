@@ -19,6 +19,7 @@ use crate::byte_set::ByteSet;
 
 /// The treatment of paths that apps read in different ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AmbiguousPaths {
     /// The server answers 400, and no rule is checked.
     Refuse,
