@@ -14,6 +14,7 @@
 //! | `weir_limit_requests` | rule, `limit`, `scope` | the units that the limit admits in each period |
 //! | `weir_limit_period_seconds` | rule, `limit`, `scope` | the limit's period |
 //! | `weir_limit_burst` | rule, `limit`, `scope` | the limit's burst; absent for windows |
+//! | `weir_rule_weighted` | rule | 1 if a request can cost other than one unit; absent for other rules |
 //! | `weir_limit_in_flight_requests` | rule, `limit` | a concurrent limit: maximum requests in flight of one key |
 //! | `weir_in_flight_requests` | rule, `limit` | its requests in flight now, of all keys |
 //! | `weir_key_table_keys` | rule | keys tracked now |

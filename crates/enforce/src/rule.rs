@@ -307,6 +307,11 @@ impl Rule {
         self.quota_headers().is_some_and(|quota_headers| quota_headers.has_own())
     }
 
+    /// Whether a request can be charged other than one unit of the rates. If so, requests cannot be compared with them.
+    pub fn is_weighted(&self) -> bool {
+        self.limits.as_ref().is_some_and(|limits| limits.cost != Cost::Fixed(1))
+    }
+
     /// The name of its concurrent limit, the limit without overrides, and how many requests of all keys are in flight.
     pub fn in_flight(&self) -> Option<(&str, u64, u64)> {
         self.concurrency.as_ref().map(|own| (&*own.name, own.limits.limit.get(), own.total()))

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use crate::support::{Agent, App, daily, policy, redis_at, rule, snapshot, start, with};
@@ -50,6 +50,7 @@ async fn the_docs_name_every_family_and_no_other() {
         json!({"key": [{"header": "x-key"}], "onLimit": {"status": 429, "headers": "IETF", "maxWaitMillis": 1}});
     let patient = with(rule("keyed", &[daily("d", "TokenBucket", 1)]), patient);
     let patient = with(patient, json!({"ban": {"after": 2, "withinMillis": 1000, "forMillis": 1000}}));
+    let patient = with(patient, json!({"cost": {"requestHeader": {"name": "x-cost", "most": 1}}}));
     let parallel = json!({"name": "parallel", "action": "Limit", "concurrency": {"name": "p", "limit": 1}});
     agent.apply(&snapshot(3, &[with(policy("p", &[patient, parallel]), json!({"deadlineMillis": 60_000}))])).await;
     let (_, text) = agent.telemetry("/metrics").await;
@@ -169,6 +170,26 @@ async fn limits_and_policies_are_shown_as_they_are_in_force() {
     agent.apply(&snapshot(2, &[])).await;
     assert_eq!(agent.metric(info).await, None, "the series disappears with its policy");
     assert_eq!(agent.metric(&of("requests", "burst")).await, None, "the series disappears with its rule");
+}
+
+/// The number of requests can be compared with a limit only if each request costs one unit.
+#[tokio::test]
+async fn rules_whose_requests_cost_other_than_one_unit_are_marked() {
+    let (_app, agent) = start().await;
+    let named = |name: &str, change: Value| with(rule(name, &[daily("d", "TokenBucket", 9)]), change);
+    let rules = [
+        named("plain", json!({})),
+        named("one", json!({"cost": {"fixed": 1}})),
+        named("nine", json!({"cost": {"fixed": 9}})),
+        named("header", json!({"cost": {"requestHeader": {"name": "x-cost", "most": 9}}})),
+        json!({"name": "parallel", "action": "Limit", "concurrency": {"name": "p", "limit": 1}}),
+        json!({"name": "health", "action": "Bypass", "match": [{"paths": ["/healthz"]}]}),
+    ];
+    agent.apply(&snapshot(1, &[policy("p", &rules)])).await;
+    let (_, text) = agent.telemetry("/metrics").await;
+    let marked: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("weir_rule_weighted{")).collect();
+    let expected = ["nine", "header"].map(|name| format!("namespace=\"shop\",policy=\"p\",rule=\"{name}\"}} 1"));
+    assert_eq!(marked, expected);
 }
 
 /// A sum over pods is right only for limits of scope Pod, so their series say which these are.

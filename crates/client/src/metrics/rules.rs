@@ -6,7 +6,7 @@ use weir_enforce::{Policy, Rule, RulesInForce, over_budget};
 
 use super::family::{counter, counters, gauges, histograms};
 
-pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 21] {
+pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 22] {
     let each = || rules.policies().iter().flat_map(|policy| policy.rules.iter().map(move |rule| (&**policy, &**rule)));
     let keyed = || each().filter_map(|(policy, rule)| Some((policy, rule, rule.keys()?)));
     let surveys: Vec<_> = each().filter_map(|(policy, rule)| Some((named(policy, rule), rule.survey(now)?))).collect();
@@ -89,6 +89,11 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 21] {
             "weir_limit_burst",
             "Requests that a limit admits at once, or for LeakyBucket, that can wait at once; without overrides.",
             limits().filter(|(_, quota)| has_burst(quota.strategy())).map(|(labels, quota)| (labels, quota.burst())),
+        ),
+        gauges(
+            "weir_rule_weighted",
+            "1 for each rule whose requests can cost other than one unit of its limits; absent for other rules.",
+            each().filter(|(_, rule)| rule.is_weighted()).map(|(policy, rule)| (named(policy, rule), 1_u64)),
         ),
         gauges(
             "weir_in_flight_requests",

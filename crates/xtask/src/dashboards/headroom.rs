@@ -28,32 +28,40 @@ fn limits() -> String {
     )
 }
 
-/// The headroom of the tightest limit of each rule without a key, in all pods together.
+/// The headroom of the tightest limit of each rule without a key, in all pods together. The number of requests says
+/// nothing about the units of a weighted rule.
 fn of_rules() -> String {
     let admitted = "sum by (rule) (rate(weir_requests_total{LABELS,decision='allowed'}[$__rate_interval]))";
-    let keyed = "max by (rule) (weir_key_table_capacity{LABELS})";
-    format!("clamp_min(1 - {admitted} / min by (rule) (({}) unless on (rule) {keyed}), 0)", limits())
+    let others = "(weir_key_table_capacity{LABELS} or weir_rule_weighted{LABELS})";
+    format!("clamp_min(1 - {admitted} / min by (rule) (({}) unless on (rule) {others}), 0)", limits())
 }
 
 /// Creates a test for promtool. Two pods in each of two clusters admit 25 requests a minute each.
 pub(super) fn promtool_test() -> String {
     const LABELS: &str = "namespace=\"shop\",policy=\"p\"";
-    // The scope, the limit in all pods together, and its headroom. Each pod reports a limit of 100 a minute.
-    let cases = [("Pod", 400, 0.75), ("Fleet", 200, 0.5), ("Shared", 100, 0.0)];
+    // The rule, its scope, the limit in all pods together, and its headroom. Each pod reports a limit of 100 a minute.
+    let cases = [
+        ("pod", "Pod", 400, Some(0.75)),
+        ("fleet", "Fleet", 200, Some(0.5)),
+        ("shared", "Shared", 100, Some(0.0)),
+        ("weighted", "Pod", 400, None),
+    ];
     let (mut input, mut limit, mut headroom) = (String::new(), String::new(), String::new());
-    for (scope, total, left) in cases {
+    for (rule, scope, total, left) in cases {
         for (cluster, pod) in [("east", "a"), ("east", "b"), ("west", "c"), ("west", "d")] {
-            let of = format!("cluster=\"{cluster}\",pod=\"{pod}\",{LABELS},rule=\"{scope}\"");
+            let of = format!("cluster=\"{cluster}\",pod=\"{pod}\",{LABELS},rule=\"{rule}\"");
             let labels = format!("{of},limit=\"l\",scope=\"{scope}\"");
             let series = [
                 (format!("weir_requests_total{{{of},decision=\"allowed\"}}"), "0+25x9"),
                 (format!("weir_limit_requests{{{labels}}}"), "100x9"),
                 (format!("weir_limit_period_seconds{{{labels}}}"), "60x9"),
             ];
+            let weighted = left.is_none().then(|| (format!("weir_rule_weighted{{{of}}}"), "1x9"));
+            let series = series.into_iter().chain(weighted);
             input.extend(series.map(|(name, values)| format!("  - {{series: '{name}', values: '{values}'}}\n")));
         }
-        limit += &format!("    - {{labels: '{{rule=\"{scope}\",limit=\"l\"}}', value: {total}}}\n");
-        headroom += &format!("    - {{labels: '{{rule=\"{scope}\"}}', value: {left}}}\n");
+        limit += &format!("    - {{labels: '{{rule=\"{rule}\",limit=\"l\"}}', value: {total}}}\n");
+        headroom.extend(left.map(|left| format!("    - {{labels: '{{rule=\"{rule}\"}}', value: {left}}}\n")));
     }
     let of_all = |expr: &str| fill(expr, 8 * 60 - SCRAPE).replace("LABELS", LABELS);
     format!(
