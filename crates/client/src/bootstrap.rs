@@ -37,9 +37,9 @@ pub(crate) fn start(snapshots: &Snapshots, given: Option<&[u8]>, cache: Option<&
         match snapshots.start_with(body, origin) {
             Ok(()) => return Start::Limited,
             Err(refusal) => {
-                tracing::error!(origin = origin.name(), message = refusal.message, "cannot start with this snapshot");
+                tracing::error!(origin = origin.name(), reason = refusal.message, "cannot start with this snapshot");
                 for fault in &refusal.faults {
-                    tracing::error!(origin = origin.name(), path = fault.path, message = fault.message, "fault");
+                    tracing::error!(origin = origin.name(), path = fault.path, reason = fault.message, "fault");
                 }
                 start = Start::Faulty;
             }

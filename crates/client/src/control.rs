@@ -116,7 +116,7 @@ async fn apply_snapshot(control: Arc<Control>, body: Option<Vec<u8>>) -> Result<
         // Logged here, because the caller can be gone.
         control.snapshots.apply_pushed(body).inspect_err(|rejection| {
             let status = code(rejection.error).as_u16();
-            tracing::warn!(status, message = rejection.message, faults = ?rejection.faults, "snapshot rejected");
+            tracing::warn!(status, reason = rejection.message, faults = ?rejection.faults, "snapshot rejected");
         })
     });
     applied.await.expect("lowering a snapshot does not panic")

@@ -86,6 +86,20 @@ async fn keys_are_logged_only_with_the_flag() {
 }
 
 #[tokio::test]
+async fn lines_of_json_name_the_reason_of_a_fault() {
+    let app = App::start().await;
+    let bad = snapshot(1, &[policy("p", &[rule("all", &[daily("d", "TokenBucket", 0)])])]).to_string();
+    let agent = Agent::start_until("waiting", app.address, &["--log-format", "json", "--bootstrap", &bad]);
+    let start = parse(&agent.logged("cannot start with this snapshot").await);
+    let fault = parse(&agent.logged("\"fault\"").await);
+    assert_eq!(agent.put(&json!({})).await.status(), 422);
+    let rejected = parse(&agent.logged("snapshot rejected").await);
+    for line in [start, fault, rejected] {
+        assert!(line["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{line}");
+    }
+}
+
+#[tokio::test]
 async fn the_level_holds_back_what_is_below_it() {
     let app = App::start().await;
     let agent = Agent::start_until("waiting", app.address, &["--log-level", "warn", "--wait-for-config"]);

@@ -148,7 +148,7 @@ async fn answer(
     let (word, response) = match service.identify(from, body).await {
         Ok(reply) => ("issued", Json(reply).into_response()),
         Err(Refused(kind, message)) => {
-            tracing::warn!(peer = %from, message, "no certificate issued");
+            tracing::warn!(peer = %from, reason = message, "no certificate issued");
             refuse(kind, message)
         }
     };

@@ -93,7 +93,7 @@ impl Writer<'_> {
             {
                 if !pending.term().is_current(clock::since_boot()) {
                     let target = pending.target();
-                    tracing::debug!(%target, "not writing a status of a term that has ended");
+                    tracing::debug!(object = %target, "not writing a status of a term that has ended");
                     self.leave(&target);
                     continue;
                 }
@@ -172,7 +172,7 @@ impl Writer<'_> {
                         report.version.clone_from(version);
                     }
                 }
-                tracing::warn!(%target, error = %format!("{error:#}"), "cannot write the status, retrying");
+                tracing::warn!(object = %target, error = %format!("{error:#}"), "cannot write the status, retrying");
                 self.queue.failed(now, pending, rand::rng().random_range(0.5..=1.0))
             }
         };

@@ -109,12 +109,15 @@ impl Agent {
         Self { process, addresses, client: Client::new(), log: log.into() }
     }
 
-    /// Waits for a log line that contains `text`. Each line is examined only once.
+    /// Waits for a log line that contains `text`. Each line is examined only once. No line of JSON has a key twice.
     pub(crate) async fn logged(&self, text: &str) -> String {
         let mut log = self.log.lock().await;
         let found = async {
             loop {
                 let line = log.recv().await.expect("the agent runs");
+                if let Ok(object) = serde_json::from_str::<Value>(&line) {
+                    assert_eq!(object.to_string().len(), line.len(), "a key is there twice: {line}");
+                }
                 if line.contains(text) {
                     return line;
                 }
