@@ -110,7 +110,7 @@ async fn kubectl_takes_the_generated_definition_and_the_examples() -> Result<()>
     }
     let table = kubectl(&["get", "rlp", "-n", NAMESPACE])?;
     let columns: Vec<&str> = table.lines().next().unwrap_or_default().split_whitespace().collect();
-    assert_eq!(columns, ["NAME", "MODE", "RULES", "ENFORCED", "LIMITED", "BYPASS", "AGE"]);
+    assert_eq!(columns, ["NAME", "MODE", "RULES", "ACCEPTED", "ENFORCED", "LIMITED", "BYPASS", "AGE"]);
     assert!(table.contains("search-limits") && table.contains("Shadow"), "{table}");
     // The message of a refusal has the field and the fix, and a refused policy creates no object.
     let bad = "crates/api/tests/policies/bad/paths-relative.yaml";

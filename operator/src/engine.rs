@@ -140,7 +140,7 @@ impl Engine {
             EngineAction::StartTerm(term) => {
                 self.links.clear();
                 self.retired.clear();
-                metrics.forget_pods();
+                metrics.forget_counts();
                 let (term, metrics) = (term.unwrap_or_else(Term::over), metrics.clone());
                 let context = Arc::make_mut(&mut self.context);
                 (context.term, context.fleet) = (term.clone(), FleetCounter::new(term, metrics));

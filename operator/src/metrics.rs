@@ -287,8 +287,9 @@ impl Metrics {
         }
     }
 
-    /// Removes all pod counts, because another operator leads.
-    pub fn forget_pods(&self) {
+    /// Removes the counts of policies and pods, because another operator leads.
+    pub fn forget_counts(&self) {
+        self.policies.reset();
         self.policy_pods.reset();
         self.set_pods(PodCounts::default());
     }
@@ -346,5 +347,16 @@ mod tests {
         let text = metrics.render(at);
         assert!(text.contains("weir_operator_lease_duration_seconds 0\n"), "a test has no lease: {text}");
         assert!(text.contains("{result=\"ok\"} 1\n") && text.contains("{result=\"error\"} 2\n"), "{text}");
+    }
+
+    #[test]
+    fn a_new_leader_elsewhere_counts_the_policies() {
+        let metrics = Metrics::default();
+        metrics.set_policies(1, 1);
+        metrics.forget_counts();
+        assert!(
+            !metrics.render(Duration::ZERO).contains("weir_operator_policies"),
+            "the old leader counts no policies"
+        );
     }
 }

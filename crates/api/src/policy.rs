@@ -30,6 +30,12 @@ use crate::{Deadline, Mode, OnDeadline, PodSelector, RateLimitPolicyStatus, Targ
         json_path = ".status.summary.rules"
     ),
     printcolumn(
+        name = "Accepted",
+        type_ = "string",
+        description = "Whether the newest generation is valid and its targets exist; otherwise the last valid one is in force",
+        json_path = ".status.conditions[?(@.type=='Accepted')].status"
+    ),
+    printcolumn(
         name = "Enforced",
         type_ = "string",
         description = "Number of pods that enforce the newest revision, of all targeted pods",

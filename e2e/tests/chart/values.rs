@@ -316,7 +316,7 @@ fn alerts_about_operators_watch_the_release_alone() -> Result<()> {
     let chart = Chart::read("weir")?;
     let args = ["--namespace=limits", "--set=prometheusRule.enabled=true"].map(str::to_owned);
     let alerts = alerts_in(&template(&chart.path, &args)?.map_err(anyhow::Error::msg)?)?;
-    for name in ["WeirPodsDrifted", "WeirPushesFailing", "WeirNoLeader"] {
+    for name in ["WeirPolicyNotAccepted", "WeirPodsDrifted", "WeirPushesFailing", "WeirNoLeader"] {
         let expression = alerts[name]["expr"].as_str().context("no expression")?;
         let selected = expression.matches("{namespace=\"limits\"").count();
         ensure!(selected == expression.matches("weir_operator_").count(), "{name}: {expression}");
