@@ -205,7 +205,8 @@ pub struct FleetRule {
     /// Name of the rule.
     #[schemars(length(max = 63))]
     pub name: String,
-    /// Number of requests that matched the rule, admitted or refused, in the time `traffic.window`.
+    /// Number of requests that the rule admitted or refused in the time `traffic.window`. A request that another rule
+    /// refuses does not count.
     #[schemars(range(min = 0))]
     pub demand: i64,
     /// Number of keys, such as clients, that the operator counts. Keys at full credit are forgotten.

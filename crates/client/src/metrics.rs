@@ -7,7 +7,7 @@
 //! | metric | labels | what |
 //! |---|---|---|
 //! | `weir_predicates_over_budget_total` | | predicates and regular expressions that were not run because they would have taken too long |
-//! | `weir_requests_total` | rule, `decision` | requests and messages that matched a rule, by decision |
+//! | `weir_requests_total` | rule, `decision` | requests and messages that a rule decided; a refused one counts only for the rule that refuses it |
 //! | `weir_unmatched_requests_total` | | requests that no rule matched |
 //! | `weir_wait_seconds` | rule | histogram: how long admitted requests waited for their turn |
 //! | `weir_deadline_expired_total` | rule | requests that the policy's deadline ended before the app answered |

@@ -6,6 +6,7 @@
 mod bars;
 mod grafana;
 mod headroom;
+mod numbers;
 mod page;
 mod prometheus;
 mod questions;
@@ -197,6 +198,21 @@ mod tests {
             let found = ["allowed", "limited", "shadow", "waiting", "bypassed"].map(fixed);
             let wanted = ["semi-dark-green", "semi-dark-orange", "semi-dark-purple", "semi-dark-blue", "#8e8e8e"];
             assert_eq!(found, wanted.map(|colour| Some(colour.to_owned())), "{}", board.uid);
+        }
+    }
+
+    /// Some shares can exceed 1, and Grafana does not draw what is above a hard maximum.
+    #[test]
+    fn no_panel_over_time_hides_a_value() {
+        for board in boards() {
+            let value: serde_json::Value = serde_json::from_str(&board.json()).expect("valid JSON");
+            let panels = value["panels"].as_array().expect("a list").iter();
+            for panel in panels.filter(|panel| panel["type"] == "timeseries") {
+                let defaults = &panel["fieldConfig"]["defaults"];
+                assert!(defaults["max"].is_null(), "{}: {}", board.uid, panel["title"]);
+                let is_share = defaults["unit"] == "percentunit";
+                assert_eq!(defaults["custom"]["axisSoftMax"] == 1, is_share, "{}: {}", board.uid, panel["title"]);
+            }
         }
     }
 

@@ -57,7 +57,7 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 22] {
         ),
         counters(
             "weir_requests_total",
-            "Requests and messages that matched a rule, by decision.",
+            "Requests and messages that a rule decided, by decision; a refused one counts only for the rule that refuses it.",
             each().flat_map(|(policy, rule)| decisions(policy, rule)),
         ),
         counter("weir_unmatched_requests_total", "Requests that no rule matched, which pass.", rules.unmatched()),

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     bars, boards,
     grafana::{Board, Colour},
-    headroom,
+    headroom, numbers,
     page::{Given, Mark, Page},
     prometheus::{Prometheus, Span},
     questions::{BAR, CHOSEN, RANGE, STEP, answered, fill},
@@ -69,7 +69,11 @@ pub(super) async fn run(workspace: &Workspace, draw: bool, interrupt: &Cancellat
         succeed("promtool", &mut promtool, interrupt).await?;
     }
     let mut cast = Cast::new(workspace, scene::POLICIES)?;
-    for (name, text) in [("bars", bars::promtool_test()), ("headroom", headroom::promtool_test())] {
+    for (name, text) in [
+        ("bars", bars::promtool_test()),
+        ("headroom", headroom::promtool_test()),
+        ("numbers", numbers::promtool_test()),
+    ] {
         let test = cast.folder().join(format!("{name}.test.yaml"));
         fs::write(&test, text).with_context(|| format!("write {}", test.display()))?;
         let mut promtool = Command::new("promtool");

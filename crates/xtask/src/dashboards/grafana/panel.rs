@@ -263,7 +263,7 @@ impl Panel {
 
     fn defaults(&self) -> Value {
         let mut defaults = json!({"unit": self.unit.id(), "min": 0, "thresholds": self.steps()});
-        if self.unit == Unit::Share {
+        if self.unit == Unit::Share && !self.is_over_time() {
             defaults["max"] = json!(1);
         }
         if let Some(nothing) = &self.nothing {
@@ -275,6 +275,10 @@ impl Panel {
         if self.is_over_time() {
             defaults["color"] = shades();
             defaults["custom"] = self.drawn();
+            // Some shares can exceed 1, such as the keys of a table together with those in its overflow.
+            if self.unit == Unit::Share {
+                defaults["custom"]["axisSoftMax"] = json!(1);
+            }
         } else {
             defaults["color"] = json!({"mode": "thresholds"});
         }
