@@ -120,8 +120,8 @@ impl Default for Metrics {
             registry.register(Box::new(metric.clone())).expect("each name is registered once");
             metric
         };
-        let seconds = |name: &str, help: &str| {
-            let buckets = exponential_buckets(0.001, 2.0, 14).expect("the bounds are positive");
+        let seconds = |name: &str, help: &str, bounds: usize| {
+            let buckets = exponential_buckets(0.001, 2.0, bounds).expect("the bounds are positive");
             let metric =
                 Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets)).expect("the name is well-formed");
             registry.register(Box::new(metric.clone())).expect("each name is registered once");
@@ -134,10 +134,12 @@ impl Default for Metrics {
             push_duration: seconds(
                 "weir_operator_push_duration_seconds",
                 "Time from sending a snapshot to its answer.",
+                14, // up to 8 s
             ),
             propagation: seconds(
                 "weir_operator_propagation_seconds",
                 "Time from the first observation of a changed policy to the acknowledgement of its last pod.",
+                20, // up to 9 min: pods start, and unreachable pods come back
             ),
             policies: gauges("weir_operator_policies", "Policies, by whether they are accepted.", &["accepted"]),
             files: gauges(
@@ -358,5 +360,13 @@ mod tests {
             !metrics.render(Duration::ZERO).contains("weir_operator_policies"),
             "the old leader counts no policies"
         );
+    }
+
+    #[test]
+    fn a_propagation_of_minutes_is_within_a_bucket() {
+        let metrics = Metrics::default();
+        metrics.propagated(Duration::from_secs(300));
+        let text = metrics.render(Duration::ZERO);
+        assert!(text.contains("weir_operator_propagation_seconds_bucket{le=\"524.288\"} 1\n"), "{text}");
     }
 }

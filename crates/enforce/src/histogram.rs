@@ -9,8 +9,8 @@ use std::{
 };
 
 /// Upper bounds of all buckets except the last, which has no bound. The bounds cover the response times of local apps
-/// and the longest waits of clients.
-pub const BOUNDS: [Duration; 14] = [
+/// and the longest waits: `maxWait` is at most five minutes.
+pub const BOUNDS: [Duration; 18] = [
     Duration::from_micros(250),
     Duration::from_micros(500),
     Duration::from_millis(1),
@@ -23,8 +23,12 @@ pub const BOUNDS: [Duration; 14] = [
     Duration::from_millis(250),
     Duration::from_millis(500),
     Duration::from_secs(1),
+    Duration::from_millis(2500),
     Duration::from_secs(5),
+    Duration::from_secs(10),
     Duration::from_secs(30),
+    Duration::from_secs(60),
+    Duration::from_secs(300),
 ];
 
 /// The number of durations in each bucket, and the sum of all durations.
@@ -81,6 +85,7 @@ mod tests {
         }
         assert_eq!(histogram.values(), HistogramValues { buckets: expected, sum });
         assert!(BOUNDS.is_sorted());
+        assert_eq!(BOUNDS.last(), Some(&Duration::from_secs(300)), "maxWait can be five minutes");
     }
 
     #[test]
