@@ -14,6 +14,7 @@ pub(super) use self::{
 };
 
 mod activity;
+mod app_stream;
 mod connections;
 mod executor;
 mod expect;

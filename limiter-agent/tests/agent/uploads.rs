@@ -1,9 +1,12 @@
 //! Tests the bytes of requests' bodies as a cost, in an agent process with real connections. The app counts the bytes
 //! that it receives, and the limit must be charged exactly these bytes, and at least 1 for each request.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::SeqCst},
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
 };
 
 use bytes::Bytes;
@@ -14,7 +17,7 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     time::timeout,
 };
 use tokio_tungstenite::client_async;
@@ -367,5 +370,54 @@ async fn a_client_that_first_sends_its_whole_body_gets_the_whole_refusal() {
         assert!(head.starts_with("HTTP/1.1 429 "), "--in-place {in_place}: {head}");
         let length = format!("content-length: {}", body.len());
         assert!(head.lines().any(|line| line == length), "--in-place {in_place}: {answer}");
+    }
+}
+
+/// An app that refuses each upload after its first bytes, and closes the connection with unread bytes.
+async fn refusing() -> SocketAddr {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    // The rest of the upload does not fit.
+    socket.set_recv_buffer_size(64 * 1024).expect("a socket");
+    socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+    let listener = socket.listen(100).expect("a listener");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                stream.read_exact(&mut vec![0; 200_000]).await?;
+                stream.peek(&mut [0]).await?;
+                let answer = b"HTTP/1.1 413 Too Large\r\ncontent-length: 5\r\nconnection: close\r\n\r\nlarge";
+                stream.write_all(answer).await
+            });
+        }
+    });
+    address
+}
+
+/// The app's connection is reset because of the unread bytes. Its answer arrived before.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_before_the_end_of_an_upload_arrives() {
+    const LENGTH: usize = 3_000_000;
+    let agent = Agent::start(refusing().await, &["--upstream-http2", "never"]);
+    let with_length =
+        [head("/", &format!("connection: close\r\ncontent-length: {LENGTH}\r\n")), vec![b'x'; LENGTH]].concat();
+    let with_chunks =
+        [head("/", "connection: close\r\ntransfer-encoding: chunked\r\n"), chunked(&[50_000; LENGTH / 50_000])]
+            .concat();
+    for bytes in [with_length, with_chunks] {
+        for _ in 0..20 {
+            let (mut answers, mut upload) = agent.connect().await.into_split();
+            let mut answer = String::new();
+            let (_cut_off, read) = tokio::join!(upload.write_all(&bytes), answers.read_to_string(&mut answer));
+            read.expect("an end");
+            assert!(answer.starts_with("HTTP/1.1 413 ") && answer.ends_with("\r\n\r\nlarge"), "{answer}");
+        }
+    }
+    let mut sender = agent.http2().await;
+    for _ in 0..20 {
+        let request = Request::post(agent.url("/")).body(body(vec![b'x'; LENGTH])).expect("valid");
+        let response = sender.send_request(request).await.expect("a response");
+        assert_eq!(response.status(), 413);
+        assert_eq!(response.into_body().collect().await.expect("complete").to_bytes(), "large");
     }
 }

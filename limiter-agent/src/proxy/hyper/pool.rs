@@ -11,7 +11,7 @@ use http::Version;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 
-use super::{fairness::FairReader, request_body::ForwardedBody};
+use super::{app_stream::AppStream, fairness::FairReader, request_body::ForwardedBody};
 use crate::proxy::{
     app::{AppAddress, ConnectError},
     headers::{MAX_ANSWER_BYTES, MAX_ANSWER_FIELDS},
@@ -64,7 +64,7 @@ impl Pool {
     /// A new connection, for a request that failed on an idle one.
     pub(super) async fn connect(self: &Arc<Self>) -> Result<PooledConnection, ConnectError> {
         let (reader, writer) = self.address.connect().await?.into_split();
-        let io = TokioIo::new(tokio::io::join(FairReader::new(reader), writer));
+        let io = TokioIo::new(AppStream::new(tokio::io::join(FairReader::new(reader), writer)));
         let (sender, connection) = http1::Builder::new()
             .max_headers(MAX_ANSWER_FIELDS)
             .max_header_size(MAX_ANSWER_BYTES)
