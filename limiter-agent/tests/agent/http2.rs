@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::{
-    body::{Frame, Incoming},
+    body::{Body as _, Frame, Incoming},
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -24,7 +24,7 @@ use tokio::{
 
 use crate::{
     hostile::frames::frame,
-    support::{Agent, App, Body, Client, body, daily, empty, policy, request, rule, snapshot},
+    support::{Agent, App, Body, Client, ClosedPort, body, daily, empty, policy, request, rule, snapshot},
 };
 
 fn get(path: &str) -> Request<Body> {
@@ -58,6 +58,25 @@ async fn describe(request: Request<Incoming>) -> Response<Body> {
 async fn text(response: Response<Incoming>) -> String {
     let bytes = response.into_body().collect().await.expect("a complete body").to_bytes();
     String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+/// Clients treat a body as a malformed response (RFC 9113 section 8.1.1).
+#[tokio::test]
+async fn a_response_to_head_has_no_body() {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &[]);
+    agent.apply(&snapshot(1, &[policy("p", &[rule("all", &[daily("d", "FixedWindow", 1)])])])).await;
+    let closed = ClosedPort::new();
+    let without_app = Agent::start(closed.address(), &[]);
+    for (agent, path, status) in
+        [(&agent, "/", 200), (&agent, "/", 429), (&agent, "/a/../b", 400), (&without_app, "/", 502)]
+    {
+        let request = Request::head(agent.url(path)).body(empty()).expect("valid");
+        let response = agent.http2().await.send_request(request).await.expect("a response");
+        assert_eq!(response.status(), status);
+        assert!(response.body().is_end_stream(), "{status}");
+        assert_ne!(response.headers()["content-length"], "0", "{status}");
+    }
 }
 
 #[tokio::test]

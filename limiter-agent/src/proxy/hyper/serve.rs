@@ -12,8 +12,8 @@ use axum::body::Body;
 use bytes::Bytes;
 use futures::FutureExt;
 use http::{
-    HeaderValue, Request, Response, StatusCode,
-    header::{CONNECTION, CONTENT_LENGTH},
+    HeaderValue, Method, Request, Response, StatusCode,
+    header::{CONNECTION, CONTENT_LENGTH, Entry},
 };
 use http_body::Body as _;
 use hyper::{
@@ -320,6 +320,7 @@ where
             last_upgrade.set(Some(requested.clone()));
         }
         let is_expected = protocol == Protocol::Http1 && expect::is_expected(request.headers());
+        let to_head = request.method() == Method::HEAD;
         let repeatable = request.method().is_idempotent() && request.body().is_end_stream();
         let used = used || activity.requests().1 > 1;
         if protocol == Protocol::Http1 {
@@ -346,6 +347,14 @@ where
                 // RFC 9110 section 8.6 forbids a length here. For the target `*`, axum adds one to a response without a
                 // body.
                 response.headers_mut().remove(CONTENT_LENGTH);
+            }
+            if to_head && protocol == Protocol::Http2 {
+                // hyper removes the body only for HTTP/1.
+                let length = response.body().size_hint().exact().filter(|length| *length > 0);
+                if let (Entry::Vacant(field), Some(length)) = (response.headers_mut().entry(CONTENT_LENGTH), length) {
+                    field.insert(HeaderValue::from(length));
+                }
+                response = response.map(|_| Body::empty());
             }
             let leaves = proxy.leaving.has_begun() || open.is_evicted();
             // The client may send its next request instead of the rest of an expected body (RFC 9110 section 10.1.1).
