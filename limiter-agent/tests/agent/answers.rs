@@ -317,3 +317,24 @@ async fn a_response_to_head_has_one_valid_length() {
         assert_eq!(told, (status, has_length), "{path}");
     }
 }
+
+#[tokio::test]
+async fn the_header_of_a_rule_replaces_that_of_the_app() {
+    let app = raw_app(|_| {
+        let fields = "X-Forwarded-Host: app\r\nx-other: app\r\nconnection: forwarded\r\nforwarded: app\r\n";
+        vec![format!("HTTP/1.1 200 OK\r\n{fields}content-length: 0\r\n\r\n")]
+    })
+    .await;
+    for in_place in ["on", "off"] {
+        let agent = Agent::start(app, &["--in-place", in_place]);
+        let headers = ["x-forwarded-host", "x-other", "forwarded"].map(|name| json!({"name": name, "value": "rule"}));
+        let own = json!({"responseHeaders": headers});
+        let rule = with(rule("all", &[daily("d", "FixedWindow", 1000)]), own);
+        agent.apply(&snapshot(1, &[policy("p", &[rule])])).await;
+        let response = raw(&agent, "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+        for name in ["x-forwarded-host", "x-other", "forwarded"] {
+            let sent: Vec<_> = response.lines().filter(|line| line.starts_with(&format!("{name}:"))).collect();
+            assert_eq!(sent, [format!("{name}: rule")], "--in-place {in_place}");
+        }
+    }
+}

@@ -130,8 +130,10 @@ pub(super) fn to_client(
                 dated |= passes;
                 passes
             }
-            Field::Other => !fields.replace(field.name) && !response.is_named(field.name),
-            _ => !response.is_named(field.name) || NEVER_DROPPED.iter().any(|name| is(field.name, name)),
+            _ => {
+                !fields.replace(field.name)
+                    && (!response.is_named(field.name) || NEVER_DROPPED.iter().any(|name| is(field.name, name)))
+            }
         };
         if passes {
             line(field.name.as_bytes(), field.value, to);
