@@ -14,7 +14,7 @@ use std::{
 };
 
 use futures::task::AtomicWaker;
-use http::{HeaderMap, Request, StatusCode, header};
+use http::{HeaderMap, Request, StatusCode, Version, header};
 use tokio::time::{Sleep, sleep};
 
 /// The time limit for the app's 100. Some apps never send it, and clients do not wait much longer either.
@@ -39,6 +39,14 @@ pub(super) fn is_expected(headers: &HeaderMap) -> bool {
     let members =
         headers.get_all(header::EXPECT).into_iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
     members.into_iter().any(|member| member.trim_ascii().eq_ignore_ascii_case(b"100-continue"))
+}
+
+/// Whether the body waits for the app's 100. hyper's server asks an HTTP/1 client for its body only if the last `Expect`
+/// is `100-continue`, and never a client of HTTP/1.0 (RFC 9110 section 10.1.1). Then waiting would only delay the body.
+pub(super) fn waits_for_100<B>(request: &Request<B>) -> bool {
+    let last = request.headers().get_all(header::EXPECT).into_iter().next_back();
+    let is_last = last.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+    is_last && request.version() > Version::HTTP_10
 }
 
 impl Expectation {
@@ -70,19 +78,25 @@ mod tests {
 
     #[test]
     fn only_expect_100_continue_delays_the_body() {
-        for (values, expected) in [
-            (&[][..], false),
-            (&["100-continue"], true),
-            (&["100-Continue"], true),
-            (&["x"], false),
-            (&["100-continued"], false),
-            (&["x,  100-continue "], true),
-            (&["x", "100-continue"], true),
-            (&[""], false),
+        for (values, expected, waits) in [
+            (&[][..], false, false),
+            (&["100-continue"], true, true),
+            (&["100-Continue"], true, true),
+            (&["x"], false, false),
+            (&["100-continued"], false, false),
+            (&["x,  100-continue "], true, false),
+            (&["x", "100-continue"], true, true),
+            (&["100-continue", "x"], true, false),
+            (&[""], false, false),
         ] {
             let headers: HeaderMap =
                 values.iter().map(|value| (header::EXPECT, value.parse().expect("a value"))).collect();
             assert_eq!(is_expected(&headers), expected, "{values:?}");
+            let mut request = Request::new(());
+            *request.headers_mut() = headers;
+            assert_eq!(waits_for_100(&request), waits, "{values:?}");
+            *request.version_mut() = Version::HTTP_10;
+            assert!(!waits_for_100(&request), "{values:?}");
         }
     }
 }

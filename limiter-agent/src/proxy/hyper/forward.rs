@@ -121,11 +121,11 @@ impl Forwarder {
 
     /// Sends the request. If the app has closed the idle connection, sends the request again on a new one.
     async fn over_http1(&self, mut request: Outgoing) -> Result<(Response<Incoming>, UpstreamConnection), Failure> {
-        *request.version_mut() = Version::HTTP_11;
-        if expect::is_expected(request.headers()) && !request.body().is_end_stream() {
+        if expect::waits_for_100(&request) && !request.body().is_end_stream() {
             let expectation = Expectation::of(&mut request);
             request.body_mut().wait_for(expectation);
         }
+        *request.version_mut() = Version::HTTP_11;
         let pool = &self.app.pool;
         let mut connection = pool.checkout().await?;
         if !connection.fresh {
