@@ -79,8 +79,9 @@ pub struct Settings {
     #[arg(long, env = "WEIR_STALL_TIMEOUT", value_name = "DURATION", default_value = "60s", value_parser = timeout)]
     pub(crate) stall_timeout: Duration,
 
-    /// The time limit until the app's response begins. After this time, the client gets 504. Default: no limit, because
-    /// long polls and slow reports are legitimate.
+    /// The time limit until the app's response begins, counted from the beginning of the request to the app. The time of an
+    /// upload counts, too. After this time, the client gets 504. Default: no limit, because long polls, slow reports and
+    /// slow uploads are legitimate.
     #[arg(long, env = "WEIR_RESPONSE_TIMEOUT", value_name = "DURATION", value_parser = timeout)]
     pub(crate) response_timeout: Option<Duration>,
 }
