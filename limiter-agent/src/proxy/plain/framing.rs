@@ -5,6 +5,8 @@
 //! its connection is forwarded in chunks, so that the client's connection can stay open. This module must never forward
 //! a byte after the end of a body, and never write an end for a body that was cut off.
 
+use std::io::Write;
+
 use super::chunks::{Chunks, InvalidChunk, Step};
 
 /// The framing of a body in transit.
@@ -99,19 +101,10 @@ const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// Writes a chunk. It omits an empty chunk, which would end the body.
 fn write_chunk(data: &[u8], to: &mut Vec<u8>) {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     if data.is_empty() {
         return;
     }
-    let mut size = [0; 2 * size_of::<usize>()];
-    let (mut at, mut rest) = (size.len(), data.len());
-    while rest > 0 {
-        at -= 1;
-        size[at] = DIGITS[rest % 16];
-        rest /= 16;
-    }
-    to.extend_from_slice(&size[at..]);
-    to.extend_from_slice(b"\r\n");
+    write!(to, "{:X}\r\n", data.len()).expect("a vector takes all bytes");
     to.extend_from_slice(data);
     to.extend_from_slice(b"\r\n");
 }
