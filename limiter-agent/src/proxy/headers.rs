@@ -174,7 +174,7 @@ fn say_length_once(headers: &mut HeaderMap) {
 pub(super) fn one_length<'b>(values: impl Iterator<Item = &'b [u8]>) -> Result<Option<u64>, InvalidResponse> {
     let mut length = None;
     for value in values.flat_map(|value| value.split(|byte| *byte == b',')) {
-        let number = number(value.trim_ascii()).ok_or(InvalidResponse::Length)?;
+        let number = digits(value.trim_ascii(), 10).ok_or(InvalidResponse::Length)?;
         if *length.get_or_insert(number) != number {
             return Err(InvalidResponse::Length);
         }
@@ -188,12 +188,13 @@ pub(super) fn contradicts_itself(headers: &HeaderMap) -> bool {
     !headers.contains_key(header::TRANSFER_ENCODING) && lengths().count() > 1 && one_length(lengths()).is_err()
 }
 
-fn number(digits: &[u8]) -> Option<u64> {
+/// Parses a number that consists only of digits.
+pub(super) fn digits(text: &[u8], radix: u32) -> Option<u64> {
     let add = |number: u64, digit: &u8| {
-        let digit = char::from(*digit).to_digit(10)?;
-        number.checked_mul(10)?.checked_add(digit.into())
+        let digit = char::from(*digit).to_digit(radix)?;
+        number.checked_mul(radix.into())?.checked_add(digit.into())
     };
-    digits.iter().try_fold(0, add).filter(|_| !digits.is_empty())
+    text.iter().try_fold(0, add).filter(|_| !text.is_empty())
 }
 
 fn append_forwarded(headers: &mut HeaderMap, ip: IpAddr) {

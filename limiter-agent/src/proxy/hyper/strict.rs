@@ -17,7 +17,7 @@ use http::{
     header::{CONNECTION, UPGRADE},
 };
 
-use crate::proxy::headers::elements;
+use crate::proxy::headers::{digits, elements};
 
 /// The longest line that is stored. hyper's own limits are lower.
 const MAX_LINE: usize = 1024 * 1024 + 64;
@@ -309,15 +309,6 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
     let rest = &line[end..];
     let sound = rest.is_empty() || rest.trim_ascii_start().starts_with(b";");
     digits(&line[..end], 16).filter(|_| sound)
-}
-
-fn digits(text: &[u8], radix: u32) -> Option<u64> {
-    let mut number = 0u64;
-    for byte in text {
-        let digit = char::from(*byte).to_digit(radix)?;
-        number = number.checked_mul(radix.into())?.checked_add(digit.into())?;
-    }
-    (!text.is_empty()).then_some(number)
 }
 
 #[cfg(test)]

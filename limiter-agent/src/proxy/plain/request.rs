@@ -11,7 +11,7 @@ use super::{
     field::{Field, RequestFields},
     head::{self, Head, NoHead},
 };
-use crate::proxy::authority;
+use crate::proxy::{authority, headers::digits};
 
 /// The bounds of a head, from the settings.
 #[derive(Clone, Copy, Debug)]
@@ -118,8 +118,7 @@ impl<'b> Known<'b> {
 
 /// Parses a number of at most six digits. A request with a larger body is not plain.
 fn small_number(text: &[u8]) -> Option<usize> {
-    let digits = matches!(text.len(), 1..=6) && text.iter().all(u8::is_ascii_digit);
-    digits.then(|| text.iter().fold(0, |number, digit| 10 * number + usize::from(digit - b'0')))
+    digits(text, 10).filter(|_| text.len() <= 6).and_then(|number| number.try_into().ok())
 }
 
 /// Whether a `Connection` field closes the connection; `None` if it has any other value.
