@@ -83,13 +83,24 @@ pub(super) fn cleaned(mut frame: Frame<Bytes>) -> Frame<Bytes> {
 
 /// Whether a response's body has no transfer coding except `chunked`, the only one that the agent decodes.
 pub(super) fn is_plainly_coded(headers: &HeaderMap) -> bool {
-    plain_coding(headers.get_all(header::TRANSFER_ENCODING).iter().map(HeaderValue::as_bytes)) != Some(false)
+    coding(headers.get_all(header::TRANSFER_ENCODING).iter().map(HeaderValue::as_bytes)) != Coding::Other
 }
 
-/// Whether `chunked` is the only coding; `None` without any coding.
-pub(super) fn plain_coding<'b>(mut values: impl Iterator<Item = &'b [u8]>) -> Option<bool> {
-    let first = values.next()?;
-    Some(first.trim_ascii().eq_ignore_ascii_case(b"chunked") && values.next().is_none())
+/// The transfer coding of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Coding {
+    None,
+    Chunked,
+    /// Another coding than `chunked`, or several.
+    Other,
+}
+
+pub(super) fn coding<'b>(mut values: impl Iterator<Item = &'b [u8]>) -> Coding {
+    match (values.next(), values.next()) {
+        (None, _) => Coding::None,
+        (Some(only), None) if only.trim_ascii().eq_ignore_ascii_case(b"chunked") => Coding::Chunked,
+        (Some(_), _) => Coding::Other,
+    }
 }
 
 /// The client's address, and its text for header fields.

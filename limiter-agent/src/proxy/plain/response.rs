@@ -13,7 +13,7 @@ use super::{
 };
 use crate::proxy::{
     app::InvalidResponse,
-    headers::{MAX_ANSWER_BYTES, elements, one_length, plain_coding},
+    headers::{Coding, MAX_ANSWER_BYTES, coding, elements, one_length},
 };
 
 /// The head of a final response.
@@ -65,17 +65,18 @@ pub(super) fn read<'h, 'b>(
     fields.iter().zip(&mut *kinds).for_each(|(field, kind)| *kind = Field::of(field.name.as_bytes()));
     let kinds = &*kinds;
     let of = |kind| fields.iter().zip(kinds).filter(move |(_, one)| **one == kind).map(|(field, _)| field.value);
-    let coding = plain_coding(of(Field::TransferEncoding));
+    let coding = coding(of(Field::TransferEncoding));
     let framing = match status {
         101 => return Ok(ParsedHead::Switched),
         ..200 => Framing::Length(0),
-        _ if coding == Some(false) => return Err(InvalidResponse::Coding),
+        _ if coding == Coding::Other => return Err(InvalidResponse::Coding),
         204 | 304 => Framing::Length(0),
         _ if to_head => Framing::Length(0),
         _ => match coding {
-            Some(_) if minor == 0 => return Err(InvalidResponse::Coding),
-            Some(_) => Framing::Chunked(Chunks::default()),
-            None => match one_length(of(Field::ContentLength))? {
+            Coding::Other => return Err(InvalidResponse::Coding),
+            Coding::Chunked if minor == 0 => return Err(InvalidResponse::Coding),
+            Coding::Chunked => Framing::Chunked(Chunks::default()),
+            Coding::None => match one_length(of(Field::ContentLength))? {
                 Some(length) => Framing::Length(length),
                 None => Framing::UntilClose,
             },
