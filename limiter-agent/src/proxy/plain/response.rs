@@ -29,6 +29,8 @@ pub(super) struct Response<'h, 'b> {
     pub(super) kept: bool,
     /// Whether `Connection` names other fields.
     pub(super) names_fields: bool,
+    /// The length on which all `Content-Length` agree, even if it is repeated or spelled in an unusual way.
+    pub(super) said_length: Option<u64>,
     pub(super) length: usize,
 }
 
@@ -66,6 +68,8 @@ pub(super) fn read<'h, 'b>(
     let kinds = &*kinds;
     let of = |kind| fields.iter().zip(kinds).filter(move |(_, one)| **one == kind).map(|(field, _)| field.value);
     let coding = coding(of(Field::TransferEncoding));
+    let agreed = one_length(of(Field::ContentLength));
+    let said_length = agreed.ok().flatten();
     let framing = match status {
         101 => return Ok(ParsedHead::Switched),
         ..200 => Framing::Length(0),
@@ -76,7 +80,7 @@ pub(super) fn read<'h, 'b>(
             Coding::Other => return Err(InvalidResponse::Coding),
             Coding::Chunked if minor == 0 => return Err(InvalidResponse::Coding),
             Coding::Chunked => Framing::Chunked(Chunks::default()),
-            Coding::None => match one_length(of(Field::ContentLength))? {
+            Coding::None => match agreed? {
                 Some(length) => Framing::Length(length),
                 None => Framing::UntilClose,
             },
@@ -99,7 +103,7 @@ pub(super) fn read<'h, 'b>(
     }
     let kept = keep_alive && !close;
     let reason = head.reason.unwrap_or_default();
-    let response = Response { status, reason, fields, kinds, framing, kept, names_fields, length };
+    let response = Response { status, reason, fields, kinds, framing, kept, names_fields, said_length, length };
     Ok(if status < 200 { ParsedHead::Interim(response) } else { ParsedHead::Final(response) })
 }
 
@@ -125,14 +129,9 @@ impl Response<'_, '_> {
         values.next().filter(|_| values.next().is_none())
     }
 
-    /// The response's length, even if it is repeated or spelled in an unusual way.
-    pub(super) fn said_length(&self) -> Option<u64> {
-        one_length(self.all(Field::ContentLength)).ok().flatten()
-    }
-
     /// Whether a client that sent HEAD would receive different lengths.
     pub(super) fn contradicts_itself(&self) -> bool {
-        !self.has(Field::TransferEncoding) && self.all(Field::ContentLength).count() > 1 && self.said_length().is_none()
+        !self.has(Field::TransferEncoding) && self.all(Field::ContentLength).count() > 1 && self.said_length.is_none()
     }
 
     fn all(&self, kind: Field) -> impl Iterator<Item = &[u8]> {

@@ -123,7 +123,7 @@ pub(super) fn to_client(
         let passes = match kind {
             Field::Connection | Field::HopByHop | Field::Te | Field::TransferEncoding | Field::Upgrade => false,
             // A valid length is written below. A response without a body has no length, unless the request was a HEAD.
-            Field::ContentLength => has_length && to_head && response.said_length().is_none(),
+            Field::ContentLength => has_length && to_head && response.said_length.is_none(),
             Field::Trailer => !to_head && may_have_body && !response.is_named(field.name),
             Field::Date => {
                 let passes = !response.is_named(field.name);
@@ -147,7 +147,7 @@ pub(super) fn to_client(
     let digits = || response.only(Field::ContentLength).filter(|text| text.iter().all(u8::is_ascii_digit));
     if to_head
         && has_length
-        && let Some(length) = response.said_length()
+        && let Some(length) = response.said_length
     {
         match digits() {
             Some(digits) => line(b"content-length", digits, to),
