@@ -85,8 +85,15 @@ impl<E: Into<Failure>> From<E> for NoResponse {
     }
 }
 
+/// The reason why the agent waits no longer for bytes of the app.
+enum Stopped {
+    Gone,
+    /// The time limit has expired.
+    Over,
+}
+
 /// The time limits for the app's response to a request.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct AnswerTimeout {
     /// The limit of the agent's flag.
     timeout: Option<Duration>,
@@ -110,17 +117,17 @@ impl AnswerTimeout {
 
     /// The reason why there is no response after the time limit. The shorter limit decides.
     fn cut(self) -> NoResponse {
-        match (self.deadline, self.timeout) {
-            (Some(deadline), timeout) if timeout.is_none_or(|timeout| deadline <= timeout) => NoResponse::Late,
-            (_, Some(timeout)) => Failure::Unanswered(timeout).into(),
-            (_, None) => NoResponse::Gone,
+        match self.timeout {
+            Some(timeout) if self.deadline.is_none_or(|deadline| timeout < deadline) => {
+                Failure::Unanswered(timeout).into()
+            }
+            _ => NoResponse::Late,
         }
     }
 }
 
 /// A body to relay, after its head was written.
 struct Reply {
-    app: Upstream,
     framing: Framing,
     /// Whether the app's connection stays open.
     kept: bool,
@@ -141,7 +148,7 @@ pub(super) fn exchange(
         connection.watch();
         let repeatable = app_request.repeatable;
         match ask(connection, app_request.request, repeatable, &app_request.context, &mut out).await {
-            Ok(reply) => relay(connection, reply, app_request.context.follow_up, out).await,
+            Ok((app, reply)) => relay(connection, app, reply, app_request.context.follow_up, out).await,
             Err(NoResponse::Gone) => Answered::Closed,
             Err(NoResponse::Late) => late(connection, app_request.context, out).await,
             Err(NoResponse::Failure(failure)) => {
@@ -207,19 +214,19 @@ fn ask(
     repeatable: bool,
     context: &ResponseContext,
     out: &mut Outbox,
-) -> impl Future<Output = Result<Reply, NoResponse>> {
+) -> impl Future<Output = Result<(Upstream, Reply), NoResponse>> {
     async move {
         let worker = &connection.client.worker;
-        let sent = worker.proxy.clock.now();
-        let limit = AnswerTimeout::new(worker.proxy.settings.response_timeout, context.deadline(), sent);
+        let now = worker.proxy.clock.now();
+        let limit = AnswerTimeout::new(worker.proxy.settings.response_timeout, context.deadline(), now);
         connection.begin(limit.shortest());
         let mut app = match worker.pool.pop() {
             Some(stream) => Upstream::new(stream, false, request),
             None => Upstream::new(Box::pin(connected(connection, limit)).await?, true, request),
         };
         loop {
-            match receive_head(connection, &mut app, context, (sent, limit), out).await {
-                Ok((framing, kept, closes)) => return Ok(Reply { app, framing, kept, closes }),
+            match receive_head(connection, &mut app, context, limit, out).await {
+                Ok(reply) => return Ok((app, reply)),
                 // A request with any method can be retried if no byte of it was sent.
                 Err(NoResponse::Failure(Failure::Closed)) if !app.fresh && (repeatable || app.is_untouched()) => {
                     let request = app.into_request().ok_or(Failure::Closed)?;
@@ -241,22 +248,23 @@ async fn connected(connection: &ClientConnection<'_>, limit: AnswerTimeout) -> R
     }
 }
 
-/// Waits for the final response and writes its head. Returns how its body is framed, whether the app's connection
-/// stays open, and whether the client's closes.
+/// Waits for the final response and writes its head.
 async fn receive_head(
     connection: &mut ClientConnection<'_>,
     app: &mut Upstream,
     context: &ResponseContext,
-    (sent, limit): (Time, AnswerTimeout),
+    limit: AnswerTimeout,
     out: &mut Outbox,
-) -> Result<(Framing, bool, bool), NoResponse> {
+) -> Result<Reply, NoResponse> {
     let worker = &connection.client.worker;
     // The number of bytes of an incomplete head in which the end was not found.
     let mut looked_at = 0;
     loop {
-        match read(connection, app, MAX_ANSWER_BYTES, limit).await? {
-            Ok(1..) => {}
-            Ok(0) | Err(_) => return Err(Failure::Closed.into()),
+        match read(connection, app, MAX_ANSWER_BYTES).await {
+            Ok(Ok(1..)) => {}
+            Ok(Ok(0) | Err(_)) => return Err(Failure::Closed.into()),
+            Err(Stopped::Over) => return Err(limit.cut()),
+            Err(Stopped::Gone) => return Err(NoResponse::Gone),
         }
         loop {
             let bytes = app.unread();
@@ -281,12 +289,12 @@ async fn receive_head(
                     continue;
                 }
                 ParsedHead::Switched => {
-                    note_time(connection, sent);
+                    note_time(connection, limit.since);
                     return Err(Failure::UnaskedUpgrade.into());
                 }
                 ParsedHead::Final(head) => head,
             };
-            note_time(connection, sent);
+            note_time(connection, limit.since);
             // No body shows which length is right.
             if context.to_head && head.contradicts_itself() {
                 return Err(InvalidResponse::Length.into());
@@ -303,7 +311,7 @@ async fn receive_head(
                 return Err(InvalidResponse::Chunk.into());
             }
             app.answered();
-            return Ok((framing, kept, ending.closes));
+            return Ok(Reply { framing, kept, closes: ending.closes });
         }
     }
 }
@@ -331,18 +339,17 @@ async fn read(
     connection: &mut ClientConnection<'_>,
     app: &mut Upstream,
     most: usize,
-    limit: AnswerTimeout,
-) -> Result<io::Result<usize>, NoResponse> {
+) -> Result<io::Result<usize>, Stopped> {
     let worker = &connection.client.worker;
     poll_fn(|cx| {
         if let Poll::Ready(read) = app.poll_read(most, &worker.buffers, cx) {
             return Poll::Ready(Ok(read));
         }
         if connection.poll_disconnected(cx).is_ready() {
-            return Poll::Ready(Err(NoResponse::Gone));
+            return Poll::Ready(Err(Stopped::Gone));
         }
         ready!(connection.pause.poll_over(cx));
-        Poll::Ready(Err(if connection.poll_disconnected(cx).is_pending() { limit.cut() } else { NoResponse::Gone }))
+        Poll::Ready(Err(if connection.poll_disconnected(cx).is_pending() { Stopped::Over } else { Stopped::Gone }))
     })
     .await
 }
@@ -351,6 +358,7 @@ async fn read(
 #[expect(clippy::manual_async_fn, reason = "for the same reason as `exchange`")]
 fn relay(
     connection: &mut ClientConnection<'_>,
+    mut app: Upstream,
     mut reply: Reply,
     follow_up: Option<Box<FollowUp>>,
     mut out: Outbox,
@@ -359,10 +367,10 @@ fn relay(
         let worker = &connection.client.worker;
         loop {
             // Bytes that are forwarded unchanged need no copy.
-            let direct = reply.framing.take_long(reply.app.unread(), MAX_COPIED);
+            let direct = reply.framing.take_long(app.unread(), MAX_COPIED);
             if direct.is_none() {
-                match reply.framing.pass(reply.app.unread(), &mut out.bytes) {
-                    Ok(count) => reply.app.consume(count),
+                match reply.framing.pass(app.unread(), &mut out.bytes) {
+                    Ok(count) => app.consume(count),
                     Err(invalid) => {
                         tracing::debug!(%invalid, "the app's body was cut off");
                         return broken_off(connection, &out.bytes).await;
@@ -371,7 +379,7 @@ fn relay(
             }
             let count = direct.unwrap_or(0);
             if reply.framing.is_over() {
-                let (rest, idle) = reply.app.finish(count);
+                let (rest, idle) = app.finish(count);
                 if let Some(idle) = idle.filter(|_| reply.kept) {
                     worker.pool.push(idle);
                 }
@@ -380,23 +388,21 @@ fn relay(
                 drop(follow_up);
                 return finish(connection, &out.bytes, body, reply.closes).await;
             }
-            if connection.send(&out.bytes, &reply.app.unread()[..count]).await.is_err() {
+            if connection.send(&out.bytes, &app.unread()[..count]).await.is_err() {
                 return Answered::Closed;
             }
-            reply.app.consume(count);
+            app.consume(count);
             out.bytes.clear();
             // There is no time limit for the body.
             connection.begin(None);
-            match read(connection, &mut reply.app, MAX_HELD, AnswerTimeout::default()).await {
+            match read(connection, &mut app, MAX_HELD).await {
                 Ok(Ok(1..)) => {}
                 Ok(Ok(0)) if reply.framing.closed(&mut out.bytes) => {
                     drop(follow_up);
                     return finish(connection, &out.bytes, &[], reply.closes).await;
                 }
-                Ok(Ok(0) | Err(_)) | Err(NoResponse::Failure(_) | NoResponse::Late) => {
-                    return broken_off(connection, &[]).await;
-                }
-                Err(NoResponse::Gone) => return Answered::Closed,
+                Ok(Ok(0) | Err(_)) | Err(Stopped::Over) => return broken_off(connection, &[]).await,
+                Err(Stopped::Gone) => return Answered::Closed,
             }
         }
     }
