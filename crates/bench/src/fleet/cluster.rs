@@ -183,7 +183,7 @@ impl Cluster {
         Ok(Enforced { policies: policies.len(), wholly: policies.iter().filter(is_whole).count() })
     }
 
-    /// The operator's requests to the apiserver so far, by verb and resource.
+    /// The operator's completed requests to the apiserver so far, by verb and resource.
     pub(crate) fn asked(&self) -> anyhow::Result<Vec<String>> {
         let audited = self.control_plane.audited()?;
         let name = |entry: &Value| {
@@ -191,7 +191,9 @@ impl Cluster {
             let (verb, resource, part) = (text("/verb"), text("/objectRef/resource"), text("/objectRef/subresource"));
             if part.is_empty() { format!("{verb} {resource}") } else { format!("{verb} {resource}/{part}") }
         };
-        Ok(audited.iter().map(name).collect())
+        // The log has two entries for a watch: at its start and at its end.
+        let is_complete = |entry: &&Value| entry["stage"] == "ResponseComplete";
+        Ok(audited.iter().filter(is_complete).map(name).collect())
     }
 
     fn api<K>(&self) -> Api<K>
