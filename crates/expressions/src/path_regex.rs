@@ -71,6 +71,11 @@ impl PathRegex {
         (size_of::<Self>() + self.text.len()) as u64 + self.table.bytes()
     }
 
+    /// The memory in bytes that the expression took while it was compiled. The time grows with it.
+    pub fn work(&self) -> u64 {
+        self.table.work()
+    }
+
     /// Returns the text of the expression.
     pub fn as_str(&self) -> &str {
         &self.text

@@ -5,6 +5,8 @@
 //! becomes a table of all its states if this table is small. Then each byte takes one look-up, and a search needs no
 //! memory. This module must not accept an expression without knowing these costs.
 
+#[cfg(test)]
+use std::cell::Cell;
 use std::{
     borrow::Borrow,
     mem::{size_of, size_of_val},
@@ -40,9 +42,19 @@ pub(crate) enum Alphabet {
     Unicode,
 }
 
+#[cfg(test)]
+thread_local! {
+    /// The number of patterns that this thread has compiled.
+    pub(crate) static COMPILED: Cell<usize> = const { Cell::new(0) };
+}
+
 /// All states of one or more expressions.
 #[derive(Debug)]
-pub(crate) struct StateTable(Box<dense::DFA<Vec<u32>>>);
+pub(crate) struct StateTable {
+    states: Box<dense::DFA<Vec<u32>>>,
+    /// The memory of the automaton from which the table was built, in bytes.
+    automaton: u64,
+}
 
 /// One expression.
 #[derive(Debug)]
@@ -84,26 +96,32 @@ impl StateTable {
             .match_kind(kind)
             .dfa_size_limit(Some(largest))
             .determinize_size_limit(Some(4 * largest));
-        dense::Builder::new().configure(config).build_from_nfa(&automaton).ok().map(Box::new).map(Self)
+        let states = Box::new(dense::Builder::new().configure(config).build_from_nfa(&automaton).ok()?);
+        Some(Self { states, automaton: automaton.memory_usage() as u64 })
     }
 
     /// Whether an expression matches a part of the text.
     pub(crate) fn is_match(&self, text: &[u8]) -> bool {
         // A search fails only with bytes that end it, and the table has no such bytes.
-        matches!(self.0.try_search_fwd(&Input::new(text).earliest(true)), Ok(Some(_)))
+        matches!(self.states.try_search_fwd(&Input::new(text).earliest(true)), Ok(Some(_)))
     }
 
     /// Returns the expressions that match a part of the text, by their position.
     pub(crate) fn matches(&self, text: &[u8]) -> Vec<usize> {
-        let mut found = PatternSet::new(self.0.pattern_len());
-        let complete = self.0.try_which_overlapping_matches(&Input::new(text), &mut found);
+        let mut found = PatternSet::new(self.states.pattern_len());
+        let complete = self.states.try_which_overlapping_matches(&Input::new(text), &mut found);
         debug_assert!(complete.is_ok(), "the table has no bytes that end a search");
         found.iter().map(|pattern| pattern.as_usize()).collect()
     }
 
     /// The memory in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        (size_of_val(&*self.0) + self.0.memory_usage()) as u64
+        (size_of_val(&*self.states) + self.states.memory_usage()) as u64
+    }
+
+    /// The memory in bytes that the table took while it was built.
+    pub(crate) fn work(&self) -> u64 {
+        self.bytes() + self.automaton
     }
 }
 
@@ -114,6 +132,8 @@ impl Pattern {
     ///
     /// If the text is no expression, or needs too much memory. The error is one line.
     pub(crate) fn new(text: &str) -> Result<Self, String> {
+        #[cfg(test)]
+        COMPILED.set(COMPILED.get() + 1);
         let expression = parse(text, Alphabet::Unicode)?;
         if let Some(table) = StateTable::new(&[&expression], Alphabet::Unicode, LARGEST_TABLE) {
             return Ok(Self::Table(table));
@@ -151,6 +171,14 @@ impl Pattern {
         match self {
             Self::Table(table) => table.bytes(),
             Self::Simulated { regex, .. } => (size_of::<Self>() + regex.memory_usage() + 2 * CACHE) as u64,
+        }
+    }
+
+    /// The memory in bytes that the expression took while it was compiled.
+    pub(crate) fn work(&self) -> u64 {
+        match self {
+            Self::Table(table) => table.work(),
+            Self::Simulated { .. } => self.bytes(),
         }
     }
 }

@@ -4,7 +4,12 @@
 //! false. A misspelt name would then silently match no request. So names, functions and the number of their values are
 //! checked when the predicate is parsed, and the predicate is evaluated once with an empty request.
 
-use std::{cell::Cell, collections::HashMap, sync::Arc, thread};
+use std::{
+    cell::Cell,
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    thread,
+};
 
 use cel::{
     Context, Program, Value,
@@ -127,6 +132,8 @@ pub struct Predicate {
     patterns: Arc<Patterns>,
     /// The memory in bytes.
     bytes: u64,
+    /// The memory in bytes that the predicate took while it was parsed.
+    work: u64,
 }
 
 impl Predicate {
@@ -139,6 +146,11 @@ impl Predicate {
     /// The memory in bytes, of which regular expressions take most.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The memory in bytes that the predicate took while it was parsed. The time grows with it.
+    pub fn work(&self) -> u64 {
+        self.work
     }
 
     /// Whether the predicate is true for the request in `context`, which must have the functions of
@@ -201,22 +213,24 @@ fn parse(text: &str) -> Result<Predicate, InvalidPredicate> {
     if has_nested_loops(program.expression(), false) {
         return Err(InvalidPredicate::Nested);
     }
-    let (mut unknown, mut patterns) = (None, Patterns::new());
-    if walk(program.expression(), &mut Vec::new(), &mut patterns, &mut unknown) > DEEPEST {
+    let (mut unknown, mut texts) = (None, BTreeSet::new());
+    if walk(program.expression(), &mut Vec::new(), &mut texts, &mut unknown) > DEEPEST {
         return Err(InvalidPredicate::TooDeep);
     }
     if let Some(unknown) = unknown {
         return Err(unknown);
     }
-    let searches = patterns.values().map(|pattern| pattern.simulation(ORDINARY.bytes)).fold(0, u64::saturating_add);
-    if cost(program.expression(), ORDINARY).max(searches) > BUDGET {
+    if cost(program.expression(), ORDINARY) > BUDGET {
         return Err(InvalidPredicate::TooCostly);
     }
-    let bytes = patterns.values().map(Pattern::bytes).sum::<u64>() + PARSED * text.len() as u64;
+    let patterns = compile(texts)?;
+    let parsed = PARSED * text.len() as u64;
+    let bytes = patterns.values().map(Pattern::bytes).sum::<u64>() + parsed;
+    let work = patterns.values().map(Pattern::work).sum::<u64>() + parsed;
     let patterns = Arc::new(patterns);
     match language::with(&patterns, BUDGET, || program.execute(&blank())).0 {
         None => Err(InvalidPredicate::Syntax("the interpreter failed".to_owned())),
-        Some(Ok(Value::Bool(_)) | Err(_)) => Ok(Predicate { program, patterns, bytes }),
+        Some(Ok(Value::Bool(_)) | Err(_)) => Ok(Predicate { program, patterns, bytes, work }),
         Some(Ok(_)) => Err(InvalidPredicate::NotBoolean),
     }
 }
@@ -246,14 +260,27 @@ fn check_call(call: &CallExpr) -> Result<(), InvalidPredicate> {
     is_right.then_some(()).ok_or_else(|| InvalidPredicate::WrongValues(name.to_owned()))
 }
 
-/// Compiles the regular expression of a call of `matches`.
-fn compile(call: &CallExpr, patterns: &mut Patterns) -> Result<(), InvalidPredicate> {
-    let Some(Expr::Literal(LiteralValue::String(text))) = call.args.last().map(|arg| &arg.expr) else {
-        return Err(InvalidPredicate::Pattern);
-    };
-    let pattern = Pattern::new(text.inner()).map_err(InvalidPredicate::Matches)?;
-    patterns.insert(text.inner().to_owned(), pattern);
-    Ok(())
+/// Returns the regular expression of a call of `matches`.
+fn searched(call: &CallExpr) -> Result<&str, InvalidPredicate> {
+    match call.args.last().map(|arg| &arg.expr) {
+        Some(Expr::Literal(LiteralValue::String(text))) => Ok(text.inner()),
+        _ => Err(InvalidPredicate::Pattern),
+    }
+}
+
+/// Compiles the regular expressions of a predicate until one is invalid, or searches for them take too long. This takes
+/// most of the time for a predicate, so it is the last step.
+fn compile(texts: BTreeSet<&str>) -> Result<Patterns, InvalidPredicate> {
+    let (mut patterns, mut searches) = (Patterns::new(), 0_u64);
+    for text in texts {
+        let pattern = Pattern::new(text).map_err(InvalidPredicate::Matches)?;
+        searches = searches.saturating_add(pattern.simulation(ORDINARY.bytes));
+        if searches > BUDGET {
+            return Err(InvalidPredicate::TooCostly);
+        }
+        patterns.insert(text.to_owned(), pattern);
+    }
+    Ok(patterns)
 }
 
 /// Whether the value in which a call of `contains` searches is bytes for certain.
@@ -309,11 +336,11 @@ fn brackets(text: &str) -> usize {
 }
 
 /// Returns the depth of recursion of an evaluation. Sets `unknown` to the first fault, and collects the regular
-/// expressions in `patterns`. `known` contains the variables of the enclosing macros.
+/// expressions in `texts`. `known` contains the variables of the enclosing macros.
 fn walk<'a>(
     expression: &'a IdedExpr,
     known: &mut Vec<&'a str>,
-    patterns: &mut Patterns,
+    texts: &mut BTreeSet<&'a str>,
     unknown: &mut Option<InvalidPredicate>,
 ) -> usize {
     let report = |unknown: &mut Option<InvalidPredicate>, found: InvalidPredicate| {
@@ -336,11 +363,11 @@ fn walk<'a>(
             if select.field.starts_with('`') {
                 report(unknown, InvalidPredicate::Backticks(select.field.clone()));
             }
-            inner = walk(&select.operand, known, patterns, unknown);
+            inner = walk(&select.operand, known, texts, unknown);
         }
         Expr::Call(call) => {
             let checked = check_call(call).and_then(|()| match call.func_name.as_str() {
-                "matches" => compile(call, patterns),
+                "matches" => searched(call).map(|text| texts.extend([text])),
                 "contains" if is_of_bytes(call) => Err(InvalidPredicate::ContainsBytes),
                 _ => Ok(()),
             });
@@ -348,19 +375,19 @@ fn walk<'a>(
                 report(unknown, invalid);
             }
             for part in call.target.as_deref().into_iter().chain(&call.args) {
-                inner = inner.max(walk(part, known, patterns, unknown));
+                inner = inner.max(walk(part, known, texts, unknown));
             }
         }
         Expr::List(list) => {
             for element in &list.elements {
-                inner = inner.max(walk(element, known, patterns, unknown));
+                inner = inner.max(walk(element, known, texts, unknown));
             }
         }
         Expr::Map(map) => {
             for entry in &map.entries {
                 if let EntryExpr::MapEntry(entry) = &entry.expr {
                     for part in [&entry.key, &entry.value] {
-                        inner = inner.max(walk(part, known, patterns, unknown));
+                        inner = inner.max(walk(part, known, texts, unknown));
                     }
                 }
             }
@@ -369,13 +396,13 @@ fn walk<'a>(
         Expr::Comprehension(each) => {
             own = LOOP;
             for part in [&each.iter_range, &each.accu_init] {
-                inner = inner.max(walk(part, known, patterns, unknown));
+                inner = inner.max(walk(part, known, texts, unknown));
             }
             let outer = known.len();
             known.extend([each.iter_var.as_str(), each.accu_var.as_str()]);
             known.extend(each.iter_var2.as_deref());
             for part in [&each.loop_cond, &each.loop_step, &each.result] {
-                inner = inner.max(walk(part, known, patterns, unknown));
+                inner = inner.max(walk(part, known, texts, unknown));
             }
             known.truncate(outer);
         }
@@ -390,6 +417,7 @@ mod fuzz;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pattern::COMPILED;
 
     fn check(text: &str) -> Result<(), String> {
         predicate(text).map(drop).map_err(|invalid| invalid.to_string())
@@ -482,6 +510,20 @@ mod tests {
         ] {
             let message = check(text).expect_err(text);
             assert!(message.contains(part) && !message.contains('\n'), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn regular_expressions_are_compiled_last_and_once() {
+        for (text, compiled) in [
+            ("request.path.matches('a') || request.host.matches('a') || request.path.matches('b')", 2),
+            ("request.path.matches('a') || nobody", 0),
+            ("request.path.matches('a') || request.path.matches('(') || request.path.matches('b')", 1),
+            ("request.path.matches('a[ab]{600}c') || request.path.matches('b')", 1),
+        ] {
+            COMPILED.set(0);
+            let _ = parse(text);
+            assert_eq!(COMPILED.get(), compiled, "{text}");
         }
     }
 

@@ -5,18 +5,21 @@ use weir_api as api;
 use weir_expressions as expressions;
 use weir_wire as wire;
 
-use super::faults::Faults;
+use super::faults::{Expression, Faults};
 
 pub(super) fn entry(entry: &api::Match, path: &str, faults: &mut Faults) -> wire::Match {
     for (i, text) in entry.path_regexes.iter().enumerate() {
-        faults.expression(format!("{path}.pathRegexes[{i}]"), || {
+        faults.expression(format!("{path}.pathRegexes[{i}]"), 1, || {
             let regex = expressions::path_regex(text).map_err(|invalid| format!("{text:?} {invalid}"));
-            regex.map(|regex| regex.bytes())
+            regex.map(|regex| Expression { bytes: regex.bytes(), work: regex.work() })
         });
     }
     if let Some(text) = &entry.predicate {
-        faults.expression(format!("{path}.predicate"), || {
-            expressions::predicate(text).map(|predicate| predicate.bytes())
+        // Parsing the text takes time, too.
+        let count = 1 + text.matches("matches").count();
+        faults.expression(format!("{path}.predicate"), count, || {
+            expressions::predicate(text)
+                .map(|predicate| Expression { bytes: predicate.bytes(), work: predicate.work() })
         });
     }
     for (i, text) in entry.client_cidrs.iter().enumerate() {

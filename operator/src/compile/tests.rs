@@ -251,6 +251,25 @@ fn the_regular_expressions_of_a_policy_are_bounded() {
     assert!(fault.message.contains("take more than 16 MiB in each pod"), "{}", fault.message);
 }
 
+/// An expression that is refused, or that becomes a small table, can take as long as a large one. So the time for a
+/// policy is bounded, too.
+#[test]
+fn the_work_for_the_regular_expressions_of_a_policy_is_bounded() {
+    let faults = |matches: &Value| {
+        let rule = json!({"name": "all", "action": "Bypass", "match": matches});
+        compile(&key(), "uid", &spec(&json!([rule]))).unwrap_err()
+    };
+    let regexes = json!(vec![json!({"pathRegexes": vec!["a[ab]{20}c"; 8]}); 16]);
+    assert_eq!(faults(&regexes).len(), 33);
+    let unknown = format!("{}nobody", "request.path.matches('a')||".repeat(7));
+    let predicates = json!(vec![json!({"predicate": unknown}); 16]);
+    assert_eq!(faults(&predicates).len(), 5);
+    let small = |index: usize| json!({"predicate": format!(r"request.path.matches(r'(?s).*|\w{{30}}{index}')")});
+    let found = faults(&(0..100).map(small).collect());
+    let [fault] = found.as_slice() else { panic!("not exactly one fault: {found:?}") };
+    assert!(fault.message.contains("takes too long"), "{}", fault.message);
+}
+
 #[test]
 fn parse_errors_are_reported_in_one_line() {
     let limit = json!({"name": "a", "requests": 50, "per": "1s"});
