@@ -51,7 +51,7 @@ pub(crate) struct Server {
     pub(crate) router: Router,
     /// `None`: no TLS.
     pub(crate) tls: Option<Arc<Tls>>,
-    /// The routes for plain-text clients over loopback on a TLS port. `None` refuses them.
+    /// The routes for plain-text clients in the pod on a TLS port. `None` refuses them.
     pub(crate) local: Option<Router>,
     /// The state for clients that ask for the operator's channel. `None` if this port has no channel.
     pub(crate) channel: Option<Arc<Control>>,
@@ -91,7 +91,10 @@ impl Server {
             let channel = channel.clone();
             // An IPv4 address can arrive as an IPv4-mapped IPv6 address.
             let ip = peer.ip().to_canonical();
-            let local = local.clone().filter(|_| ip.is_loopback());
+            // The proxy of a mesh connects from a loopback address to the pod's address, for clients in other pods.
+            let is_in_pod =
+                || ip.is_loopback() && stream.local_addr().is_ok_and(|own| own.ip().to_canonical().is_loopback());
+            let local = local.clone().filter(|_| is_in_pod());
             // `try_take` always succeeds, because every connection of these ports can be evicted.
             let Some(slot) = slots.try_take(ip, Rank::Silent, clock.now()) else { continue };
             let requests = Requests::new(slot, clock);

@@ -3,7 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "waits until a port is closed")]
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
     time::{Duration, Instant},
 };
@@ -12,7 +12,7 @@ use axum::{Router, body::Body, extract::ConnectInfo, http::Request, routing::get
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream, UdpSocket},
     time::timeout,
 };
 use tower::ServiceExt;
@@ -217,25 +217,56 @@ async fn the_operator_gets_the_first_faults_of_many_and_their_number() {
     assert!(matches!(next().await, ToOperator::Acknowledgement(_)));
 }
 
-/// With certificates, a client in the pod can read without TLS, but it gets no channel.
-#[tokio::test]
-async fn a_port_with_certificates_has_no_channel_without_tls() {
+/// Starts a client with an identity, at this address.
+async fn with_identity(address: &str) -> Client {
     let folder = tempfile::tempdir().expect("a folder");
     let token = folder.path().join("token");
     std::fs::write(&token, "token").expect("written");
     let authority = rcgen::generate_simple_self_signed(["operator.test".to_owned()]).expect("a certificate");
-    let client = Client::start(options(|control| {
+    let identified = options(|control| {
+        control.control = address.parse().expect("an address");
         control.identity_url = Some("https://127.0.0.1:1".to_owned());
         control.identity_ca = Some(authority.cert.pem());
         control.identity_token_file = Some(token);
-    }))
-    .await
-    .expect("a control port");
+    });
+    Client::start(identified).await.expect("a control port")
+}
+
+/// With certificates, a client in the pod can read without TLS, but it gets no channel.
+#[tokio::test]
+async fn a_port_with_certificates_has_no_channel_without_tls() {
+    let client = with_identity("127.0.0.1:0").await;
     assert_eq!(control(&client, "GET /v1/status", "").await.0, 200);
     let mut channel = Channel::new(TcpStream::connect(client.control()).await.expect("the control port is open"));
     channel.send(ToAgent::Hello.frame().expect("a short message"), PATIENCE).await.expect("the port reads");
     let answer = timeout(PATIENCE, channel.next()).await.expect("in time");
     assert!(matches!(answer, Err(ChannelError::Frame(_))), "HTTP answers: {answer:?}");
+}
+
+/// The proxy of a mesh connects from a loopback address to the pod's address, for clients in other pods.
+#[tokio::test]
+async fn a_client_of_the_pods_address_needs_a_certificate_also_from_loopback() {
+    let client = with_identity("0.0.0.0:0").await;
+    // A UDP socket that connects sends nothing, and has this machine's address. A machine without a network has none.
+    let probe = UdpSocket::bind("0.0.0.0:0").await.expect("a socket");
+    if probe.connect("192.0.2.1:9").await.is_err() {
+        return;
+    }
+    let own = probe.local_addr().expect("an address").ip();
+    for (target, is_answered) in [(own, false), (Ipv4Addr::LOCALHOST.into(), true)] {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind("127.0.0.6:0".parse().expect("an address")).expect("a loopback address");
+        let exchange = async {
+            let mut stream = socket.connect((target, client.control().port()).into()).await.expect("the port is open");
+            stream.write_all(b"GET /v1/status HTTP/1.0\r\n\r\n").await.expect("the request is sent");
+            let mut response = Vec::new();
+            // A port that expects TLS can reset the connection.
+            let _ = stream.read_to_end(&mut response).await;
+            response
+        };
+        let response = timeout(PATIENCE, exchange).await.expect("in time");
+        assert_eq!(response.starts_with(b"HTTP/1"), is_answered, "{target}: {response:?}");
+    }
 }
 
 #[tokio::test]
