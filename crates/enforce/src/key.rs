@@ -258,10 +258,16 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Returns the value of the first cookie of this name (RFC 6265 section 5.4: `name=value` pairs separated by `;`).
+/// Returns the value of the first cookie of this name (RFC 6265 section 5.4: `name=value` pairs separated by `;`). Apps
+/// ignore blanks around the name and the value, and quotation marks around the value, so they must not change the key.
 fn cookie<'a>(request: &RequestView<'a>, name: &str) -> Option<&'a [u8]> {
     let pairs = request.headers().all(&COOKIE).flat_map(|line| line.split(|byte| *byte == b';'));
-    pairs.map(<[u8]>::trim_ascii).find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+    let mut named = pairs.filter_map(|pair| {
+        let (known, value) = pair.split_at(pair.iter().position(|byte| *byte == b'=')?);
+        (known.trim_ascii() == name.as_bytes()).then_some(&value[1..])
+    });
+    let value = named.next()?.trim_ascii();
+    Some(value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value))
 }
 
 fn write_value(value: &[u8], to: &mut Vec<u8>) {
@@ -345,6 +351,9 @@ mod tests {
             (Part::Cookie("id".into()), "/", vec![("cookie", "a=1; id=ann; id=bob")], Some("ann")),
             (Part::Cookie("id".into()), "/", vec![("cookie", "xid=1"), ("cookie", "id=a=b")], Some("a=b")),
             (Part::Cookie("id".into()), "/", vec![("cookie", "id")], None),
+            (Part::Cookie("id".into()), "/", vec![("cookie", "=id; id \t= ann ;id=bob")], Some("ann")),
+            (Part::Cookie("id".into()), "/", vec![("cookie", "id = \"ann\"")], Some("ann")),
+            (Part::Cookie("id".into()), "/", vec![("cookie", "id=\"")], Some("\"")),
             (Part::Query("user".into()), "/?a=1&user=a%20b&user=c", vec![], Some("a b")),
             (Part::Query("user".into()), "/", vec![], None),
             (Part::PathSegment(2), "/api//%6frders/7", vec![], Some("orders")),

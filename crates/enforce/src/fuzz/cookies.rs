@@ -1,5 +1,5 @@
 //! Cookies in a key: pairs separated by semicolons, over all lines. The first cookie of a name is used (RFC 6265
-//! section 5.4).
+//! section 5.4), without blanks, and without one pair of quotation marks around the value.
 
 use http::HeaderValue;
 use weir_core::Time;
@@ -57,6 +57,9 @@ fn script(bytes: &[u8]) -> Result<(), String> {
 fn defined(lines: &[String], name: &str) -> Option<String> {
     // RFC 9113 section 8.2.3 requires that the cookie lines of HTTP/2 are joined with "; ".
     let joined = lines.join("; ");
-    let mut pairs = joined.split(';').filter_map(|pair| pair.trim_matches([' ', '\t']).split_once('='));
-    pairs.find(|(known, _)| *known == name).map(|(_, value)| value.to_owned())
+    let mut pairs = joined.split(';').filter_map(|pair| pair.split_once('='));
+    let (_, value) = pairs.find(|(known, _)| known.trim_matches([' ', '\t']) == name)?;
+    let value = value.trim_matches([' ', '\t']);
+    let is_quoted = value.len() > 1 && value.starts_with('"') && value.ends_with('"');
+    Some(if is_quoted { &value[1..value.len() - 1] } else { value }.to_owned())
 }

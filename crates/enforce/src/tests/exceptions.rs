@@ -220,7 +220,8 @@ proptest! {
 #[tokio::test(start_paused = true)]
 async fn the_rules_of_the_guide_deny_evasions() {
     let repeated = json!([
-        {"predicate": "'cookie' in request.headers && request.headers['cookie'].matches('(^|[;,] *)session=.*[;,] *session=')"},
+        {"predicate": "'cookie' in request.headers && request.headers['cookie'].matches('(^|[;,])[;,\\t ]*session[\\t ]*=.*[;,][;,\\t ]*session[\\t ]*=')"},
+        {"predicate": r"'cookie' in request.headers && request.headers['cookie'].matches(r'(^|[;,])[;,\t ]*session[\t ]*=[^;,]*[%\\]')"},
         {"predicate": "'x-api-key' in request.headers && request.headers['x-api-key'].contains(',')"},
     ]);
     let admin = json!([{"pathRegexes": ["(?i)^/admin(;[^/]*)?(/|$)"]}]);
@@ -231,7 +232,11 @@ async fn the_rules_of_the_guide_deny_evasions() {
         ("/", &[("cookie", "session=x; session=a")], 403),
         ("/", &[("cookie", "session=x;other=1;session=a")], 403),
         ("/", &[("cookie", "session=x"), ("cookie", "session=a")], 403),
-        ("/", &[("cookie", "session=a; my-session=b")], 200),
+        ("/", &[("cookie", "session=x; session =a")], 403),
+        ("/", &[("cookie", "session\t=x;session=a")], 403),
+        ("/", &[("cookie", "session=a; my-session=b; other=%61")], 200),
+        ("/", &[("cookie", "other=b; session=\"\\162eal\"")], 403),
+        ("/", &[("cookie", "session = %72eal")], 403),
         ("/", &[("x-api-key", "a")], 200),
         ("/", &[("x-api-key", "x"), ("x-api-key", "a")], 403),
         ("/admin", &[], 403),
