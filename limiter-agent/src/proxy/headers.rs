@@ -7,15 +7,13 @@
 //! fields. The agent does not add `Via`: some apps do not compress responses for proxies that send `Via`, and requests
 //! cannot loop through the agent.
 //!
-//! Rules use the headers before any of these changes.
+//! Rules use the headers before any of these changes, except for fields that `Connection` names: they are removed first,
+//! because the app does not get them.
 
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use http::{
-    HeaderMap, HeaderName, HeaderValue,
-    header::{self, Entry},
-};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use http_body::Frame;
 use weir_enforce::X_FORWARDED_FOR;
 
@@ -47,18 +45,25 @@ pub(super) const HOP_BY_HOP: [HeaderName; 7] = [
 pub(super) const NEVER_DROPPED: [HeaderName; 6] =
     [header::HOST, header::CONTENT_LENGTH, header::FORWARDED, X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST];
 
+/// Removes the fields that `Connection` names, except those in [`HOP_BY_HOP`]. Call this function before rules decide,
+/// so that rules read no field that the app does not get.
+pub(super) fn remove_named(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .flat_map(tokens)
+        .filter_map(|token| token.parse().ok())
+        .filter(|name| *name != header::CONNECTION && !HOP_BY_HOP.contains(name) && !NEVER_DROPPED.contains(name))
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+}
+
 /// Removes the hop-by-hop fields of a message.
 pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    if let Entry::Occupied(connection) = headers.entry(header::CONNECTION) {
-        let (_, values) = connection.remove_entry_mult();
-        let named: Vec<HeaderName> =
-            values.flat_map(|value| tokens(&value).filter_map(|t| t.parse().ok()).collect::<Vec<_>>()).collect();
-        for name in named {
-            if !NEVER_DROPPED.contains(&name) {
-                headers.remove(name);
-            }
-        }
-    }
+    remove_named(headers);
+    headers.remove(header::CONNECTION);
     for name in &HOP_BY_HOP {
         headers.remove(name);
     }
@@ -298,6 +303,20 @@ mod tests {
             ("authorization", "Bearer y"),
         ]);
         assert_eq!(request, expected);
+    }
+
+    #[test]
+    fn rules_read_no_field_that_connection_names() {
+        let ends = [("x-other", "3"), ("te", "trailers"), ("host", "a"), ("upgrade", "h2c")];
+        let mut request =
+            headers(&[&[("connection", "keep-alive, X-Private, te, host"), ("x-private", "1")], &ends[..]].concat());
+        request.append(header::CONNECTION, HeaderValue::from_static("x-more, connection,upgrade"));
+        request.append("x-more", HeaderValue::from_static("2"));
+        request.append("x-private", HeaderValue::from_static("4"));
+        remove_named(&mut request);
+        assert_eq!(request.get_all(header::CONNECTION).iter().count(), 2);
+        request.remove(header::CONNECTION);
+        assert_eq!(request, headers(&ends));
     }
 
     #[test]

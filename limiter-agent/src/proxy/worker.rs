@@ -18,7 +18,7 @@ use weir_enforce::{AmbiguousPaths, BodyCosts, ConnectionGate, LimitLayer};
 
 use super::{
     client,
-    headers::Peer,
+    headers::{self, Peer},
     hyper::{App, Failure, Forwarder, IDLE_CHECK, Tunnels, forward, vetting},
     open_connection::OpenConnection,
     plain::ShortPath,
@@ -155,8 +155,8 @@ fn client_ip(extensions: &Extensions) -> Option<IpAddr> {
     extensions.get::<Arc<Peer>>().map(|peer| peer.ip())
 }
 
-/// Validates a request before the rules decide on it, and writes its host into the `Host` field. So rules that read this
-/// field read what the app will read. `own` is the host for an HTTP/1.0 client that sends none.
+/// Validates a request before the rules decide on it, writes its host into the `Host` field, and removes the fields that
+/// `Connection` names. So rules read what the app will read. `own` is the host for an HTTP/1.0 client that sends none.
 ///
 /// # Errors
 ///
@@ -166,7 +166,9 @@ fn vet(request: &mut Request<Body>, ambiguous_paths: AmbiguousPaths, own: &Heade
         return Err(Failure::ConnectMethod);
     }
     vetting::vet(request, ambiguous_paths)?;
-    Ok(vetting::name_host(request, own)?)
+    vetting::name_host(request, own)?;
+    headers::remove_named(request.headers_mut());
+    Ok(())
 }
 
 /// Serves one client until it disconnects or the drain ends the connection.

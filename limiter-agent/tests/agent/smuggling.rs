@@ -564,6 +564,12 @@ async fn no_spelling_of_a_field_is_a_key_of_its_own() {
         let expected = if value.trim().is_empty() { "HTTP/1.1 200 " } else { "HTTP/1.1 429 " };
         assert!(answer.starts_with(expected), "{value:?}: {answer}");
     }
+    // The app does not get a field that `Connection` names, so the requests have no key.
+    for (value, expected) in [("a", " 200 "), ("b", " 429 "), ("c", " 429 ")] {
+        let fields = format!("x-api-key: {value}\r\nconnection: close, X-Api-Key");
+        let answer = send(&agent, format!("GET /key HTTP/1.1\r\nhost: a\r\n{fields}\r\n\r\n").as_bytes()).await;
+        assert!(answer[8..].starts_with(expected), "{value}: {answer}");
+    }
     // The proxies have written the last two entries.
     for (index, own) in ["", "6.6.6.6, ", "\u{e4}, ", "7.7.7.7 \u{ff}, ", "\u{80},"].into_iter().enumerate() {
         for more in ["", "te: trailers\r\n"] {
