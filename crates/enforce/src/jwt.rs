@@ -23,8 +23,12 @@ use crate::matching::RequestView;
 /// The tolerated difference between the clocks of the issuer and of this program.
 const LEEWAY: Duration = Duration::from_secs(60);
 
-/// The maximum number of keys in a set, because a token that does not name its key is verified with each key.
+/// The maximum number of keys in a set.
 const MOST_KEYS: usize = 64;
+
+/// The maximum number of keys with which one token is verified, because anyone can send tokens. A key takes up to a
+/// millisecond.
+const MOST_TRIED: usize = 8;
 
 type Claims = Map<String, Value>;
 
@@ -53,7 +57,7 @@ pub enum InvalidJwks {
     /// No key of the set can verify a signature.
     #[error("has no key to verify signatures with: RSA, P-256, P-384, Ed25519 or an octet key with its `alg`")]
     NoKey,
-    /// The set has too many keys: a token might have to be verified with each of them.
+    /// The set has too many keys.
     #[error("has more than {MOST_KEYS} keys: remove keys that no longer sign tokens")]
     TooManyKeys,
 }
@@ -119,15 +123,15 @@ impl Jwks {
         if header.crit.is_some() {
             return None;
         }
-        let fits = |key: &&Key| {
-            key.algorithms.contains(&header.alg) && (header.kid.is_none() || key.id.is_none() || key.id == header.kid)
-        };
+        let named = self.keys.iter().filter(|key| key.id.is_some() && key.id == header.kid);
+        let unnamed = self.keys.iter().filter(|key| key.id.is_none() || header.kid.is_none());
+        let mut tried = named.chain(unnamed).filter(|key| key.algorithms.contains(&header.alg)).take(MOST_TRIED);
         let dot = token.iter().rposition(|byte| *byte == b'.')?;
         let (message, signature) = (&token[..dot], URL_SAFE_NO_PAD.decode(&token[dot + 1..]).ok()?);
         // `jsonwebtoken::decode` uses the provider of the process, and panics if a dependency of the program enables another
         // provider.
         let verifier_of = rust_crypto::DEFAULT_PROVIDER.verifier_factory;
-        let signed = self.keys.iter().filter(fits).any(|key| {
+        let signed = tried.any(|key| {
             verifier_of(&header.alg, &key.key).is_ok_and(|verifier| verifier.verify(message, &signature).is_ok())
         });
         let claims = if signed { read(token) } else { None };

@@ -76,6 +76,33 @@ fn with_keys_only_what_they_signed_counts() {
     }
 }
 
+/// Anyone can send tokens, and each key takes CPU time.
+#[test]
+fn a_token_is_verified_with_few_keys() {
+    let payload = json!({"sub": "ann"});
+    let set = |named: &[bool]| {
+        let keys: Vec<Value> = (named.iter().enumerate())
+            .map(|(index, named)| {
+                let mut key = octet(&index.to_string(), &[index as u8; 32]);
+                if !named {
+                    key["kid"] = Value::Null;
+                }
+                key
+            })
+            .collect();
+        Jwks::parse(&json!({ "keys": keys }).to_string()).expect("keys")
+    };
+    let valid = |jwks: &Jwks, kid: Option<&str>| -> Vec<usize> {
+        let header = Header { kid: kid.map(str::to_owned), ..Header::default() };
+        let is_valid = |index: &usize| claim(Some(jwks), &signed(&header, &[*index as u8; 32], &payload), "sub");
+        (0..jwks.keys.len()).filter(|index| is_valid(index).is_some()).collect()
+    };
+    let (all, last) = (set(&[true; 20]), set(&[&[false; 19][..], &[true]].concat()));
+    assert_eq!(valid(&all, None), Vec::from_iter(0..MOST_TRIED));
+    assert_eq!(valid(&all, Some("19")), [19]);
+    assert_eq!(valid(&last, Some("19")), Vec::from_iter((0..MOST_TRIED - 1).chain([19])));
+}
+
 #[test]
 fn a_token_counts_between_its_dates() {
     let jwks = Jwks::parse(&json!({"keys": [octet("a", b"one")]}).to_string()).expect("keys");
