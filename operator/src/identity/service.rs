@@ -148,7 +148,10 @@ async fn answer(
     let (word, response) = match service.identify(from, body).await {
         Ok(reply) => ("issued", Json(reply).into_response()),
         Err(Refused(kind, message)) => {
-            tracing::warn!(peer = %from, reason = message, "no certificate issued");
+            // Any pod can cause any number of these refusals. A metric counts them.
+            if kind != IdentityRefusalKind::Busy {
+                tracing::warn!(peer = %from, reason = message, "no certificate issued");
+            }
             refuse(kind, message)
         }
     };

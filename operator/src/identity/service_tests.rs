@@ -111,6 +111,26 @@ async fn a_certificate_names_the_tokens_pod_and_ignores_the_requested_name() {
     assert!(reply.authorities.starts_with("-----BEGIN CERTIFICATE-----"));
 }
 
+/// Any pod can send any number of requests.
+#[tokio::test]
+async fn only_admitted_requests_are_logged() {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let subscriber = tracing_subscriber::fmt().with_writer(Arc::new(log.reopen().unwrap())).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let router = service(apiserver(201, good()), Some(credentials()));
+    let mut admitted = 0;
+    let refused = loop {
+        let (status, reply) = ask(router.clone(), "hello").await;
+        if status != StatusCode::BAD_REQUEST {
+            break (status, reply["error"].clone());
+        }
+        admitted += 1;
+    };
+    assert_eq!(refused, (StatusCode::TOO_MANY_REQUESTS, json!("busy")));
+    let log = std::fs::read_to_string(log.path()).unwrap();
+    assert_eq!(log.matches("no certificate issued").count(), admitted, "{log}");
+}
+
 #[tokio::test]
 async fn refused_requests_get_the_reason() {
     let key = KeyPair::generate().unwrap();
