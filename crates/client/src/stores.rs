@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use futures::future::join_all;
@@ -28,6 +28,7 @@ use weir_tower::MonotonicClock;
 use weir_wire::{Fault, LevelsSent, Question, Snapshot, Store, StoreBackend, StoreStatus};
 
 use self::secrets::SecretFiles;
+use crate::clock::wall;
 
 /// The maximum number of levels that the agent reports to a new operator.
 const MOST_LEVELS: usize = 65_536;
@@ -193,6 +194,7 @@ impl StoreClients {
                 open(&backend, directory.as_deref(), &operator)
             }),
             clock: Box::new(move || Duration::from_nanos(clock.now().as_nanos())),
+            wall_clock: Box::new(|| wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()),
             took: Box::new(move |time| record.record(time)),
             runtime: handle,
             keys: Arc::clone(&self.keys),

@@ -75,6 +75,9 @@ pub struct StoreParts {
     pub open: OpenStore,
     /// Returns Unix time that is monotonic: it ignores later changes of the system's clock.
     pub clock: Box<dyn Fn() -> Duration + Send + Sync>,
+    /// Returns Unix time of the system's clock, as it is corrected. It is the time of a store that does not report its own:
+    /// all programs must have the same time, at any age.
+    pub wall_clock: Box<dyn Fn() -> Duration + Send + Sync>,
     /// Receives the duration of each question.
     pub took: Box<dyn Fn(Duration) + Send + Sync>,
     /// The runtime on which questions run.
@@ -377,7 +380,7 @@ impl StoreClient {
         let sent = self.now();
         lock(&self.condition).asked = Some(sent);
         self.stats.count_trip();
-        let clock = || u64::try_from(self.now().as_micros()).unwrap_or_default();
+        let clock = || u64::try_from((self.parts.wall_clock)().as_micros()).unwrap_or_default();
         let reply = backend.take(key, question, clock, most).await.inspect_err(|error| self.failed(error))?;
         let at = self.now();
         lock(&self.time).learn(reply.time, sent, at);

@@ -54,6 +54,7 @@ impl World {
             name: STORE.to_owned(),
             open: Box::new(open),
             clock: Box::new(move || begins + start.elapsed()),
+            wall_clock: Box::new(move || begins + start.elapsed()),
             took: Box::new(|_| {}),
             runtime: Handle::current(),
             keys: Arc::default(),

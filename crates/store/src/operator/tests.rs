@@ -47,6 +47,7 @@ impl World {
             name: "operator".to_owned(),
             open: Box::new(move || Ok(Backend::Operator(Arc::clone(&opened)))),
             clock: Box::new(move || EPOCH + start.elapsed()),
+            wall_clock: Box::new(move || EPOCH + start.elapsed()),
             took: Box::new(|_| {}),
             runtime: Handle::current(),
             keys: Arc::default(),

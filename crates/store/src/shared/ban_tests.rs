@@ -236,6 +236,7 @@ async fn a_ban_that_the_store_lost_is_restored() {
             false => Err("gone".to_owned()),
         }),
         clock: Box::new(move || EPOCH + start.elapsed()),
+        wall_clock: Box::new(move || EPOCH + start.elapsed()),
         took: Box::new(|_| {}),
         runtime: Handle::current(),
         keys: Arc::default(),

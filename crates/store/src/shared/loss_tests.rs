@@ -25,6 +25,7 @@ impl World {
                 Ok(Backend::Faulty(Faulty { store: Arc::clone(&store), faults }))
             }),
             clock: Box::new(move || EPOCH + start.elapsed()),
+            wall_clock: Box::new(move || EPOCH + start.elapsed()),
             took: Box::new(|_| {}),
             runtime: Handle::current(),
             keys: Arc::clone(&self.keys),

@@ -5,7 +5,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -26,6 +26,8 @@ use crate::{
 mod bans;
 #[path = "budget_tests.rs"]
 mod budgets;
+#[path = "clock_tests.rs"]
+mod clocks;
 #[path = "loss_tests.rs"]
 mod losses;
 #[path = "queue_tests.rs"]
@@ -50,11 +52,19 @@ impl World {
     }
 
     fn client(&self) -> Arc<StoreClient> {
-        let (start, store) = (self.start, Arc::clone(&self.store));
+        self.client_ahead(Duration::ZERO, &Arc::default())
+    }
+
+    /// A client whose clocks are ahead: the monotonic one by the first time, and the system's one by the second, in
+    /// microseconds. The second clock is also that of the store.
+    fn client_ahead(&self, ahead: Duration, wall_ahead: &Arc<AtomicU64>) -> Arc<StoreClient> {
+        let (start, store, wall_ahead) = (self.start, Arc::clone(&self.store), Arc::clone(wall_ahead));
+        let wall_clock = move || EPOCH + start.elapsed() + Duration::from_micros(wall_ahead.load(Relaxed));
         StoreClient::start(StoreParts {
             name: "shop/limits".to_owned(),
             open: Box::new(move || Ok(Backend::Memory(Arc::clone(&store)))),
-            clock: Box::new(move || EPOCH + start.elapsed()),
+            clock: Box::new(move || EPOCH + start.elapsed() + ahead),
+            wall_clock: Box::new(wall_clock),
             took: Box::new(|_| {}),
             runtime: Handle::current(),
             keys: Arc::clone(&self.keys),
@@ -72,6 +82,7 @@ impl World {
                 false => Err("gone".to_owned()),
             }),
             clock: Box::new(move || EPOCH + start.elapsed()),
+            wall_clock: Box::new(move || EPOCH + start.elapsed()),
             took: Box::new(|_| {}),
             runtime: Handle::current(),
             keys: Arc::clone(&self.keys),

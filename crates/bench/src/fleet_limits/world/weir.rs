@@ -301,7 +301,8 @@ impl<'a> World<'a> {
         let client = StoreClient::start(StoreParts {
             name: "operator".to_owned(),
             open: Box::new(move || Ok(Backend::Operator(Arc::clone(&opened)))),
-            clock: Box::new(clock),
+            clock: Box::new(clock.clone()),
+            wall_clock: Box::new(clock),
             took: Box::new(|_| {}),
             runtime: Handle::current(),
             keys: Arc::default(),

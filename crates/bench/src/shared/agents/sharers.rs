@@ -185,6 +185,7 @@ fn limiter(work: &Work, time: MonotonicClock) -> anyhow::Result<Arc<SharedLimite
         name: "bench/limits".to_owned(),
         open: Box::new(open),
         clock: Box::new(move || Duration::from_nanos(time.now().as_nanos())),
+        wall_clock: Box::new(clock::since_1970),
         took: Box::new(|_| {}),
         runtime: Handle::current(),
         keys: Arc::default(),

@@ -127,7 +127,8 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "crates/client/src/lib.rs",
         layers: &[
-            &["cache", "clock", "leaving", "listen", "options", "slots", "stores", "watch"],
+            &["cache", "clock", "leaving", "listen", "options", "slots", "watch"],
+            &["stores"],
             &["apply"],
             &["bootstrap", "control"],
             &["https", "serve"],
