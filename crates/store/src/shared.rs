@@ -34,7 +34,7 @@ use tokio::sync::oneshot;
 use weir_seats::{Left, Seats, terms::MOST_UNITS};
 
 use self::{
-    ask::{Ask, Moment, micros},
+    ask::{Ask, Clocks, Moment, micros},
     ban::ByBan,
     decision::QueueId,
     entry::{Entry, Waiter},
@@ -242,7 +242,7 @@ impl SharedLimiter {
     }
 
     fn claim_in(&self, entry: &mut Entry, (rule, set): (&SharedRule, &Set), ask: Ask, moment: Moment) -> Claim {
-        let (Ask { hash, cost, patience }, Moment { now, time, lost }) = (ask, moment);
+        let (Ask { hash, cost, patience }, Moment { now, lost, .. }) = (ask, moment);
         let terms = &set.terms;
         let queue_id = QueueId { hash, stamp: terms.stamp(), cost };
         // A rule with a ban asks the store about each request.
@@ -252,8 +252,9 @@ impl SharedLimiter {
             Some(ByBan::Asks) => return Claim::AskStore,
             None => {}
         }
-        if let Some(time) = time {
-            let (found, expired) = entry.claim_seats(terms, cost, time);
+        let clocks = moment.clocks();
+        if let Some(clocks @ Clocks { time, .. }) = clocks {
+            let (found, expired) = entry.claim_seats(terms, cost, clocks);
             self.client.stats.count_lost_seats(expired);
             match found {
                 Found::Seats(seats) => {
@@ -272,11 +273,11 @@ impl SharedLimiter {
         if let Some(loss) = lost.or_else(|| self.cut_off(entry, now)) {
             return self.without_store(entry, rule, ask, (now, loss)).into();
         }
-        match (entry.refused, time) {
-            (Some(refused), Some(time)) if refused.applies_to(ask, time) && !has_slot() => {
+        match (entry.refused, clocks) {
+            (Some(refused), Some(clocks)) if refused.applies_to(ask, clocks) && !has_slot() => {
                 entry.rate.count(now, cost);
-                let retry_after = Some(Duration::from_micros(refused.until.saturating_sub(time.earliest)));
-                Claim::Refused(Refused::new(retry_after, entry.left(set, time.latest)))
+                let left = entry.left(set, clocks.time.latest);
+                Claim::Refused(Refused::new(Some(refused.retry_after(clocks)), left))
             }
             _ => Claim::AskStore,
         }
@@ -385,18 +386,18 @@ impl SharedLimiter {
     pub fn known(&self, hash: u128, cost: u32) -> KeyView {
         let (rule, ask) = (self.rule(), Ask { hash, cost, patience: Duration::ZERO });
         let never = cost > MOST_UNITS || rule.set(hash).never_admits(cost);
-        let Moment { now, time, lost } = self.moment();
+        let moment @ Moment { now, lost, .. } = self.moment();
         let shard = self.table.shard_of(hash);
         let entry = shard.get(&hash).map(|entry| &**entry);
         if let Some(loss) = lost.or_else(|| self.cut_off(entry?, now)) {
             let known = self.known_without_store(entry, &rule, ask, (now, loss));
             return KeyView { never, refused_for: known.refused_for.filter(|_| !never), ..known };
         }
-        let Some((entry, time)) = entry.zip(time) else {
+        let Some((entry, clocks @ Clocks { time, .. })) = entry.zip(moment.clocks()) else {
             return KeyView { never, ..KeyView::default() };
         };
-        let refused = entry.refused.filter(|refused| !never && refused.applies_to(ask, time));
-        let refused_for = refused.map(|refused| Duration::from_micros(refused.until.saturating_sub(time.earliest)));
+        let refused = entry.refused.filter(|refused| !never && refused.applies_to(ask, clocks));
+        let refused_for = refused.map(|refused| refused.retry_after(clocks));
         // A ban refuses every cost until its end.
         let refused_for = refused_for.max(entry.ban_rest(&rule, now, Some(time)).filter(|_| !never));
         let left = entry.left(rule.set(hash), time.latest);
@@ -459,15 +460,15 @@ impl SharedLimiter {
         time.is_some_and(|time| seats.have_ended(&self.rule().set(hash).terms, time))
     }
 
-    /// Takes back the seats of a granted request that did not go.
-    fn put_back(&self, hash: u128, seats: Seats) {
+    /// Takes back the seats of a granted request that did not go. They can be used at `usable_at` at the latest.
+    fn put_back(&self, hash: u128, seats: Seats, usable_at: Duration) {
         let rule = self.rule();
         let terms = &rule.set(hash).terms;
         // A share can begin while the operator is lost, and it does not count these seats.
         let is_cut_off = self.client.asks_operator() && self.client.current_loss().is_some();
         let mut shard = self.table.shard_of(hash);
         let dropped = match shard.get_mut(&hash).filter(|_| !is_cut_off) {
-            Some(entry) => entry.add_seats(terms, seats),
+            Some(entry) => entry.add_seats(terms, seats, usable_at),
             None => seats.left(),
         };
         drop(shard);

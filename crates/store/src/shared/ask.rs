@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use weir_seats::StoreTime;
 
+/// A store's clock can be slower than the program's by less than this part.
+const SLOWER: u32 = 4_000;
+
 /// A request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask {
@@ -23,6 +26,27 @@ pub(super) struct Moment {
     pub(super) time: Option<StoreTime>,
     /// The number of the current loss. None if the store is not lost.
     pub(super) lost: Option<u64>,
+}
+
+/// What both clocks show at the time of a decision.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clocks {
+    /// The program's time.
+    pub(super) now: Duration,
+    /// The store's time.
+    pub(super) time: StoreTime,
+}
+
+impl Moment {
+    /// Both clocks. None before the first answer of the store.
+    pub(super) fn clocks(&self) -> Option<Clocks> {
+        self.time.map(|time| Clocks { now: self.now, time })
+    }
+}
+
+/// The longest time in which a slower store's clock advances by this time.
+pub(super) fn slowest(time: Duration) -> Duration {
+    time + time / SLOWER
 }
 
 pub(super) fn micros(duration: Duration) -> u64 {

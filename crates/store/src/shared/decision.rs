@@ -45,7 +45,7 @@ impl Grant {
 impl Drop for Grant {
     fn drop(&mut self) {
         if let Some(seats) = self.seats.take() {
-            self.limiter.put_back(self.hash, seats);
+            self.limiter.put_back(self.hash, seats, self.limiter.client.now());
         }
     }
 }

@@ -15,7 +15,7 @@ use weir_seats::{
 
 use super::{
     OnLoss, Refused, SOON, SharedLimiter, SharedRule,
-    ask::{Ask, Moment, micros},
+    ask::{Ask, Moment, micros, slowest},
     ban::{ByBan, started},
     entry::{Answer, BETWEEN_ATTEMPTS, Entry, LastRefusal, Rare, Task, Waiter},
     hand::Found,
@@ -119,31 +119,29 @@ impl SharedLimiter {
 
     /// Decides on one request without a question, if possible.
     fn decide_locally(&self, entry: &mut Entry, rule: &SharedRule, ask: Ask, moment: Moment) -> LocalDecision {
-        let (Ask { hash, cost, patience }, Moment { now, time, lost }) = (ask, moment);
+        let (Ask { hash, cost, patience }, Moment { now, lost, .. }) = (ask, moment);
         let set = rule.set(hash);
         match self.by_ban(entry, rule, moment) {
             Some(ByBan::Refused(rest)) => return LocalDecision::Decided(Err(Refused::banned(rest))),
             Some(ByBan::Asks) => return LocalDecision::Asks,
             None => {}
         }
-        if let Some(time) = time {
-            let (found, expired) = entry.claim_seats(&set.terms, cost, time);
+        if let Some(clocks) = moment.clocks() {
+            let (found, expired) = entry.claim_seats(&set.terms, cost, clocks);
             self.client.stats.count_lost_seats(expired);
             if let Found::Seats(seats) = found {
-                let left = entry.left(set, time.latest);
+                let left = entry.left(set, clocks.time.latest);
                 return LocalDecision::Decided(Ok((self.grant(hash, Some(seats), left), 0)));
             }
             if let (None, Some(refused)) = (lost, entry.refused)
                 && cost >= refused.cost.get()
-                && refused.asks_at > time.latest
             {
-                let wait = Duration::from_micros(refused.asks_at - time.latest);
-                if refused.applies_to(ask, time) {
-                    let retry_after = Some(Duration::from_micros(refused.until.saturating_sub(time.earliest)));
-                    let left = entry.left(set, time.latest);
-                    return LocalDecision::Decided(Err(Refused::new(retry_after, left)));
+                let wait = refused.rest(clocks);
+                if refused.applies_to(ask, clocks) {
+                    let left = entry.left(set, clocks.time.latest);
+                    return LocalDecision::Decided(Err(Refused::new(Some(refused.retry_after(clocks)), left)));
                 }
-                if !set.has_slots() {
+                if !wait.is_zero() && !set.has_slots() {
                     let jitter = Duration::from_micros(refused.jitter.into());
                     return LocalDecision::Waits((wait + jitter).min(wait.max(patience)));
                 }
@@ -323,19 +321,20 @@ impl SharedLimiter {
         let mut served_first = batch;
         let refused = served_first.split_off(served_first.len().min(granted));
         if let Some(seats) = served {
-            self.serve(entry, (hash, time), owned, (terms, seats), served_first, &mut decisions);
+            self.serve(entry, (hash, time, at), owned, (terms, seats), served_first, &mut decisions);
         }
         let lent = prefetched.as_ref().map_or(0, Seats::left);
         self.client.stats.count_prefetched(lent);
         if let Some(seats) = prefetched {
-            self.client.stats.count_lost_seats(entry.add_seats(terms, seats));
+            self.add_new(entry, (time, at), terms, seats);
         }
         if owned.prefetch > 0 && lent < owned.prefetch / 2 {
             entry.rare_mut().refill_after = now + owned.reach / 2;
         }
         // A refusal by limits that have changed meanwhile must not refuse later requests.
         let is_outdated = terms.stamp() < set.terms.stamp();
-        entry.refused = if banned.is_some() || is_outdated { None } else { self.refusal(&rule, next, owned, time) };
+        entry.refused =
+            if banned.is_some() || is_outdated { None } else { self.refusal(&rule, next, owned, (time, at)) };
         let retry_after = match next {
             Next::Now => Some(Duration::ZERO),
             Next::At(until) => Some(Duration::from_micros(until.saturating_sub(time + passed))),
@@ -368,7 +367,7 @@ impl SharedLimiter {
     fn serve(
         &self,
         entry: &mut Entry,
-        (hash, time): (u128, u64),
+        (hash, time, at): (u128, u64, Duration),
         owned: &Owned,
         (terms, mut seats): (&StoreTerms, Seats),
         batch: Vec<Waiter>,
@@ -384,17 +383,30 @@ impl SharedLimiter {
             let left = entry.level().and_then(|level| level.left(terms, time));
             decisions.push((waiter, Ok((self.grant(hash, Some(own), left), due))));
         }
-        self.client.stats.count_lost_seats(entry.add_seats(terms, seats));
+        self.add_new(entry, (time, at), terms, seats);
     }
 
-    /// Computes from an answer until when later requests are refused.
-    fn refusal(&self, rule: &SharedRule, next: Next, owned: &Owned, time: u64) -> Option<LastRefusal> {
+    /// Adds the seats of an answer with this time of the store, which arrived at this time.
+    fn add_new(&self, entry: &mut Entry, (time, at): (u64, Duration), terms: &StoreTerms, seats: Seats) {
+        let rest = Duration::from_micros(seats.due(terms, 0, seats.left()).saturating_sub(time));
+        self.client.stats.count_lost_seats(entry.add_seats(terms, seats, at + slowest(rest)));
+    }
+
+    /// Computes from an answer, as for [`add_new`](Self::add_new), until when later requests are refused.
+    fn refusal(
+        &self,
+        rule: &SharedRule,
+        next: Next,
+        owned: &Owned,
+        (time, at): (u64, Duration),
+    ) -> Option<LastRefusal> {
         let Next::At(until) = next else { return None };
         let wait = Duration::from_micros(until.saturating_sub(time));
         let jitter = (wait / 16).min(LONGEST_JITTER).mul_f64(self.client.jitter());
         let jitter = u32::try_from(jitter.as_micros()).unwrap_or_default();
-        let asks_at = if rule.has_credits { until.min(time + micros(BETWEEN_LOOKS)) } else { until };
-        Some(LastRefusal { cost: NonZeroU32::new(owned.cost)?, jitter, until, asks_at })
+        let latest = micros(at + slowest(wait));
+        let asks_at = if rule.has_credits { latest.min(micros(at + BETWEEN_LOOKS)) } else { latest };
+        Some(LastRefusal { cost: NonZeroU32::new(owned.cost)?, jitter, until, latest, asks_at })
     }
 
     /// Returns unused seats to the store.

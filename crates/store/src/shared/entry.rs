@@ -6,10 +6,10 @@
 use std::{collections::VecDeque, num::NonZeroU32, sync::Arc, time::Duration};
 
 use tokio::sync::{Notify, oneshot};
-use weir_seats::{Left, Level, Seats, StoreTerms, StoreTime, terms::MOST_UNITS};
+use weir_seats::{Left, Level, Seats, StoreTerms, terms::MOST_UNITS};
 
 use super::{
-    ask::{Ask, micros},
+    ask::{Ask, Clocks, micros},
     decision::{Decision, QueueId},
     hand::{Found, Hand},
     rate::Rate,
@@ -49,12 +49,15 @@ pub(super) struct Answer {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LastRefusal {
     pub(super) cost: NonZeroU32,
-    /// In microseconds, the delay after `asks_at` with which a request that waits asks, so that programs do not ask at the
+    /// In microseconds, the delay after the refusal with which a request that waits asks, so that programs do not ask at the
     /// same moment. A new request asks immediately, because its client has waited for `until`.
     pub(super) jitter: u32,
     /// The time at which the refused request can go, on the store's clock.
     pub(super) until: u64,
-    /// The time until which this program does not ask: `until`, or earlier if units can come back.
+    /// The time on the program's clock at which a slower store's clock is certainly at `until`. A store whose clock is set
+    /// back refuses no longer.
+    pub(super) latest: u64,
+    /// The time on the program's clock until which it does not ask: `latest`, or earlier if units can come back.
     pub(super) asks_at: u64,
 }
 
@@ -194,13 +197,13 @@ impl Entry {
     }
 
     /// Takes seats for a request, as [`Hand::claim`].
-    pub(super) fn claim_seats(&mut self, terms: &StoreTerms, cost: u32, at: StoreTime) -> (Found, u32) {
-        self.hand.as_mut().map_or((Found::Nothing, 0), |hand| hand.claim(terms, cost, at))
+    pub(super) fn claim_seats(&mut self, terms: &StoreTerms, cost: u32, clocks: Clocks) -> (Found, u32) {
+        self.hand.as_mut().map_or((Found::Nothing, 0), |hand| hand.claim(terms, cost, clocks))
     }
 
-    /// Adds seats. Returns the number of older seats that were dropped to make room.
-    pub(super) fn add_seats(&mut self, terms: &StoreTerms, seats: Seats) -> u32 {
-        if seats.left() == 0 { 0 } else { self.hand.get_or_insert_default().add(terms, seats) }
+    /// Adds seats, as [`Hand::add`].
+    pub(super) fn add_seats(&mut self, terms: &StoreTerms, seats: Seats, usable_at: Duration) -> u32 {
+        if seats.left() == 0 { 0 } else { self.hand.get_or_insert_default().add(terms, seats, usable_at) }
     }
 
     /// Removes all seats, and returns them.
@@ -298,9 +301,19 @@ impl Default for Rare {
 }
 
 impl LastRefusal {
+    /// The time until the refused request can certainly go.
+    pub(super) fn retry_after(&self, Clocks { now, time }: Clocks) -> Duration {
+        Duration::from_micros(self.until.saturating_sub(time.earliest).min(self.latest.saturating_sub(micros(now))))
+    }
+
+    /// The time for which this program does not ask.
+    pub(super) fn rest(&self, Clocks { now, time }: Clocks) -> Duration {
+        Duration::from_micros(self.until.saturating_sub(time.latest).min(self.asks_at.saturating_sub(micros(now))))
+    }
+
     /// Returns true if asking for this request is useless.
-    pub(super) fn applies_to(&self, ask: Ask, time: StoreTime) -> bool {
-        ask.cost >= self.cost.get() && self.asks_at > time.latest + micros(ask.patience)
+    pub(super) fn applies_to(&self, ask: Ask, clocks: Clocks) -> bool {
+        ask.cost >= self.cost.get() && self.rest(clocks) > ask.patience
     }
 }
 

@@ -18,6 +18,7 @@ use weir_seats::{Left, Seats};
 
 use super::{
     Refused, SharedLimiter,
+    ask::slowest,
     decision::{Decision, Grant, QueueId},
     entry::Waiter,
     sweep::UNUSED,
@@ -29,9 +30,6 @@ pub(super) type TimedDecision = Result<(Grant, u64), Refused>;
 
 /// Decisions, with the requests that wait for them. They are sent when no lock is held.
 pub(super) type Decisions = Vec<(Waiter, TimedDecision)>;
-
-/// A store's clock can be slower than the program's by less than this part.
-const SLOWER: u32 = 4_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Queues {
@@ -91,7 +89,7 @@ impl SharedLimiter {
         let (queue_id, now) = (waiter.queue_id, self.client.now());
         let Some(seats) = grant.seats.take() else { return };
         let goes_at = now + rest;
-        let slot = Slot { due, goes_at, latest: goes_at + rest / SLOWER, seats, left: grant.left };
+        let slot = Slot { due, goes_at, latest: now + slowest(rest), seats, left: grant.left };
         let mut queues = lock(&self.queues.queues);
         let begins = !queues.contains_key(&queue_id);
         let queue = queues.entry(queue_id).or_default();
@@ -145,7 +143,7 @@ impl SharedLimiter {
             free.extend(queue.slots.drain(queue.requests.len()..).map(|slot| (queue_id, slot)));
             queue.wakes.notify_one();
         }
-        free.into_iter().for_each(|(queue_id, slot)| self.put_back(queue_id.hash, slot.seats));
+        free.into_iter().for_each(|(queue_id, slot)| self.put_back(queue_id.hash, slot.seats, slot.latest));
     }
 
     async fn serve_queue(self: Arc<Self>, queue_id: QueueId) {
@@ -154,7 +152,7 @@ impl SharedLimiter {
             for (sender, slot) in go {
                 let _ = sender.send(Ok(self.grant(queue_id.hash, Some(slot.seats), slot.left)));
             }
-            unused.into_iter().for_each(|slot| self.put_back(queue_id.hash, slot.seats));
+            unused.into_iter().for_each(|slot| self.put_back(queue_id.hash, slot.seats, slot.latest));
             let Some((rest, wakes)) = next else { return };
             let _ = timeout(rest, wakes.notified()).await;
         }

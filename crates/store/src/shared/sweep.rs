@@ -8,7 +8,7 @@ use std::{
 
 use weir_seats::{BanChange, Key, Seats};
 
-use super::{Entry, SharedLimiter};
+use super::{Entry, SharedLimiter, ask::Clocks};
 use crate::client::{KeyReport, Sweep};
 
 /// The time without a request after which the seats of a key are given back to the store, by the next sweep of its shard.
@@ -44,7 +44,7 @@ impl Sweep for SharedLimiter {
         }
         // The agents report to the next leader what this one has counted.
         let is_needed = |entry: &Entry| self.client.asks_operator() && entry.is_full(time.earliest) == Some(false);
-        self.table.forget_idle(&mut shard, now.saturating_sub(IDLE), time.latest, is_needed);
+        self.table.forget_idle(&mut shard, now.saturating_sub(IDLE), Clocks { now, time }, is_needed);
         drop(shard);
         owing.into_iter().for_each(|hash| self.drive(hash));
         for (hash, all) in unused {

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::entry::Entry;
+use super::{ask::Clocks, entry::Entry};
 use crate::{budget::KeyBudget, lock::lock};
 
 /// The extra room of a shard. It is used when every key has a request that waits, a question on its way, or debt.
@@ -127,12 +127,12 @@ impl Table {
         &self,
         shard: &mut Shard,
         before: Duration,
-        time: u64,
+        clocks: Clocks,
         is_needed: impl Fn(&Entry) -> bool,
     ) {
         let keys = shard.len();
         shard.retain(|_, entry| {
-            let is_refused = entry.refused.is_some_and(|refused| refused.until > time);
+            let is_refused = entry.refused.is_some_and(|refused| !refused.rest(clocks).is_zero());
             !entry.is_quiet() || is_refused || entry.used > before || entry.seats() > 0 || is_needed(entry)
         });
         self.count_removed(keys - shard.len());
