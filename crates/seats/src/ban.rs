@@ -9,7 +9,7 @@ use std::time::Duration;
 const LONGEST: u64 = 7 * 86_400_000_000;
 
 /// The part of a question that is about the ban of its key. A question without this part ends the ban, because its rule
-/// has no ban. If the counter has newer terms than the question, the ban stays.
+/// has no ban. If the counter has newer terms than the question, the ban stays, and a shorter length does not end it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BanQuestion {
     /// The length of bans, at most one week.
@@ -79,17 +79,19 @@ impl EncodedBan {
         (is_valid && seen < 2 * crate::terms::EXACT).then_some(Self { length, started, is_lifted, seen })
     }
 
-    /// The ban after this question.
-    pub(crate) fn apply(&self, stored: Option<Banned>, now: u64) -> Option<Banned> {
+    /// The ban after this question. Its terms can be older than those of the counter.
+    pub(crate) fn apply(&self, stored: Option<Banned>, now: u64, is_older: bool) -> Option<Banned> {
         if self.is_lifted {
             return None;
         }
+        let newer = stored.filter(|_| is_older).map_or(0, |banned| banned.length);
+        let length = self.length.max(newer);
         let known = stored.map_or(0, |banned| banned.since).max(self.seen);
         // The clock was set back if the ban begins later than now.
-        let in_force = |since: u64| since > 0 && since.min(now) + self.length > now;
+        let in_force = |since: u64| since > 0 && since.min(now) + length > now;
         let started = || now.saturating_sub(self.started.unwrap_or(now));
         let since = if in_force(known) { known } else { started() };
-        in_force(since).then_some(Banned { since: since.min(now), length: self.length })
+        in_force(since).then_some(Banned { since: since.min(now), length })
     }
 }
 
@@ -115,37 +117,48 @@ mod tests {
     #[test]
     fn a_ban_begins_once_and_ends_at_its_time() {
         let (keep, start) = (ask(BanChange::Keep), ask(BanChange::Start { ago: Duration::from_secs(1) }));
-        assert_eq!(keep.apply(None, NOW), None);
-        let begun = start.apply(None, NOW);
+        assert_eq!(keep.apply(None, NOW, false), None);
+        let begun = start.apply(None, NOW, false);
         assert_eq!(begun, banned(NOW - 1_000_000));
-        assert_eq!(start.apply(begun, NOW + 30_000_000), begun, "a ban in force is not extended");
-        assert_eq!(keep.apply(begun, NOW + MINUTE - 1_000_001), begun);
-        assert_eq!(keep.apply(begun, NOW + MINUTE - 1_000_000), None);
-        assert_eq!(start.apply(begun, NOW + MINUTE), banned(NOW + MINUTE - 1_000_000));
+        assert_eq!(start.apply(begun, NOW + 30_000_000, false), begun, "a ban in force is not extended");
+        assert_eq!(keep.apply(begun, NOW + MINUTE - 1_000_001, false), begun);
+        assert_eq!(keep.apply(begun, NOW + MINUTE - 1_000_000, false), None);
+        assert_eq!(start.apply(begun, NOW + MINUTE, false), banned(NOW + MINUTE - 1_000_000));
         let late = ask(BanChange::Start { ago: Duration::from_secs(60) });
-        assert_eq!(late.apply(None, NOW), None, "it has ended already");
+        assert_eq!(late.apply(None, NOW, false), None, "it has ended already");
     }
 
     #[test]
     fn a_ban_is_lifted_and_changed() {
         let begun = banned(NOW);
-        assert_eq!(ask(BanChange::Lift).apply(begun, NOW), None);
+        assert_eq!(ask(BanChange::Lift).apply(begun, NOW, false), None);
         let keep = |seconds| BanQuestion { length: Duration::from_secs(seconds), change: BanChange::Keep }.encode(None);
-        assert_eq!(keep(30).apply(begun, NOW + MINUTE / 2), None);
+        assert_eq!(keep(30).apply(begun, NOW + MINUTE / 2, false), None);
         let longer = Some(Banned { since: NOW, length: 2 * MINUTE });
-        assert_eq!(keep(120).apply(begun, NOW + MINUTE / 2), longer);
+        assert_eq!(keep(120).apply(begun, NOW + MINUTE / 2, false), longer);
     }
 
     /// A store that lost the ban learns it from a program that has seen it.
     #[test]
     fn a_ban_that_was_seen_is_restored() {
         let seen = BanQuestion { length: Duration::from_secs(60), change: BanChange::Keep }.encode(banned(NOW));
-        assert_eq!(seen.apply(None, NOW + 1), banned(NOW));
-        assert_eq!(seen.apply(None, NOW + MINUTE), None);
+        assert_eq!(seen.apply(None, NOW + 1, false), banned(NOW));
+        assert_eq!(seen.apply(None, NOW + MINUTE, false), None);
+    }
+
+    /// A program that does not know a longer length yet must not free the key for all programs.
+    #[test]
+    fn older_terms_with_a_shorter_ban_do_not_end_one() {
+        let hour = Some(Banned { since: NOW, length: 60 * MINUTE });
+        for change in [BanChange::Keep, BanChange::Start { ago: Duration::ZERO }] {
+            assert_eq!(ask(change).apply(hour, NOW + 2 * MINUTE, true), hour, "{change:?}");
+        }
+        assert_eq!(ask(BanChange::Keep).apply(hour, NOW + 60 * MINUTE, true), None);
+        assert_eq!(ask(BanChange::Lift).apply(hour, NOW, true), None);
     }
 
     #[test]
     fn a_clock_that_was_set_back_extends_no_ban_beyond_its_length() {
-        assert_eq!(ask(BanChange::Keep).apply(banned(NOW + 9 * MINUTE), NOW), banned(NOW));
+        assert_eq!(ask(BanChange::Keep).apply(banned(NOW + 9 * MINUTE), NOW, false), banned(NOW));
     }
 }

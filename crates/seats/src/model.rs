@@ -38,7 +38,7 @@ pub fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Transiti
         each(&mut value, |_, limit, state| state.credit(limit, now, encoded.credit));
     }
     if encoded.ban.is_some() || !is_older {
-        value.banned = encoded.ban.and_then(|ban| ban.apply(value.banned, now));
+        value.banned = encoded.ban.and_then(|ban| ban.apply(value.banned, now, is_older));
     }
     let banned = value.banned.filter(|_| encoded.ban.is_some());
 

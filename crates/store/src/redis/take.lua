@@ -543,7 +543,7 @@ end
 local banned = false
 if ban ~= '' then
   local asked_length, change, ago, seen_since = read('<dddd', ban)
-  since, length = max(since, seen_since), asked_length
+  since, length = max(since, seen_since), older and max(length, asked_length) or asked_length
   local function in_force(at) return at > 0 and min(at, now) + length > now end
   if not in_force(since) then since = change == 1 and max(0, now - ago) or 0 end
   banned = change ~= 2 and in_force(since)

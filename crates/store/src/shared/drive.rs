@@ -316,7 +316,11 @@ impl SharedLimiter {
             self.lift_again(hash);
         }
         let passed = micros(now.saturating_sub(at));
-        let banned = banned.map(|banned| Duration::from_micros(banned.end().saturating_sub(time + passed)));
+        let banned = banned.map(|banned| {
+            // The store's terms can be newer, with a longer ban.
+            let end = if let Next::At(end) = next { end.max(banned.end()) } else { banned.end() };
+            Duration::from_micros(end.saturating_sub(time + passed))
+        });
         let granted = served.as_ref().map_or(0, |_| usize::try_from(granted).unwrap_or(usize::MAX));
         let mut served_first = batch;
         let refused = served_first.split_off(served_first.len().min(granted));
