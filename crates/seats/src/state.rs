@@ -210,7 +210,7 @@ impl State {
             Self::Bucket(level) => *level = level.after(limit, units),
             Self::Window { count, .. } => *count += units,
             Self::Counter { current, .. } => *current += units,
-            Self::Log(log) => log.append(log.time(now), units),
+            Self::Log(log) => log.charge(limit, now, units),
         }
     }
 

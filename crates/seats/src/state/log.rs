@@ -15,16 +15,18 @@ pub struct Log {
     slots: u64,
     /// The times of admissions, oldest first.
     times: VecDeque<u64>,
+    /// The number of owed units for which the current period has no time, because they were more than the slots.
+    beyond: u64,
 }
 
 impl Log {
     pub(super) fn new(limit: &Limit) -> Self {
-        Self { head: 0, slots: limit.requests, times: VecDeque::new() }
+        Self { head: 0, slots: limit.requests, times: VecDeque::new(), beyond: 0 }
     }
 
     /// The numbers of a log in a store's value. They do not include the times.
     pub(super) fn numbers(&self) -> [u64; 3] {
-        [self.head, self.slots, 0]
+        [self.head, self.slots, self.beyond]
     }
 
     /// Converts the admissions to another limit.
@@ -35,7 +37,7 @@ impl Log {
         let times: VecDeque<u64> =
             self.times.iter().copied().filter(|time| time + old.period > self.time(now)).collect();
         let head = times.len() as u64;
-        Self { head, slots: head.max(new.requests), times }
+        Self { head, slots: head.max(new.requests), times, beyond: 0 }
     }
 
     /// The time to record for an admission at `now`. Recorded times never decrease.
@@ -46,7 +48,25 @@ impl Log {
     pub(super) fn advance(&mut self, now: u64) {
         if self.time(now) > now + DAY {
             self.append(now, self.slots);
+            self.beyond = 0;
         }
+    }
+
+    /// Charges units, also if they exceed the limit.
+    pub(super) fn charge(&mut self, limit: &Limit, now: u64, units: u64) {
+        let at = self.time(now);
+        let used = self.used_with_beyond(limit, at);
+        self.beyond += (used + units).saturating_sub(self.slots);
+        self.append(at, units);
+    }
+
+    /// As [`used`](Self::used). If the log has a free slot, all units without a time are older than a period.
+    fn used_with_beyond(&mut self, limit: &Limit, at: u64) -> u64 {
+        let used = self.used(limit, at);
+        if used < self.slots {
+            self.beyond = 0;
+        }
+        used
     }
 
     pub(super) fn append(&mut self, at: u64, units: u64) {
@@ -106,9 +126,12 @@ impl Log {
         self.drop_newest(units.min(latest));
     }
 
-    /// Removes the last admissions of the current period, at most `units`.
+    /// Removes the last admissions of the current period, at most `units`. First it removes those without a time.
     pub(super) fn forget_newest(&mut self, limit: &Limit, now: u64, units: u64) {
-        self.drop_newest(units.min(self.used(limit, self.time(now))));
+        let used = self.used_with_beyond(limit, self.time(now));
+        let beyond = units.min(self.beyond);
+        self.beyond -= beyond;
+        self.drop_newest((units - beyond).min(used));
     }
 
     fn drop_newest(&mut self, units: u64) {
@@ -133,5 +156,38 @@ impl Log {
 
     pub(super) fn full_at(&self, limit: &Limit) -> u64 {
         self.times.back().map_or(0, |last| last + limit.period)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use weir_core::{Quota, Strategy};
+
+    use super::*;
+    use crate::terms::StoreTerms;
+
+    /// Five are used, three more are owed, and then units are given back.
+    #[test]
+    fn units_that_are_given_back_free_no_more_than_was_charged() {
+        let quota = Quota::new(Strategy::SlidingWindowLog, 5, Duration::from_secs(60), None).expect("a quota");
+        let terms = StoreTerms::new(1, &[(0, quota)]).expect("terms");
+        let (limit, start) = (&terms.raw()[0], 1_790_000_000_000_000);
+        let mut log = Log::new(limit);
+        (0..5).for_each(|at| log.charge(limit, start + at, 1));
+        log.charge(limit, start + 5, 3);
+        let mut freed = Vec::new();
+        for _ in 0..8 {
+            log.forget_newest(limit, start + 6, 1);
+            freed.push(log.fits(limit, start + 6, 9));
+        }
+        assert_eq!(freed, [0, 0, 0, 1, 2, 3, 4, 5]);
+        // After a period, the units that had no time do not count.
+        (0..5).for_each(|at| log.charge(limit, start + at, 1));
+        log.charge(limit, start + 5, 3);
+        (0..5).for_each(|at| log.charge(limit, start + 70_000_000 + at, 1));
+        log.forget_newest(limit, start + 70_000_006, 2);
+        assert_eq!(log.fits(limit, start + 70_000_006, 9), 2);
     }
 }

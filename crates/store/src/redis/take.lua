@@ -263,7 +263,8 @@ local function counters()
 end
 
 -- Logs. `a` is the number of admissions so far. `b` is the length of the ring, which has the times of the last ones:
--- `requests`, or more after the limit was lowered.
+-- `requests`, or more after the limit was lowered. `c` is the number of owed units of this period without a place in the
+-- ring.
 local function logs()
   local kind = {}
 
@@ -324,7 +325,10 @@ local function logs()
   function kind.fresh(l) l.a, l.b, l.c = 0, l.requests, 0 end
 
   function kind.advance(l)
-    if last(l) > now + DAY then append(l, now, l.b) end
+    if last(l) > now + DAY then
+      append(l, now, l.b)
+      l.c = 0
+    end
   end
 
   function kind.mark(l)
@@ -345,9 +349,26 @@ local function logs()
     end
   end
 
-  function kind.forget_newest(l, units) drop_newest(l, min(units, used(l, max(last(l), now)))) end
+  -- If the ring has a free place, all units without a place are older than a period.
+  local function used_with_beyond(l, at)
+    local units = used(l, at)
+    if units < l.b then l.c = 0 end
+    return units
+  end
 
-  function kind.charge(l, units) append(l, max(last(l), now), units) end
+  function kind.forget_newest(l, units)
+    local known = used_with_beyond(l, max(last(l), now))
+    local beyond = min(units, l.c)
+    l.c = l.c - beyond
+    drop_newest(l, min(units - beyond, known))
+  end
+
+  function kind.charge(l, units)
+    local at = max(last(l), now)
+    local known = used_with_beyond(l, at)
+    l.c = l.c + max(0, known + units - l.b)
+    append(l, at, units)
+  end
 
   kind.owe = kind.charge
 
@@ -466,7 +487,7 @@ local function change(olds, news)
     if old and old.log and new.log then
       local is_same = old.requests == new.requests
       times[i] = old.kind.times(old, is_same)
-      if is_same then new.a, new.b = old.a - #times[i], old.b
+      if is_same then new.a, new.b, new.c = old.a - #times[i], old.b, old.c
       else new.b = max(new.requests, #times[i]) end
     end
   end
