@@ -257,7 +257,9 @@ fn in_runtime(format: LogFormat, work: impl Future<Output = Result<(), Failed>>)
         }
     };
     // Logs go to standard error, because standard output is for the reports of standalone mode.
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    // The subscriber would report a line that it cannot write on standard error, too, and panic if that fails.
+    let lines = tracing_subscriber::fmt().log_internal_errors(false);
+    let lines = lines.with_env_filter(filter).with_writer(io::stderr);
     match format {
         LogFormat::Json => lines.json().flatten_event(true).init(),
         LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).init(),
@@ -273,7 +275,8 @@ fn in_runtime(format: LogFormat, work: impl Future<Output = Result<(), Failed>>)
         Err(failed) => {
             match format {
                 LogFormat::Json => tracing::error!("{failed}"),
-                LogFormat::Text => eprintln!("weir-operator: {failed}"),
+                // The exit code tells the failure, too, if nobody reads the line.
+                LogFormat::Text => drop(writeln!(io::stderr(), "weir-operator: {failed}")),
             }
             ExitCode::from(failed.0)
         }

@@ -7,7 +7,9 @@ mod fake_agent;
 
 use std::{
     fs,
+    io::{BufRead, BufReader},
     path::Path,
+    process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -536,4 +538,25 @@ async fn it_stops_on_request_and_leaves_agents_unchanged() {
     }
     operator.stop().await;
     assert_eq!(requests(&agent.in_force().unwrap()), Some(50));
+}
+
+/// A process of its own: its standard error is a full disk.
+#[test]
+fn log_lines_that_cannot_be_written_end_nothing() {
+    struct Stop(Child);
+    impl Drop for Stop {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("a.yaml"), "a: [").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir-operator"));
+    command.args(["standalone", "--agent", "http://127.0.0.1:9", "--policies"]).arg(directory.path());
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut operator = Stop(command.stdout(Stdio::piped()).stderr(full).spawn().unwrap());
+    let mut first = String::new();
+    BufReader::new(operator.0.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.contains("a.yaml:1:4: unclosed bracket"), "{first:?}");
 }
