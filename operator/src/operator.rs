@@ -301,6 +301,7 @@ fn start_source(
                 let report = match remark {
                     Remark::Notice(notice) => Message::Notice(notice.to_string()),
                     Remark::Forgotten(key) => Message::Removed(key),
+                    Remark::Stores(file, stores) => Message::Stores(file, stores),
                 };
                 // The channel closes only when the process ends.
                 let _ = reports.send(report);

@@ -19,6 +19,7 @@ use weir_api::{RateLimitPolicyStatus, RateLimitStoreStatus};
 pub use self::{cluster::ClusterSink, files::FileSink, writer::run};
 use crate::{
     announcer::Notice,
+    documents::StoreSpecs,
     leader::Term,
     world::{ObjectKey, StoredStatus},
 };
@@ -136,6 +137,8 @@ pub enum Message {
     Announce(Announcement),
     /// Print this notice about a file.
     Notice(String),
+    /// Store the stores of a file, for a start at which the file is broken.
+    Stores(Arc<str>, StoreSpecs),
 }
 
 /// The reason why a status was not written.
@@ -202,6 +205,12 @@ impl Sink {
     fn removed(&self, target: &Target) {
         if let (Self::Files(sink), Target::Policy(key)) = (self, target) {
             sink.removed(key);
+        }
+    }
+
+    fn store(&self, file: &str, stores: &StoreSpecs) {
+        if let Self::Files(sink) = self {
+            sink.store(file, stores);
         }
     }
 

@@ -334,6 +334,35 @@ async fn a_file_broken_at_the_start_keeps_its_last_good_content() {
     }
 }
 
+/// Without its store, a policy of scope Shared does not compile.
+#[tokio::test]
+async fn a_store_in_a_file_broken_at_the_start_is_kept() {
+    let agent = FakeAgent::start(Manner::Good).await;
+    let directory = tempfile::tempdir().unwrap();
+    let store = "apiVersion: weir.dev/v1alpha1\nkind: RateLimitStore\nmetadata: {name: limits, namespace: shop}\n\
+                 spec: {memcached: {servers: [\"127.0.0.1:9\"]}}\n";
+    let shared = "- name: all\n    scope: Shared\n    shared: {storeRef: {name: limits}}";
+    let policy = policy("checkout", "50").replace("- name: all", shared);
+    assert!(policy.contains("Shared"), "{policy}");
+    fs::write(directory.path().join("checkout.yaml"), &policy).unwrap();
+    fs::write(directory.path().join("stores.yaml"), store).unwrap();
+    let operator = Running::start(directory, &[&agent]);
+    soon("the policy", agent.until(|snapshot| requests(snapshot) == Some(50))).await;
+    operator.until("the generation", |status| status["status"]["lastKnownGood"].is_object()).await;
+    let is_stored = |status: &Value| status["status"]["lastKnownGood"]["spec"].is_string();
+    operator.until_in("stores.status.yaml", "the store", is_stored).await;
+    let directory = operator.stop().await;
+
+    for file in ["stores.yaml", "checkout.yaml"] {
+        fs::write(directory.path().join(file), "a: [").unwrap();
+    }
+    let fresh = FakeAgent::start(Manner::Good).await;
+    let operator = Running::start(directory, &[&fresh]);
+    soon("the policy again", fresh.until(|snapshot| requests(snapshot) == Some(50))).await;
+    operator.until_metric("weir_operator_policy_files{state=\"kept\"} 2").await;
+    assert_eq!(fresh.puts(), 1, "its limits were missing for a short time");
+}
+
 /// A newer operator has written the file's policy and its status, and was rolled back.
 #[tokio::test]
 async fn agents_keep_a_policy_that_only_a_newer_operator_can_read() {

@@ -656,7 +656,9 @@ impl Simulation {
             }
             EngineAction::Send(Message::Removed(key)) => self.slots.entry(key).or_default().waiting = None,
             EngineAction::CountPolicyPods(key, _) => drop(self.judged.insert(key)),
-            EngineAction::Send(Message::Notice(_)) => panic!("the engine must not send notices"),
+            EngineAction::Send(Message::Notice(_) | Message::Stores(..)) => {
+                panic!("the engine must not send notices and stores of files")
+            }
             EngineAction::CountPods(_) | EngineAction::CountPolicies { .. } | EngineAction::CountPropagated(_) => {}
         }
     }

@@ -17,6 +17,7 @@ use weir_api::RateLimitPolicy;
 use super::{Announcement, Report, SinkError};
 use crate::{
     clock,
+    documents::StoreSpecs,
     source::status_file::{CHANGED, Documents, FILE, documents, status_file},
     world::ObjectKey,
 };
@@ -40,7 +41,7 @@ impl Shown {
     fn of(by_file: BTreeMap<String, Documents>) -> Self {
         let mut files_of: BTreeMap<ObjectKey, BTreeSet<String>> = BTreeMap::new();
         for (file, documents) in &by_file {
-            for key in documents.keys() {
+            for key in documents.policies.keys() {
                 files_of.entry(key.clone()).or_default().insert(file.clone());
             }
         }
@@ -50,7 +51,7 @@ impl Shown {
     /// Removes a policy from a status file.
     fn forget(&mut self, key: &ObjectKey, file: &str) {
         if let Some(documents) = self.by_file.get_mut(file) {
-            documents.remove(key);
+            documents.policies.remove(key);
             if documents.is_empty() {
                 self.by_file.remove(file);
             }
@@ -92,19 +93,41 @@ impl FileSink {
         self.forget(&mut shown, &report.key, Some(&status_file))?;
         let documents = shown.by_file.entry(status_file.clone()).or_default();
         let good = |document: Option<&Value>| document.and_then(|it| it.pointer("/status/lastKnownGood")).cloned();
-        let is_new = good(documents.get(&report.key)) != good(Some(&document));
+        let is_new = good(documents.policies.get(&report.key)) != good(Some(&document));
         let mut next = documents.clone();
-        next.insert(report.key.clone(), document);
+        next.policies.insert(report.key.clone(), document);
         self.render(&status_file, &next)?;
         if is_new {
             // A change of the file or its rules must survive a power failure. A change of traffic need not.
-            let path = self.directory.join(&status_file);
-            let folder = path.parent().unwrap_or(&self.directory);
-            File::open(folder).and_then(|folder| folder.sync_all()).map_err(at(folder))?;
+            self.sync(&status_file)?;
         }
         *documents = next;
         shown.files_of.entry(report.key.clone()).or_default().insert(status_file);
         Ok(())
+    }
+
+    /// Stores the stores of a file in its status file. If that fails, the next write of the status file contains them.
+    pub(super) fn store(&self, file: &str, stores: &StoreSpecs) {
+        let status_file = status_file(file);
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let documents = shown.by_file.entry(status_file.clone()).or_default();
+        if !documents.set_stores(file, stores) {
+            return;
+        }
+        let written = self.render(&status_file, documents).and_then(|()| self.sync(&status_file));
+        if documents.is_empty() {
+            shown.by_file.remove(&status_file);
+        }
+        if let Err(error) = written {
+            tracing::warn!(file, %error, "cannot write the stores of the file to its status file");
+        }
+    }
+
+    /// Lets the names of a status file's directory survive a power failure.
+    fn sync(&self, status_file: &str) -> io::Result<()> {
+        let path = self.directory.join(status_file);
+        let folder = path.parent().unwrap_or(&self.directory);
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(at(folder))
     }
 
     pub(super) fn removed(&self, key: &ObjectKey) {
@@ -131,7 +154,7 @@ impl FileSink {
         let files: Vec<String> = files.filter(|file| Some(file.as_str()) != except).cloned().collect();
         for file in files {
             let mut left = shown.by_file.get(&file).cloned().unwrap_or_default();
-            left.remove(key);
+            left.policies.remove(key);
             self.render(&file, &left)?;
             shown.forget(key, &file);
         }
@@ -146,13 +169,7 @@ impl FileSink {
                 _ => Ok(()),
             };
         }
-        let mut text = String::new();
-        for (index, document) in documents.values().enumerate() {
-            if index > 0 {
-                text.push_str("---\n");
-            }
-            text.push_str(&serde_yaml::to_string(document).map_err(io::Error::other)?);
-        }
+        let text = documents.text()?;
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent).map_err(at(parent))?;
         }
@@ -226,8 +243,31 @@ mod tests {
             };
             FileSink::new(directory.path().to_owned()).write(&report).unwrap();
             let kept = kept(directory.path()).unwrap();
-            assert_eq!((kept["a.yaml"][0].generation, kept["a.yaml"][0].changed), (3, changed));
+            assert_eq!((kept["a.yaml"].policies[0].generation, kept["a.yaml"].policies[0].changed), (3, changed));
         }
+    }
+
+    #[test]
+    fn a_status_file_stores_the_stores_of_its_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let text = |name: &str| {
+            format!(
+                "apiVersion: weir.dev/v1alpha1\nkind: RateLimitStore\nmetadata: {{name: {name}, namespace: shop}}\n\
+                 spec: {{redis: {{endpoints: [\"r:1\"], credentialsSecretRef: {{name: secret}}}}}}\n"
+            )
+        };
+        let stores = |name: &str| crate::documents::read(&text(name)).stores;
+        let (one, other) = (stores("s"), stores("t"));
+        assert_eq!((one.len(), other.len()), (1, 1));
+        let write = |file: &str, stores: &StoreSpecs| FileSink::new(directory.path().to_owned()).store(file, stores);
+        write("a.yaml", &one);
+        write("a.json", &other);
+        let kept = |file: &str| kept(directory.path()).unwrap().remove(file).map(|kept| kept.stores);
+        assert_eq!((kept("a.yaml"), kept("a.json")), (Some(one), Some(other.clone())));
+        write("a.yaml", &StoreSpecs::new());
+        assert_eq!((kept("a.yaml"), kept("a.json")), (None, Some(other)));
+        write("a.json", &StoreSpecs::new());
+        assert!(!directory.path().join("a.status.yaml").exists());
     }
 
     #[test]

@@ -133,6 +133,7 @@ impl Writer<'_> {
                 Sink::Cluster(_) => self.announce(announcement),
             },
             Message::Notice(text) => self.sink.notice(&text),
+            Message::Stores(file, stores) => self.sink.store(&file, &stores),
         }
     }
 

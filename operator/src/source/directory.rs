@@ -32,6 +32,7 @@ pub use super::{
 use crate::{
     clock,
     dialing::{DialingFiles, Held, InvalidTls, TlsFiles},
+    documents::StoreSpecs,
     log_once::LogOnce,
     metrics::{FileCounts, Metrics},
     world::{ObjectKey, Update},
@@ -104,6 +105,8 @@ pub enum DirectoryError {
     #[error(transparent)]
     Tls(#[from] InvalidTls),
 }
+    /// The last good content of this file has these stores.
+    Stores(Arc<str>, StoreSpecs),
 
 /// A message about a directory's files, in addition to their policies.
 #[derive(Clone, Debug)]
@@ -201,6 +204,7 @@ impl Directory {
         reload: Arc<Notify>,
     ) {
         let begun = clock::now();
+                    update.stores.into_iter().map(|(file, stores)| Remark::Stores(file, stores)).for_each(&remark);
         let mut changes = Vec::new();
         let mut complete = false;
         let (mut unreadable, mut agents, mut certificates) =

@@ -7,7 +7,8 @@
 //! file that was emptied or cut off, for example by a full disk. To remove a policy, users delete its file, or its
 //! document in the file.
 //!
-//! A broken file never affects other files. At a start, its last good content comes from its status file.
+//! A broken file never affects other files. At a start, its last good content comes from its status file, also the
+//! stores: rules that are counted in a store cannot be restored without it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -78,12 +79,21 @@ impl Kept {
     }
 }
 
+/// The last good content of a file, from its status file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct KeptFile {
+    pub(crate) policies: Vec<Kept>,
+    pub(crate) stores: StoreSpecs,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct FolderUpdate {
     pub(super) changes: Vec<Change>,
     pub(super) notices: Vec<FileNotice>,
     /// Policies that were stored before the start and that no file contains.
     pub(super) forgotten: Vec<ObjectKey>,
+    /// The stores of each file whose last good content has other stores than its status file.
+    pub(super) stores: Vec<(Arc<str>, StoreSpecs)>,
     /// The time at which to read again, even without a change.
     pub(super) look_again: Option<Instant>,
 }
@@ -96,10 +106,12 @@ pub(super) struct Folder {
     gone: Missing,
     doubled: Duplicates,
     stores: StoresOfFolder,
-    /// The stored generations, by file, until the directory has been read.
-    kept: BTreeMap<Arc<str>, Vec<Kept>>,
+    /// The stored content of each file, until the directory has been read.
+    kept: BTreeMap<Arc<str>, KeptFile>,
     /// The stored generations by policy.
     generations: BTreeMap<ObjectKey, Kept>,
+    /// The stores in the status file of each file that has stores.
+    stored_stores: BTreeMap<Arc<str>, StoreSpecs>,
     /// The latest time of change of a policy that was deleted.
     deleted: Option<Timestamp>,
     /// True once everything that existed at the start was sent.
@@ -145,10 +157,13 @@ impl File {
 }
 
 impl Folder {
-    /// Returns a folder with the stored generations.
-    pub(super) fn new(kept: BTreeMap<Arc<str>, Vec<Kept>>) -> Self {
-        let generations = kept.values().flatten().map(|kept| (kept.key.clone(), kept.clone())).collect();
-        Self { kept, generations, ..Self::default() }
+    /// Returns a folder with the stored content.
+    pub(super) fn new(kept: BTreeMap<Arc<str>, KeptFile>) -> Self {
+        let policies = kept.values().flat_map(|file| &file.policies);
+        let generations = policies.map(|kept| (kept.key.clone(), kept.clone())).collect();
+        let stores = kept.iter().filter(|(_, file)| !file.stores.is_empty());
+        let stored_stores = stores.map(|(name, file)| (name.clone(), file.stores.clone())).collect();
+        Self { kept, generations, stored_stores, ..Self::default() }
     }
 
     /// Records that everything that existed at the start was sent and compiled.
@@ -196,7 +211,7 @@ impl Folder {
         }
         self.stores.update(now, &self.files, &mut update);
         let wanted = self.wanted(&mut update);
-        let gone = std::mem::take(&mut self.kept).into_values().flatten();
+        let gone = std::mem::take(&mut self.kept).into_values().flat_map(|file| file.policies);
         let is_unread = |key: &ObjectKey| self.files.values().any(|file| file.unread.contains(key));
         update.forgotten.extend(gone.map(|kept| kept.key).filter(|key| !wanted.contains_key(key) && !is_unread(key)));
         let lost = self.gone.take(now, &mut self.current, |key| wanted.contains_key(key), &mut update);
@@ -208,17 +223,34 @@ impl Folder {
         for (key, (file, spec)) in wanted {
             self.set(time, key, file, spec, &mut update);
         }
+        // A file that is being replaced keeps its stored stores.
+        if update.look_again.is_none() {
+            self.store_stores(&mut update);
+        }
         update
+    }
+
+    /// Lists the files whose stores must be stored.
+    fn store_stores(&mut self, update: &mut FolderUpdate) {
+        let with_stores = self.files.iter().filter(|(_, file)| !file.stores.is_empty());
+        let now: BTreeMap<_, _> = with_stores.map(|(name, file)| (name.clone(), file.stores.clone())).collect();
+        let before = std::mem::take(&mut self.stored_stores);
+        let gone = before.keys().filter(|name| !now.contains_key(*name));
+        update.stores.extend(gone.map(|name| (name.clone(), StoreSpecs::new())));
+        let changed = now.iter().filter(|(name, stores)| before.get(*name) != Some(stores));
+        update.stores.extend(changed.map(|(name, stores)| (name.clone(), stores.clone())));
+        self.stored_stores = now;
     }
 
     fn reread(&mut self, now: Instant, name: Arc<str>, seen: Result<Arc<str>, String>, update: &mut FolderUpdate) {
         let known = self.files.remove(&name).or_else(|| {
-            let kept = self.kept.get(&name)?.iter();
+            let KeptFile { policies, stores } = self.kept.get(&name)?;
+            let kept = policies.iter();
             let unread = kept.clone().filter(|kept| kept.spec.is_err()).map(|kept| kept.key.clone()).collect();
             Some(File {
                 seen: Ok("".into()),
                 good: kept.filter_map(|kept| Some((kept.key.clone(), kept.spec.clone().ok()?))).collect(),
-                stores: StoreSpecs::new(),
+                stores: stores.clone(),
                 unread,
                 has_last_line: false,
                 broken: None,

@@ -11,6 +11,10 @@ fn listing(files: &[(&str, &str)]) -> Listing {
     files.iter().map(|&(name, text)| (name.into(), Ok(text.into()))).collect()
 }
 
+fn kept_file(policy: Kept) -> KeptFile {
+    KeptFile { policies: vec![policy], ..KeptFile::default() }
+}
+
 /// Formats each change as `name generation requests`, `name generation invalid` or `name gone`.
 fn said(update: &FolderUpdate) -> Vec<String> {
     let say = |change: &Change| match change {
@@ -227,10 +231,10 @@ async fn the_last_good_content_survives_a_restart_while_the_file_is_broken() {
         spec: Ok(spec(&policy(name, requests))),
     };
     let mut folder = Folder::new(BTreeMap::from([
-        ("a.yaml".into(), vec![kept("p", 7, "50")]),
-        ("b.yaml".into(), vec![kept("q", 3, "60")]),
-        ("c.yaml".into(), vec![kept("r", 4, "70")]),
-        ("gone.yaml".into(), vec![kept("s", 1, "80")]),
+        ("a.yaml".into(), kept_file(kept("p", 7, "50"))),
+        ("b.yaml".into(), kept_file(kept("q", 3, "60"))),
+        ("c.yaml".into(), kept_file(kept("r", 4, "70"))),
+        ("gone.yaml".into(), kept_file(kept("s", 1, "80"))),
     ]));
     // One file is broken, one is unchanged, one has changed, one was deleted.
     let files = listing(&[("a.yaml", "a: ["), ("b.yaml", &policy("q", "60")), ("c.yaml", &policy("r", "71"))]);
@@ -241,13 +245,46 @@ async fn the_last_good_content_survives_a_restart_while_the_file_is_broken() {
     assert_eq!(folder.counts(), FileCounts { good: 2, kept: 1, broken: 0 });
 }
 
+#[tokio::test(start_paused = true)]
+async fn stores_survive_a_restart_while_their_file_is_broken() {
+    let now = Instant::now();
+    let stores = |text: &str| documents::read(text).stores;
+    let told = |update: &FolderUpdate| {
+        let names = |stores: &StoreSpecs| stores.keys().map(|key| key.name.to_string()).collect::<Vec<_>>().join(" ");
+        let files = update.stores.iter().map(|(file, stores)| format!("{file}: {}", names(stores)));
+        files.collect::<Vec<_>>()
+    };
+    let (one, both) = (store("s", "m:1"), format!("{}---\n{}", store("s", "m:1"), store("t", "m:2")));
+    let mut folder = Folder::default();
+    let files = listing(&[("a.yaml", &one), ("b.yaml", &policy("p", "50"))]);
+    assert_eq!(told(&folder.absorb(now, TIME, files.clone())), ["a.yaml: s"]);
+    assert!(folder.absorb(now, TIME, files).stores.is_empty());
+    assert_eq!(told(&folder.absorb(now, TIME, listing(&[("a.yaml", &both)]))), Vec::<String>::new(), "b.yaml is away");
+    assert_eq!(told(&folder.absorb(now + CONFIRM, TIME, listing(&[("a.yaml", &both)]))), ["a.yaml: s t"]);
+
+    for seen in [Ok("a: [".into()), Ok("".into()), Err("its volume is not mounted".to_owned())] {
+        let kept = KeptFile { stores: stores(&both), ..KeptFile::default() };
+        let mut folder = Folder::new(BTreeMap::from([("a.yaml".into(), kept.clone()), ("gone.yaml".into(), kept)]));
+        let broken = Listing::from([("a.yaml".into(), seen)]);
+        assert_eq!(said(&folder.absorb(now, TIME, broken.clone())), ["store s 1 m:1", "store t 1 m:2"]);
+        let update = folder.absorb(now + CONFIRM, TIME, broken);
+        assert!(update.changes.is_empty(), "{update:?}");
+        assert_eq!(told(&update), ["gone.yaml: "]);
+        assert_eq!(folder.counts(), FileCounts { kept: 1, ..FileCounts::default() });
+        let fixed = listing(&[("a.yaml", &one)]);
+        assert!(folder.absorb(now + CONFIRM * 2, TIME, fixed.clone()).stores.is_empty());
+        let update = folder.absorb(now + CONFIRM * 3, TIME, fixed);
+        assert_eq!((said(&update), told(&update)), (vec!["store t gone".to_owned()], vec!["a.yaml: s".to_owned()]));
+    }
+}
+
 /// The operator was rolled back. Agents keep the rules of such a policy only if the world contains it.
 #[tokio::test(start_paused = true)]
 async fn a_generation_of_a_newer_operator_is_kept_while_the_file_is_broken() {
     let now = Instant::now();
     let key = ObjectKey::new("shop", "p");
     let kept = Kept { key: key.clone(), generation: 7, changed: None, spec: Err("{\"newer\": 1}".to_owned()) };
-    let folder = || Folder::new(BTreeMap::from([("a.yaml".into(), vec![kept.clone()])]));
+    let folder = || Folder::new(BTreeMap::from([("a.yaml".into(), kept_file(kept.clone()))]));
     let newer = policy("p", "50, newer: 1");
     let files: [(&str, Result<Arc<str>, String>); 4] = [
         ("an unknown field", Ok(newer.into())),
@@ -307,7 +344,7 @@ async fn limits_that_are_read_later_have_a_larger_stamp() {
         changed,
         spec: Ok(documents::read(&fleet(requests)).policies().unwrap().into_values().next().unwrap()),
     };
-    let mut folder = Folder::new(BTreeMap::from([("a.yaml".into(), vec![kept("50")])]));
+    let mut folder = Folder::new(BTreeMap::from([("a.yaml".into(), kept_file(kept("50")))]));
     let (_, same) = stamp(&folder.absorb(now, TIME + minute, file(&fleet("50"))));
     assert_eq!(same, first, "the stamp must survive a restart");
     let (_, changed) = stamp(&folder.absorb(now, TIME + minute, file(&fleet("60"))));

@@ -61,8 +61,8 @@ fn states(choices: &mut Choices<'_>, directory: &Path) -> Result<(), String> {
     let shown = String::from_utf8_lossy(&bytes);
     let found = kept(directory).map_err(|error| format!("{error}: {shown}"))?;
     let mut read = Known::new();
-    for (file, policies) in found {
-        for policy in policies {
+    for (file, content) in found {
+        for policy in content.policies {
             // No operator enforces a spec with unknown fields or values.
             let Ok(spec) = &policy.spec else { continue };
             let spec = serde_json::to_value(&**spec).map_err(|error| error.to_string())?;
