@@ -75,6 +75,8 @@ pub struct Text {
     pub policies: Vec<Document>,
     /// All stores without faults.
     pub stores: StoreSpecs,
+    /// The place of the name of each of these stores.
+    pub store_names: BTreeMap<ObjectKey, Finding>,
     /// The faults of stores.
     pub store_findings: Vec<Finding>,
     /// What `kubectl apply` refuses or reads as another policy. Standalone mode accepts it.
@@ -218,6 +220,9 @@ impl Text {
                 if self.stores.contains_key(&key) {
                     find("metadata.name", format!("store {key} occurs twice: give one of them another name"));
                 }
+                let path = format!("{prefix}metadata.name");
+                let fault = Fault { path: path.clone(), message: String::new() };
+                self.store_names.entry(key.clone()).or_insert(Finding { place: tree.place(&path), fault });
                 self.stores.insert(key, Arc::new(store.spec));
             }
             (Ok(_), None) => find("metadata.name", "a store must have a name".to_owned()),

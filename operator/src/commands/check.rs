@@ -15,7 +15,10 @@ use clap::ValueEnum;
 
 use crate::{
     documents::{self, Finding, TextPosition},
-    source::{directory::names, listing::LARGEST},
+    source::{
+        listing::{Found, LARGEST, STATUS_SUFFIX, find, is_input},
+        status_file::is_status_text,
+    },
     world::{Fault, ObjectKey},
 };
 
@@ -97,6 +100,8 @@ impl CheckOptions {
         let name = path.display().to_string();
         match read(path) {
             Err(error) => report.unreadable.push((name, error.to_string())),
+            // `*.yaml` includes the files that standalone mode writes next to its policies.
+            Ok(text) if name.ends_with(STATUS_SUFFIX) && std::str::from_utf8(&text).is_ok_and(is_status_text) => {}
             Ok(text) => {
                 let (mut checked, _) = check(name, &text);
                 if self.require_policies && checked.policies == 0 && checked.problems.is_empty() {
@@ -111,9 +116,9 @@ impl CheckOptions {
     /// Checks a directory as standalone mode would read it.
     fn directory(&self, path: &Path, report: &mut CheckReport) {
         let display = path.display().to_string();
-        let names = match names(path, self.recursive) {
+        let names = match find(path, self.recursive) {
             Err(error) => return report.unreadable.push((display, error.to_string())),
-            Ok(names) if names.is_empty() => {
+            Ok(Found { names, hidden }) if names.is_empty() && hidden.is_empty() => {
                 let problem = "no .yaml, .yml or .json file is in this directory";
                 if self.require_policies {
                     let problems = vec![Problem::at_start(NO_POLICY, problem)];
@@ -121,9 +126,16 @@ impl CheckOptions {
                 }
                 return report.unreadable.push((display, problem.to_owned()));
             }
-            Ok(names) => names,
+            Ok(Found { names, hidden }) => {
+                // An input file that cannot be seen is in `names`, too.
+                let hidden =
+                    hidden.into_iter().filter(|(below, _)| !is_input(below.rsplit('/').next().unwrap_or(below)));
+                let hidden = hidden.map(|(below, error)| (path.join(below).display().to_string(), error.to_string()));
+                report.unreadable.extend(hidden);
+                names
+            }
         };
-        let mut known: BTreeMap<ObjectKey, String> = BTreeMap::new();
+        let mut known: BTreeMap<(&str, ObjectKey), String> = BTreeMap::new();
         let mut found = false;
         for name in names {
             let path = path.join(&*name);
@@ -131,16 +143,17 @@ impl CheckOptions {
             match read(&path) {
                 Err(error) => report.unreadable.push((name, error.to_string())),
                 Ok(text) => {
-                    let (mut checked, policies) = check(name.clone(), &text);
+                    let (mut checked, objects) = check(name.clone(), &text);
                     found |= checked.policies > 0 || !checked.problems.is_empty();
-                    for (key, finding) in policies {
-                        if let Some(first) = known.get(&key) {
-                            let message = format!("policy {key} is already in {first}: give one of them another name");
+                    for (object, finding) in objects {
+                        if let Some(first) = known.get(&object) {
+                            let (kind, key) = object;
+                            let message = format!("{kind} {key} is already in {first}: give one of them another name");
                             let fault = Fault { message, ..finding.fault };
                             let finding = Finding { fault, ..finding };
                             checked.problems.push(Problem { is_warning: false, rule: INVALID, finding });
                         } else {
-                            known.insert(key, name.clone());
+                            known.insert(object, name.clone());
                         }
                     }
                     report.files.push(checked);
@@ -186,8 +199,8 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Checks a text. Returns its policies and the place of each name.
-fn check(name: String, bytes: &[u8]) -> (Checked, Vec<(ObjectKey, Finding)>) {
+/// Checks a text. Returns its policies and stores, and the place of each name.
+fn check(name: String, bytes: &[u8]) -> (Checked, Vec<((&'static str, ObjectKey), Finding)>) {
     let mut checked = Checked { name, policies: 0, problems: Vec::new() };
     if bytes.len() as u64 > LARGEST {
         let message = format!("is larger than {LARGEST} bytes: split it");
@@ -211,7 +224,7 @@ fn check(name: String, bytes: &[u8]) -> (Checked, Vec<(ObjectKey, Finding)>) {
     checked.problems.extend(std::mem::take(&mut text.cluster_findings).into_iter().map(fault));
     for document in &text.policies {
         if let Some(key) = &document.key {
-            names.push((key.clone(), document.finding("metadata.name", "")));
+            names.push((("policy", key.clone()), document.finding("metadata.name", "")));
         }
         if let Ok(spec) = &document.policy {
             let warnings = lint::lint(spec).into_iter();
@@ -222,6 +235,7 @@ fn check(name: String, bytes: &[u8]) -> (Checked, Vec<(ObjectKey, Finding)>) {
             }));
         }
     }
+    names.extend(std::mem::take(&mut text.store_names).into_iter().map(|(key, finding)| (("store", key), finding)));
     match text.policies() {
         Ok(_) => {}
         Err(broken) => {

@@ -181,23 +181,28 @@ pub fn names(directory: &Path, recursive: bool) -> io::Result<Vec<Arc<str>>> {
 
 /// The content of a directory.
 #[derive(Debug, Default)]
-struct Found {
+pub(crate) struct Found {
     /// The names of the input files, in order.
-    names: Vec<Arc<str>>,
+    pub(crate) names: Vec<Arc<str>>,
     /// Subdirectories, and links that may lead to one, whose files cannot be seen, with the reasons.
-    hidden: Vec<(String, io::Error)>,
+    pub(crate) hidden: Vec<(String, io::Error)>,
 }
 
-fn find(directory: &Path, recursive: bool) -> io::Result<Found> {
+/// Returns the content of a directory.
+///
+/// # Errors
+///
+/// The directory cannot be read.
+pub(crate) fn find(directory: &Path, recursive: bool) -> io::Result<Found> {
     let mut found = Found::default();
     let above = [inode(&fs::metadata(directory)?)];
-    collect(directory, "", &above, if recursive { DEPTH } else { 0 }, &mut found)?;
+    collect(directory, "", &above, recursive, &mut found)?;
     found.names.sort();
     Ok(found)
 }
 
 /// Adds the files of a directory. `above` are the directories from the first one to this one.
-fn collect(directory: &Path, prefix: &str, above: &[Inode], depth: usize, found: &mut Found) -> io::Result<()> {
+fn collect(directory: &Path, prefix: &str, above: &[Inode], recursive: bool, found: &mut Found) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
@@ -211,11 +216,15 @@ fn collect(directory: &Path, prefix: &str, above: &[Inode], depth: usize, found:
         let metadata = fs::metadata(&path);
         if let Some(directory) = metadata.as_ref().ok().filter(|it| it.is_dir()).map(inode) {
             // A link to a directory above this one would lead back here.
-            if depth > 0
-                && !above.contains(&directory)
-                && let Err(error) =
-                    collect(&path, &format!("{below}/"), &[above, &[directory]].concat(), depth - 1, found)
-            {
+            if !recursive || above.contains(&directory) {
+                continue;
+            }
+            let read = if above.len() > DEPTH {
+                Err(invalid(format!("is more than {DEPTH} directories deep: move it up")))
+            } else {
+                collect(&path, &format!("{below}/"), &[above, &[directory]].concat(), recursive, found)
+            };
+            if let Err(error) = read {
                 tracing::warn!(path = %path.display(), %error, "cannot read a directory of policies");
                 found.hidden.push((below, error));
             }
@@ -224,9 +233,7 @@ fn collect(directory: &Path, prefix: &str, above: &[Inode], depth: usize, found:
         if is_input(name) {
             found.names.push(below.as_str().into());
         }
-        if depth > 0
-            && let Err(error) = metadata
-        {
+        if recursive && let Err(error) = metadata {
             found.hidden.push((below, error));
         }
     }

@@ -81,6 +81,63 @@ fn names_must_differ_within_a_directory() {
 }
 
 #[test]
+fn stores_of_a_directory_must_have_different_names() {
+    let store = documents::tests::store("s", "m:1");
+    let (result, said) = text(&[("a.yaml", &store), ("b.yaml", &format!("# another file\n{store}"))]);
+    let told = "b.yaml:4:12: metadata.name: store shop/s is already in a.yaml: give one of them another name";
+    assert_eq!((result, said.lines().nth(1)), (CheckResult::Faulty, Some(told)), "{said}");
+    let policy = policy("s", &rule("5")).replace("{name: s}", "{name: s, namespace: shop}");
+    assert_eq!(text(&[("a.yaml", &store), ("b.yaml", &policy)]).0, CheckResult::Good);
+}
+
+/// Otherwise the check of a directory that cannot be read would succeed.
+#[test]
+fn a_subdirectory_that_cannot_be_read_is_unreadable() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("a.yaml"), policy("p", &rule("5"))).unwrap();
+    let link = directory.path().join("team");
+    std::os::unix::fs::symlink(directory.path().join("missing"), &link).unwrap();
+    let options = |recursive| {
+        CheckOptions { paths: vec![directory.path().to_owned()], recursive, ..CheckOptions::default() }.report()
+    };
+    assert_eq!(options(false).result(), CheckResult::Good);
+    assert_eq!(options(true).result(), CheckResult::Unreadable);
+    let last = format!("{}: No such file or directory (os error 2)", link.display());
+    assert_eq!(options(true).render(OutputFormat::Text).lines().last(), Some(&*last));
+
+    fs::remove_file(&link).unwrap();
+    let deep = |levels: usize| directory.path().join(vec!["a"; levels].join("/"));
+    fs::create_dir_all(deep(16)).unwrap();
+    assert_eq!(options(true).result(), CheckResult::Good);
+    fs::create_dir_all(deep(17)).unwrap();
+    assert_eq!(options(true).result(), CheckResult::Unreadable);
+    let last = format!("{}: is more than 16 directories deep: move it up", deep(17).display());
+    assert_eq!(options(true).render(OutputFormat::Text).lines().last(), Some(&*last));
+}
+
+/// `weir-operator check policies/*.yaml` gets the status files, too.
+#[test]
+fn status_files_are_skipped() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let status = "apiVersion: weir.dev/v1alpha1\nkind: RateLimitPolicy\n\
+                  metadata: {name: p, namespace: shop, annotations: {weir.dev/file: a.yaml}}\nstatus: {}\n";
+    fs::write(at("a.yaml"), policy("p", &rule("5"))).unwrap();
+    fs::write(at("a.status.yaml"), status).unwrap();
+    let paths = vec![at("a.yaml"), at("a.status.yaml")];
+    let report = CheckOptions { paths, require_policies: true, ..CheckOptions::default() }.report();
+    let said = report.render(OutputFormat::Text);
+    assert_eq!(
+        (report.result(), &*said),
+        (CheckResult::Good, &*format!("{}: ok (1 policy)\n", at("a.yaml").display()))
+    );
+    // A policy in a file of such a name is checked.
+    fs::write(at("a.status.yaml"), policy("p", &rule("0"))).unwrap();
+    let report = CheckOptions { paths: vec![at("a.status.yaml")], ..CheckOptions::default() }.report();
+    assert_eq!(report.result(), CheckResult::Faulty);
+}
+
+#[test]
 fn invalid_utf8_is_a_fault_and_a_missing_file_is_unreadable() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("latin.yaml");
