@@ -82,14 +82,6 @@ pub enum DirectoryError {
         /// The cause.
         source: io::Error,
     },
-    /// The directory cannot be watched.
-    #[error("cannot watch {}", path.display())]
-    Unwatchable {
-        /// The directory.
-        path: PathBuf,
-        /// The cause.
-        source: notify::Error,
-    },
     /// Statuses cannot be stored in the directory.
     #[error("cannot store statuses in {}: choose another directory with --state-dir", path.display())]
     State {
@@ -105,8 +97,6 @@ pub enum DirectoryError {
     #[error(transparent)]
     Tls(#[from] InvalidTls),
 }
-    /// The last good content of this file has these stores.
-    Stores(Arc<str>, StoreSpecs),
 
 /// A message about a directory's files, in addition to their policies.
 #[derive(Clone, Debug)]
@@ -115,6 +105,8 @@ pub enum Remark {
     Notice(FileNotice),
     /// This policy was stored before the start, and no file contains it.
     Forgotten(ObjectKey),
+    /// The last good content of this file has these stores.
+    Stores(Arc<str>, StoreSpecs),
 }
 
 /// A directory that was read once and is watched.
@@ -125,7 +117,7 @@ pub struct Directory {
     agents: Agents,
     dialing: Option<DialingFiles>,
     moved: mpsc::Receiver<()>,
-    _watcher: RecommendedWatcher,
+    _watcher: Option<RecommendedWatcher>,
 }
 
 /// The files, read and parsed so far.
@@ -140,12 +132,11 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// The directory cannot be read or watched, statuses cannot be stored, or the list of agents is invalid. A broken
+    /// The directory cannot be read, statuses cannot be stored, or the list of agents is invalid. A broken
     /// policy file is not an error: see [`Kept`].
     pub fn open(inputs: &StandaloneInputs) -> Result<Self, DirectoryError> {
         let path = &inputs.policies;
         let (tell, moved) = mpsc::channel(1);
-        let unwatchable = |source| DirectoryError::Unwatchable { path: path.clone(), source };
         let dialing = inputs.tls.clone().map(DialingFiles::open).transpose()?;
         let agents = Agents::open(inputs.agents.clone(), inputs.agents_file.clone(), dialing.is_some())?;
         let unreadable = |source| DirectoryError::Unreadable { path: path.clone(), source };
@@ -158,27 +149,16 @@ impl Directory {
         let listed = kept.keys().cloned().collect();
         let reader = Reader::new(path, inputs.recursive, listed, awaited);
 
-        let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            let is_input =
-                |event: &notify::Event| !event.kind.is_access() && event.paths.iter().any(|path| !is_status_file(path));
-            if event.as_ref().map_or(true, is_input) {
-                // A full channel means that a read is already scheduled.
-                let _ = tell.try_send(());
-            }
-        })
-        .map_err(unwatchable)?;
         let mode = if inputs.recursive { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive };
-        watcher.watch(path, mode).map_err(unwatchable)?;
         let files = agents.file().into_iter().chain(dialing.iter().flat_map(|dialing| dialing.files().paths()));
         // Watches the parent directories, because a replaced file is a new file.
         let parents = files.filter_map(Path::parent);
         let parents = parents.map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
-        for parent in parents.collect::<BTreeSet<_>>() {
-            // The directory of policies is already watched, perhaps with its subdirectories.
-            if parent != path.as_path() {
-                watcher.watch(parent, RecursiveMode::NonRecursive).map_err(unwatchable)?;
-            }
-        }
+        // The directory of policies is watched perhaps with its subdirectories.
+        let parents = parents.filter(|parent| *parent != path.as_path()).collect::<BTreeSet<_>>();
+        let parents = parents.into_iter().map(|parent| (parent, RecursiveMode::NonRecursive));
+        let watched: Vec<_> = [(path.as_path(), mode)].into_iter().chain(parents).collect();
+        let watcher = watch(&watched, tell);
         Ok(Self {
             path: path.clone(),
             files: Some(Files { reader, folder: Folder::new(kept) }),
@@ -204,7 +184,6 @@ impl Directory {
         reload: Arc<Notify>,
     ) {
         let begun = clock::now();
-                    update.stores.into_iter().map(|(file, stores)| Remark::Stores(file, stores)).for_each(&remark);
         let mut changes = Vec::new();
         let mut complete = false;
         let (mut unreadable, mut agents, mut certificates) =
@@ -225,6 +204,7 @@ impl Directory {
                     changes.extend(update.changes);
                     update.notices.into_iter().map(Remark::Notice).for_each(&remark);
                     update.forgotten.into_iter().map(Remark::Forgotten).for_each(&remark);
+                    update.stores.into_iter().map(|(file, stores)| Remark::Stores(file, stores)).for_each(&remark);
                     has_converged = update.look_again.is_none();
                     look_again = update.look_again.map_or(look_again, |at| at.min(look_again));
                     metrics.set_files(counts);
@@ -283,6 +263,28 @@ impl Directory {
         let latest = clock::now() + RESTLESS;
         while clock::now() < latest && matches!(timeout(QUIET, self.moved.recv()).await, Ok(Some(()))) {}
     }
+}
+
+/// Watches directories, as far as the system allows it: all programs of a user share the instances of inotify. The
+/// rescan finds changes of the other directories.
+fn watch(directories: &[(&Path, RecursiveMode)], tell: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
+    const LATER: &str = "the system reports no changes of files here, so the operator finds them within 2 s";
+    let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        let is_input =
+            |event: &notify::Event| !event.kind.is_access() && event.paths.iter().any(|path| !is_status_file(path));
+        if event.as_ref().map_or(true, is_input) {
+            // A full channel means that a read is already scheduled.
+            let _ = tell.try_send(());
+        }
+    });
+    let mut watcher =
+        watcher.inspect_err(|error| tracing::warn!(%error, "{LATER}: raise fs.inotify.max_user_instances")).ok()?;
+    for (directory, mode) in directories {
+        if let Err(error) = watcher.watch(directory, *mode) {
+            tracing::warn!(path = %directory.display(), %error, "{LATER}: raise fs.inotify.max_user_watches");
+        }
+    }
+    Some(watcher)
 }
 
 fn is_status_file(path: &Path) -> bool {

@@ -60,3 +60,16 @@ async fn a_reload_reads_files_that_look_unchanged() {
     drop(updates);
     timeout(PATIENCE, source).await.expect("the source must end in time").unwrap();
 }
+
+/// With one directory that cannot be watched, the others are watched.
+#[tokio::test]
+async fn an_unwatched_directory_ends_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (tell, mut moved) = mpsc::channel(1);
+    let missing = directory.path().join("missing");
+    let mode = RecursiveMode::NonRecursive;
+    let _watcher = watch(&[(&missing, mode), (directory.path(), mode)], tell);
+    fs::write(directory.path().join("p.yaml"), policy(1)).unwrap();
+    let change = timeout(PATIENCE, moved.recv()).await.expect("the change must be reported in time");
+    assert_eq!(change, Some(()), "the directory must be watched");
+}
