@@ -281,25 +281,27 @@ impl<'a, 'text> Builder<'a, 'text> {
             let node = self.node(event, value_place, &path, depth + 1)?;
             (values, below) = (values + node.values, below.max(node.depth));
             if is_merge {
-                merged.push(node.value);
+                merged.push((place, path, node.value));
             } else if fields.insert(name, node.value).is_some() {
                 let before = earlier.map(|earlier| format!(" (first on line {})", earlier.line)).unwrap_or_default();
                 self.fault(place, &path, format!("appears twice{before}: keep one of them"));
             }
         }
         // Merged fields never replace a field of the mapping itself.
-        for source in merged {
+        for (place, path, source) in merged {
             let sources = if let Value::Array(sources) = source { sources } else { vec![source] };
-            for (name, value) in sources.into_iter().filter_map(object).flatten() {
-                fields.entry(name).or_insert(value);
+            for source in sources {
+                let Value::Object(source) = source else {
+                    self.fault(place, &path, format!("must be a mapping or a list of mappings, not {source}"));
+                    continue;
+                };
+                for (name, value) in source {
+                    fields.entry(name).or_insert(value);
+                }
             }
         }
         Ok(Node { value: Value::Object(fields), values, depth: below + 1 })
     }
-}
-
-fn object(value: Value) -> Option<Map<String, Value>> {
-    if let Value::Object(fields) = value { Some(fields) } else { None }
 }
 
 /// Converts a scalar by the core schema of YAML 1.2.

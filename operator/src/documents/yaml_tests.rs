@@ -107,6 +107,14 @@ fn anchors_and_merges_are_resolved() {
         "base": base, "one": base, "two": {"per": "1s", "requests": 9}, "three": {"per": "1s", "requests": 5, "burst": 3},
     });
     assert_eq!(values(text), [expected]);
+    // kubectl refuses these merges.
+    for (text, told) in [
+        ("a: {<<: 5, b: 1}", "1:5 a.<< must be a mapping or a list of mappings, not 5"),
+        ("a: {<<: [{c: 1}, x]}", "1:5 a.<< must be a mapping or a list of mappings, not \"x\""),
+        ("a: {<<: ~}", "1:5 a.<< must be a mapping or a list of mappings, not null"),
+    ] {
+        assert_eq!(faults(text), [told]);
+    }
 }
 
 /// Without bounds, 400 KB of brackets take 60 s, and a bomb of aliases takes all memory.
