@@ -215,6 +215,7 @@ impl<'a> Importer<'a> {
                     self.notes.push(format!("{place}.{field}: no metric has values as labels, so it has no effect"));
                 }
             }
+            self.note_other_keys(siblings, index, &place);
             let Some(entry) = self.entry(siblings, index, &place) else { continue };
             let levels = [above, &[Level { entry, node }]].concat();
             if let Some(limit) = &node.rate_limit {
@@ -222,6 +223,39 @@ impl<'a> Importer<'a> {
             }
             self.walk(&node.descriptors, &levels, &format!("{place}.descriptors"));
         }
+    }
+
+    /// Notes the keys of siblings whose values a node also takes in envoyproxy/ratelimit. It compares texts of the form
+    /// `key_value`, so that the key `user` with the value `*` takes each value of the key `user_id`, too.
+    fn note_other_keys(&mut self, siblings: &[Node], index: usize, place: &str) {
+        let node = &siblings[index];
+        let (text, is_prefix) = match node.pattern() {
+            Pattern::Any => return,
+            Pattern::Exact(value) => (format!("{}_{value}", node.key), false),
+            Pattern::Prefix(start) => (format!("{}_{start}", node.key), true),
+        };
+        let takes = |other: &Node| {
+            let of_key = format!("{}_", other.key);
+            match other.pattern() {
+                // An exact value is tried first, and the file may not contain the same text twice.
+                Pattern::Exact(_) => false,
+                _ if other.key == node.key => false,
+                Pattern::Any | Pattern::Prefix(_) => {
+                    text.starts_with(&of_key) || is_prefix && of_key.starts_with(&text)
+                }
+            }
+        };
+        let mut keys: Vec<_> = siblings.iter().filter(|other| takes(other)).map(|other| &*other.key).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let star = if is_prefix { "*" } else { "" };
+        let notes = keys.iter().map(|key| {
+            format!(
+                "{place}: envoyproxy/ratelimit compares the text {text}{star} also with values of the key {key}, which it limits \
+                 here then; Weir limits them only by the descriptors with the key {key}"
+            )
+        });
+        self.notes.extend(notes);
     }
 
     /// The entry that a node matches. None if it matches nothing.

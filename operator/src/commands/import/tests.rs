@@ -330,3 +330,28 @@ fn a_rule_that_a_cluster_refuses_is_named_by_its_descriptor() {
     assert_eq!(faults.len(), 1, "{faults:?}");
     assert!(faults[0].starts_with("descriptors[70]: its rule is not valid: replaces: "), "{faults:?}");
 }
+
+/// envoyproxy/ratelimit compares texts of the form `key_value`, and Weir compares keys.
+#[test]
+fn values_that_another_key_takes_are_noted() {
+    let notes = |descriptors: &str| policies(&format!("domain: d\ndescriptors:\n{descriptors}"), &[]).1;
+    let limit = "rate_limit: {unit: hour, requests_per_unit: 1}";
+    let node = |value: &str| format!("- {{key: user{value}, {limit}}}\n");
+    let other = node("_id");
+    for (first, text) in [
+        (node(", value: '*'"), "user_*"),
+        (node(", value: 'i*'"), "user_i*"),
+        (node(", value: 'id_7*'"), "user_id_7*"),
+        (node(", value: id_7"), "user_id_7"),
+    ] {
+        let told = notes(&format!("{first}{other}"));
+        assert_eq!(told.len(), 1, "{text}: {told:?}");
+        let note = format!(
+            "descriptors[0]: envoyproxy/ratelimit compares the text {text} also with values of the key user_id"
+        );
+        assert!(told[0].contains(&note), "{told:?}");
+    }
+    for first in [node(""), node(", value: 'x*'"), node(", value: id"), node("s, value: '*'")] {
+        assert_eq!(notes(&format!("{first}{other}")), Vec::<String>::new(), "{first}");
+    }
+}
