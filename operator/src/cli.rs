@@ -155,9 +155,9 @@ struct Standalone {
     /// Private key of the client certificate (PEM)
     #[arg(long, value_name = "FILE", env = "WEIR_CLIENT_KEY", requires = "agent_ca", requires = "client_cert")]
     client_key: Option<PathBuf>,
-    /// Minimum time between two status writes that only update traffic, in seconds; a change of enforcement is always
-    /// written immediately
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
+    /// Minimum time between two status writes that only update traffic; a change of enforcement is always written
+    /// immediately
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_seconds)]
     status_interval: Duration,
     /// Address that serves /metrics, /healthz and /readyz [default: none]
     #[arg(long, value_name = "ADDR", env = "WEIR_TELEMETRY")]
@@ -398,10 +398,12 @@ fn stop_on_signal() -> io::Result<CancellationToken> {
     Ok(stop)
 }
 
+/// Parses a duration with units, or a number of seconds.
 fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 =
-        text.trim_end_matches('s').parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
-    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+    match text.parse() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string()),
+        Err(_) => weir_duration::duration(text).map_err(|error| format!("{error}, or a number of seconds")),
+    }
 }
 
 #[cfg(test)]
@@ -414,6 +416,18 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_have_units_or_are_seconds() {
+        for (text, millis) in [("5", 5000), ("0.5", 500), ("5s", 5000), ("500ms", 500), ("1m30s", 90_000)] {
+            assert_eq!(parse_seconds(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        let expected = "expected a duration such as 500ms, 10s or 1m30s, or a number of seconds";
+        for text in ["5ss", "1 m", "", "s"] {
+            assert_eq!(parse_seconds(text), Err(expected.to_owned()), "{text:?}");
+        }
+        assert!(parse_seconds("nan").is_err() && parse_seconds("-1").is_err());
     }
 
     #[test]

@@ -29,7 +29,7 @@ const ALLOWED_DEPENDENCIES: &[(&str, &str)] = &[
         "weir-agent",
         "weir-channel weir-client weir-core weir-duration weir-enforce weir-fuzz weir-seats weir-tower weir-wire",
     ),
-    ("weir-operator", "weir-api weir-channel weir-core weir-expressions weir-fuzz weir-seats weir-wire"),
+    ("weir-operator", "weir-api weir-channel weir-core weir-duration weir-expressions weir-fuzz weir-seats weir-wire"),
     ("weir-testbed", "weir-api"),
     ("weir-bench", "weir-api weir-channel weir-core weir-operator weir-store weir-testbed weir-tower weir-wire"),
     ("xtask", "weir-api"),
