@@ -140,6 +140,13 @@ mod tests {
     }
 
     #[test]
+    fn a_host_name_as_upstream_is_refused_with_the_fix() {
+        let args = ["weir-agent", "--upstream", "app:8080"];
+        let error = Flags::try_parse_from(args).expect_err("a host name").to_string();
+        assert!(error.contains("no host name: in docker compose, give the agent network_mode: service:APP"), "{error}");
+    }
+
+    #[test]
     fn the_flags_are_well_formed() {
         use clap::CommandFactory;
         Flags::command().debug_assert();

@@ -38,7 +38,7 @@ pub struct Flags {
 
     /// Address of the protected app. Requests reach it unchanged, except for X-Forwarded-* and hop-by-hop headers. If
     /// nothing listens on 127.0.0.1, the agent tries the same port of ::1, and the other way round.
-    #[arg(long, env = "WEIR_UPSTREAM", value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    #[arg(long, env = "WEIR_UPSTREAM", value_name = "ADDR", default_value = "127.0.0.1:8080", value_parser = upstream)]
     pub upstream: SocketAddr,
 
     /// The flags that do not depend on what the agent serves.
@@ -92,6 +92,15 @@ pub struct CommonFlags {
         help_heading = "Logs"
     )]
     pub log_level: Targets,
+}
+
+/// Parses the address of the app. The agent resolves no names, because the app is in its own pod or machine.
+fn upstream(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "expected an IP address and a port, such as 127.0.0.1:8080, and no host name: in docker compose, give the agent \
+         network_mode: service:APP, where APP is the service of the app, and use 127.0.0.1"
+            .to_owned()
+    })
 }
 
 /// Answers the questions of proxies such as Envoy whether requests may pass: Envoy's rate limit service v3.
