@@ -6,8 +6,13 @@ use std::{
     task::{Context, Poll},
 };
 
+use axum::body;
 use bytes::Bytes;
 use futures::FutureExt;
+use http::{
+    HeaderValue, Response,
+    header::{self, Entry},
+};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -59,6 +64,15 @@ impl ResponseBody {
             first => Ok(Self::Upstream(UpstreamBody { incoming, first, ended: false, connection: Some(connection) })),
         }
     }
+}
+
+/// Removes the body of a response to HEAD, and keeps its length.
+pub(super) fn without_body(mut response: Response<body::Body>) -> Response<body::Body> {
+    let length = response.body().size_hint().exact().filter(|length| *length > 0);
+    if let (Entry::Vacant(field), Some(length)) = (response.headers_mut().entry(header::CONTENT_LENGTH), length) {
+        field.insert(HeaderValue::from(length));
+    }
+    response.map(|_| body::Body::empty())
 }
 
 /// Whether a body's chunks are invalid in HTTP/1.1. A broken connection does not count.

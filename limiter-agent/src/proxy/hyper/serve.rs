@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use http::{
     HeaderValue, Method, Request, Response, StatusCode,
-    header::{CONNECTION, CONTENT_LENGTH, Entry},
+    header::{CONNECTION, CONTENT_LENGTH},
 };
 use http_body::Body as _;
 use hyper::{
@@ -34,6 +34,7 @@ use super::{
     expect,
     failure::{AppDown, Unprocessed},
     request_body::RequestBody,
+    response_body::without_body,
     socket::Socket,
     stalled_streams::Watching,
     strict::{Strict, asks_for_upgrade},
@@ -350,11 +351,7 @@ where
             }
             if to_head && protocol == Protocol::Http2 {
                 // hyper removes the body only for HTTP/1.
-                let length = response.body().size_hint().exact().filter(|length| *length > 0);
-                if let (Entry::Vacant(field), Some(length)) = (response.headers_mut().entry(CONTENT_LENGTH), length) {
-                    field.insert(HeaderValue::from(length));
-                }
-                response = response.map(|_| Body::empty());
+                response = without_body(response);
             }
             let leaves = proxy.leaving.has_begun() || open.is_evicted();
             // The client may send its next request instead of the rest of an expected body (RFC 9110 section 10.1.1).
