@@ -2,7 +2,7 @@
 
 use http::HeaderName;
 
-use crate::matching::RequestView;
+use crate::{fields::Unit, matching::RequestView};
 
 /// The `cost` of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +36,14 @@ impl Cost {
             Self::Hits => request.hits(),
             Self::RequestHeader(header) => header.number(request.headers().get(&header.name)),
             Self::ResponseHeader(_) | Self::RequestBytes | Self::ResponseBytes => 1,
+        }
+    }
+
+    /// The unit that the header fields of a response name.
+    pub(super) fn unit(&self) -> Unit {
+        match self {
+            Self::RequestBytes | Self::ResponseBytes => Unit::Bytes,
+            _ => Unit::Requests,
         }
     }
 

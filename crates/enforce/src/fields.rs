@@ -61,6 +61,13 @@ enum Policy {
     Joined(Box<HeaderValue>),
 }
 
+/// The unit of a quota. The draft's default is requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    Requests,
+    Bytes,
+}
+
 /// The state of one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct QuotaState {
@@ -78,10 +85,11 @@ impl QuotaHeaders {
         own: Vec<RuleHeader>,
         terms: &Terms,
         overrides: usize,
+        unit: Unit,
     ) -> Self {
         let names: Vec<&str> = terms.limits().map(|(name, _)| name).collect();
         let sets = std::iter::once(None).chain((0..overrides).map(Some));
-        let policies = sets.map(|set| policy(&names, terms.quotas(set))).collect();
+        let policies = sets.map(|set| policy(&names, terms.quotas(set), unit)).collect();
         let starts = names.iter().map(|name| format!("\"{name}\";r=").into()).collect();
         Self { style, headers_on, position: 0, own, starts, policies, has_reset: true }
     }
@@ -345,12 +353,16 @@ pub(super) fn join<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> Heade
     value(joined)
 }
 
-fn policy(names: &[&str], quotas: &[Quota]) -> HeaderValue {
+fn policy(names: &[&str], quotas: &[Quota], unit: Unit) -> HeaderValue {
+    let unit = match unit {
+        Unit::Requests => "",
+        Unit::Bytes => ";qu=\"content-bytes\"",
+    };
     let items = names.iter().zip(quotas).map(|(name, quota)| {
         // The draft allows only whole seconds. They are rounded up, so that the policy never promises more than the
         // limit admits.
         let window = quota.period().as_secs() + u64::from(quota.period().subsec_nanos() > 0);
-        format!("\"{name}\";q={};w={window}", quota.requests())
+        format!("\"{name}\";q={};w={window}{unit}", quota.requests())
     });
     value(items.collect::<Vec<_>>().join(", "))
 }
@@ -392,7 +404,8 @@ mod tests {
             (HeaderStyle::Both, [ietf.as_slice(), &legacy].concat()),
             (HeaderStyle::None, vec![]),
         ] {
-            let quota_headers = Arc::new(QuotaHeaders::new((style, HeadersOn::All), Vec::new(), &terms, 1));
+            let quota_headers =
+                Arc::new(QuotaHeaders::new((style, HeadersOn::All), Vec::new(), &terms, 1, Unit::Requests));
             let mut headers = HeaderMap::new();
             Fields::of_one(&quota_headers, state, None).write(&mut headers);
             let sent: Vec<(&str, &str)> = headers.iter().map(|(k, v)| (k.as_str(), v.to_str().unwrap())).collect();
@@ -408,7 +421,11 @@ mod tests {
                 assert_eq!(fields.replace(name), replaced, "{style:?} {name}");
             }
         }
-        let quota_headers = QuotaHeaders::new((HeaderStyle::Ietf, HeadersOn::All), Vec::new(), &terms, 1);
+        let style = (HeaderStyle::Ietf, HeadersOn::All);
+        let quota_headers = QuotaHeaders::new(style, Vec::new(), &terms, 1, Unit::Bytes);
+        let in_bytes = "\"burst\";q=100;w=1;qu=\"content-bytes\", \"hourly\";q=2000;w=3600;qu=\"content-bytes\"";
+        assert_eq!(quota_headers.policy(None), in_bytes);
+        let quota_headers = QuotaHeaders::new(style, Vec::new(), &terms, 1, Unit::Requests);
         assert_eq!(quota_headers.policy(Some(0)), "\"burst\";q=1000;w=2, \"hourly\";q=2000;w=3600");
         let both = [quota_headers.policy(None), quota_headers.policy(None)];
         assert_eq!(join(both.into_iter()).to_str().unwrap().matches("burst").count(), 2);
@@ -424,7 +441,7 @@ mod tests {
             vec![RuleHeader::new(HeaderName::from_static("x-left"), pieces, "p", "r")]
         };
         let style = (HeaderStyle::Ietf, HeadersOn::All);
-        let rate = Arc::new(QuotaHeaders::new(style, own("rate"), &terms, 0));
+        let rate = Arc::new(QuotaHeaders::new(style, own("rate"), &terms, 0, Unit::Requests));
         let limits = std::iter::once(NonZeroU64::MIN);
         let parallel = Arc::new(QuotaHeaders::of_concurrency(style, own("parallel"), "parallel", limits));
         let mut fields = Fields::of_one(&rate, QuotaState::default(), None);

@@ -237,14 +237,15 @@ fn lower_rule(
                 return None;
             }
             let style = rule.on_limit.as_ref().map(|on_limit| (on_limit.headers, on_limit.headers_on));
-            let (key, terms) = (key?, terms?);
+            let (key, terms, cost) = (key?, terms?, cost?);
             let quota_headers = QuotaHeaders::new(
                 style.unwrap_or((HeaderStyle::Ietf, HeadersOn::All)),
                 own,
                 &terms,
                 rule.overrides.len(),
+                cost.unit(),
             );
-            let (counted_by, cost) = (counted_by?, cost?);
+            let counted_by = counted_by?;
             let shared = match (shared, ban) {
                 (Some(shared), Some(ban)) => Some(shared.with_ban(ban.length)),
                 (shared, _) => shared,

@@ -39,6 +39,8 @@ async fn bytes_pass_at_the_rate() {
     let limits = Limits::new(&[bandwidth(json!({}))]);
     let response = limits.send(get("/12500"), body).await;
     assert_eq!(response.body().size_hint().exact(), Some(12_500), "a counted body has an exact length, too");
+    let told = response.headers()["ratelimit-policy"].to_str().expect("text");
+    assert!(told.ends_with(";q=1000;w=1;qu=\"content-bytes\""), "{told}");
     let pieces = read(&limits, response.into_body()).await;
     assert_eq!(pieces.iter().map(|(_, length)| length).sum::<usize>(), 12_500);
     let mut passed = 0;
