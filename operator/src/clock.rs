@@ -23,6 +23,11 @@ pub fn since_boot() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
+/// Returns the CPU time that this process has used.
+pub(crate) fn processor() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
+}
+
 /// Returns the wall-clock time, for conditions and events.
 pub fn timestamp() -> Timestamp {
     Timestamp::now()

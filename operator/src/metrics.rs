@@ -1,5 +1,28 @@
 //! The operator's own metrics. One metric has a series per policy, for alerts that name policies. No metric has a
 //! series per pod, and all other labels have a fixed set of values.
+//!
+//! | metric | labels | what |
+//! |---|---|---|
+//! | `weir_operator_build_info` | `version` | 1 |
+//! | `weir_operator_leader` | | 1 while this operator leads, 0 while it is a standby |
+//! | `weir_operator_leader_transitions_total` | | how often this operator began or stopped leading |
+//! | `weir_operator_lease_age_seconds` | | time since any operator was last seen to create or renew the Lease |
+//! | `weir_operator_lease_duration_seconds` | | after this time without a renewal, another operator can take the Lease; 0 in standalone mode |
+//! | `weir_operator_policies` | `accepted` | policies that the leader accepts (`true`) or refuses because of their faults (`false`) |
+//! | `weir_operator_policy_files` | `state` | standalone mode: files that are `good`, broken with their last good content in force (`kept`), or `broken` |
+//! | `weir_operator_pods` | `state` | targeted pods that are `enforcing`, `pending` or `drifted` |
+//! | `weir_operator_policy_pods` | `namespace`, `policy`, `state` | the same for the pods of each policy; only the leader exports it |
+//! | `weir_operator_pushes_total` | `result` | snapshots sent to agents: `applied`, or the kind of failure |
+//! | `weir_operator_push_duration_seconds` | | histogram: from sending a snapshot to its answer |
+//! | `weir_operator_propagation_seconds` | | histogram: from a changed policy to the acknowledgement of its last pod |
+//! | `weir_operator_contested_agents` | | agents to which another operator also pushes |
+//! | `weir_operator_status_writes_total` | `result` | writes of statuses: `ok` or `error` |
+//! | `weir_operator_pod_reviews_total` | `outcome` | pods that the injection webhook reviewed |
+//! | `weir_operator_identities_total` | `result` | requests of agents for a certificate |
+//! | `weir_operator_fleet_questions_total` | `outcome` | scope Fleet: questions of agents that were `counted` or `refused` |
+//! | `weir_operator_fleet_keys` | | scope Fleet: keys that are not at full credit |
+//! | `weir_operator_fleet_absent_pods` | | scope Fleet: pods whose agents may decide with their share of the limits |
+//! | `weir_operator_fleet_collecting` | | scope Fleet: 1 while a new leader collects the levels that agents know, and counts no question |
 
 use std::{
     sync::{
@@ -11,7 +34,7 @@ use std::{
 
 use prometheus::{
     Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
-    exponential_buckets,
+    core::Collector, exponential_buckets, process_collector::ProcessCollector, proto::Counter,
 };
 
 use crate::world::ObjectKey;
@@ -59,6 +82,12 @@ pub(crate) const PUSH_RESULTS: [&str; 6] = ["applied", "timeout", "unreachable",
 
 /// The results of a status write.
 const WRITE_RESULTS: [&str; 2] = ["ok", "error"];
+
+/// The outcomes of a review of a pod.
+const REVIEW_OUTCOMES: [&str; 6] = ["injected", "untouched", "declined", "unfit", "wrong", "refused"];
+
+/// The results of a request for a certificate.
+const IDENTITY_RESULTS: [&str; 6] = ["issued", "malformed", "unauthenticated", "no_pod", "busy", "unavailable"];
 
 /// What the operator did with questions about limits of scope Fleet.
 const FLEET_OUTCOMES: [&str; 2] = ["counted", "refused"];
@@ -127,6 +156,8 @@ impl Default for Metrics {
             registry.register(Box::new(metric.clone())).expect("each name is registered once");
             metric
         };
+        let build = gauges("weir_operator_build_info", "The version of the operator.", &["version"]);
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         Self {
             pushes: counters(
                 "weir_operator_pushes_total", "Snapshots sent to agents, by result.", "result", &PUSH_RESULTS,
@@ -164,13 +195,13 @@ impl Default for Metrics {
                 "weir_operator_pod_reviews_total",
                 "Pods that the injection webhook reviewed, by result.",
                 "outcome",
-                &[],
+                &REVIEW_OUTCOMES,
             ),
             identities: counters(
                 "weir_operator_identities_total",
                 "Agents that asked for a certificate, by result.",
                 "result",
-                &[],
+                &IDENTITY_RESULTS,
             ),
             fleet_questions: counters(
                 "weir_operator_fleet_questions_total",
@@ -243,12 +274,15 @@ impl Metrics {
         self.fleet_collecting.set(collecting.into());
     }
 
+    /// Counts a request for a certificate.
     pub(crate) fn identified(&self, result: &str) {
+        debug_assert!(IDENTITY_RESULTS.contains(&result), "{result} does not begin at 0");
         self.identities.with_label_values(&[result]).inc();
     }
 
     /// Records an answer of the injection webhook.
     pub fn reviewed(&self, outcome: &str) {
+        debug_assert!(REVIEW_OUTCOMES.contains(&outcome), "{outcome} does not begin at 0");
         self.reviews.with_label_values(&[outcome]).inc();
     }
 
@@ -325,23 +359,43 @@ impl Metrics {
     }
 }
 
+/// Returns the metrics of this process that Prometheus recommends, as text. `processor` is the CPU time that it has used,
+/// because the library knows only whole seconds.
+pub(crate) fn process(processor: Duration) -> String {
+    let mut families = ProcessCollector::for_self().collect();
+    for family in families.iter_mut().filter(|family| family.name() == "process_cpu_seconds_total") {
+        let mut used = Counter::default();
+        used.set_value(processor.as_secs_f64());
+        family.mut_metric().iter_mut().for_each(|metric| metric.set_counter(used.clone()));
+    }
+    TextEncoder::new().encode_to_string(&families).expect("the text encoder writes to a string")
+}
+
 fn gauge(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
     fn every_series_exists_from_the_start() {
         let (metrics, at) = (Metrics::default(), Duration::ZERO);
         let text = metrics.render(at);
-        let lines = PUSH_RESULTS.map(|result| format!("weir_operator_pushes_total{{result=\"{result}\"}} 0\n"));
-        let writes =
-            WRITE_RESULTS.map(|result| format!("weir_operator_status_writes_total{{result=\"{result}\"}} 0\n"));
-        for line in lines.iter().chain(&writes) {
-            assert!(text.contains(line), "no {line} in\n{text}");
+        for (name, label, values) in [
+            ("pushes", "result", &PUSH_RESULTS[..]),
+            ("status_writes", "result", &WRITE_RESULTS),
+            ("pod_reviews", "outcome", &REVIEW_OUTCOMES),
+            ("identities", "result", &IDENTITY_RESULTS),
+            ("fleet_questions", "outcome", &FLEET_OUTCOMES),
+        ] {
+            for value in values {
+                let line = format!("weir_operator_{name}_total{{{label}=\"{value}\"}} 0\n");
+                assert!(text.contains(&line), "no {line} in\n{text}");
+            }
         }
         metrics.status_written(true);
         metrics.status_written(false);
@@ -349,6 +403,30 @@ mod tests {
         let text = metrics.render(at);
         assert!(text.contains("weir_operator_lease_duration_seconds 0\n"), "a test has no lease: {text}");
         assert!(text.contains("{result=\"ok\"} 1\n") && text.contains("{result=\"error\"} 2\n"), "{text}");
+    }
+
+    /// The table at the top of this file is also a page of the manual.
+    #[test]
+    fn the_docs_name_every_family_and_no_other() {
+        let metrics = Metrics::default();
+        let policy = ObjectKey { namespace: "shop".into(), name: "p".into() };
+        metrics.set_policies(1, 0);
+        metrics.set_files(FileCounts::default());
+        metrics.set_pods(PodCounts::default());
+        metrics.set_policy_pods(&policy, PodCounts::default());
+        let text = metrics.render(Duration::ZERO);
+        let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        let shown: BTreeSet<_> = families.map(|(name, _)| name).collect();
+        let rows = include_str!("metrics.rs").lines().filter_map(|line| line.strip_prefix("//! | `")?.split_once('`'));
+        assert_eq!(shown, rows.map(|(name, _)| name).collect());
+    }
+
+    #[test]
+    fn a_propagation_of_minutes_is_within_a_bucket() {
+        let metrics = Metrics::default();
+        metrics.propagated(Duration::from_secs(300));
+        let text = metrics.render(Duration::ZERO);
+        assert!(text.contains("weir_operator_propagation_seconds_bucket{le=\"524.288\"} 1\n"), "{text}");
     }
 
     #[test]
@@ -363,10 +441,9 @@ mod tests {
     }
 
     #[test]
-    fn a_propagation_of_minutes_is_within_a_bucket() {
-        let metrics = Metrics::default();
-        metrics.propagated(Duration::from_secs(300));
-        let text = metrics.render(Duration::ZERO);
-        assert!(text.contains("weir_operator_propagation_seconds_bucket{le=\"524.288\"} 1\n"), "{text}");
+    fn the_cpu_time_of_the_process_has_fractions() {
+        let text = process(Duration::from_millis(1250));
+        assert!(text.contains("process_cpu_seconds_total 1.25\n"), "{text}");
+        assert!(text.contains("process_resident_memory_bytes ") && text.contains("process_open_fds "), "{text}");
     }
 }

@@ -16,7 +16,10 @@ use axum::{Router, extract::State, routing::get};
 use http::{StatusCode, header::CONTENT_TYPE};
 use tokio::sync::watch;
 
-use crate::{clock, metrics::Metrics};
+use crate::{
+    clock,
+    metrics::{self, Metrics},
+};
 
 /// The time without an iteration after which the engine's loop counts as stuck. The loop runs twice a second.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
@@ -127,7 +130,8 @@ async fn readyz(State(ready): State<Ready>) -> (StatusCode, &'static str) {
 }
 
 async fn render(State(metrics): State<Metrics>) -> impl axum::response::IntoResponse {
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render(clock::since_boot()))
+    let text = metrics.render(clock::since_boot()) + &metrics::process(clock::processor());
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], text)
 }
 
 #[cfg(test)]

@@ -1,13 +1,15 @@
 //! `cargo xtask manual`: checks the pages of the manual. The targets of links must exist, policies must be valid,
 //! commands must name existing files, charts and flags, and figures must agree with the results of the benchmarks.
 //!
-//! The command reads pages, and runs `weir-operator check` and `--help`, as readers do. Only `--figures` changes pages.
+//! The command reads pages, and runs `weir-operator check` and `--help`, as readers do. Only `--figures` and `--metrics`
+//! change pages.
 //! `e2e/tests/manual.rs` applies the objects of the pages to a cluster.
 
 mod commands;
 mod fields;
 mod figures;
 mod markdown;
+mod metrics;
 
 use std::{
     collections::BTreeMap,
@@ -44,11 +46,25 @@ pub(crate) struct ManualArgs {
     /// Only write the benchmarks' figures into the pages that show them
     #[arg(long)]
     figures: bool,
+    /// Only write the page that lists all metrics
+    #[arg(long, conflicts_with = "figures")]
+    metrics: bool,
 }
 
 pub(crate) fn run(workspace: &Workspace, args: &ManualArgs) -> anyhow::Result<ExitCode> {
+    let listed = metrics::page(workspace.root())?;
+    let page = workspace.root().join(metrics::PAGE);
+    if args.metrics {
+        fs::write(&page, listed).with_context(|| format!("write {}", metrics::PAGE))?;
+        println!("{}: written", metrics::PAGE);
+        return Ok(ExitCode::SUCCESS);
+    }
     let pages = read(workspace.root())?;
     let mut faults = Vec::new();
+    if fs::read_to_string(&page).ok().as_ref() != Some(&listed) {
+        let what = "differs from the tables in the sources: run `cargo xtask manual --metrics`".to_owned();
+        faults.push(Fault { page: metrics::PAGE.to_owned(), line: 1, what });
+    }
     let figures = figures(workspace.root(), &pages, args.figures, &mut faults)?;
     if args.figures {
         return Ok(report(&faults, &format!("{figures} figures")));
