@@ -283,6 +283,11 @@ impl Election {
                 self.seen = Some(record.version.clone());
                 self.sign_of_life = Some(now);
                 self.view = View::Present(record);
+                if claim.version.is_none() && claim.first_sequence.is_none() {
+                    // The Lease was deleted while this candidate held it. Someone may delete each new Lease, such as the
+                    // garbage collector after its owner was deleted.
+                    self.not_before = now + self.timing.renew() / 4;
+                }
             }
         }
     }

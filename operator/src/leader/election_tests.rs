@@ -60,6 +60,29 @@ fn a_lease_that_never_existed_is_created_at_once() {
     assert_eq!(tenure.sequences_below, UNIX + 8_000_000);
 }
 
+/// The garbage collector deletes each Lease whose owner was deleted.
+#[test]
+fn a_lease_that_is_deleted_again_and_again_is_created_twice_a_second() {
+    let mut election = candidate();
+    election.read(seconds(1.0), Ok(None));
+    win(&mut election, 1.0, 1);
+    election.shown(seconds(1.2), None);
+    assert_eq!(election.next(seconds(1.2), UNIX), Step::Read);
+    election.read(seconds(1.2), Ok(None));
+    win(&mut election, 1.2, 2);
+    let mut at = 1.2;
+    for version in [3, 4] {
+        election.shown(seconds(at + 0.2), None);
+        let until = wakes(&mut election, at + 0.2);
+        assert!((until - at - 0.6).abs() < 0.01, "{until} after {at}");
+        at = until + 0.001;
+        assert_eq!(election.next(seconds(at), UNIX), Step::Read);
+        election.read(seconds(at), Ok(None));
+        win(&mut election, at, version);
+        assert!(leads(&election, at + 0.1));
+    }
+}
+
 #[test]
 fn a_held_lease_is_waited_for_from_its_last_renewal() {
     let mut election = candidate();

@@ -1,6 +1,10 @@
 //! Reads, claims and watches the Lease in the apiserver. This module makes no decisions.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use futures::{
     StreamExt,
@@ -19,7 +23,6 @@ use kube::{
     runtime::watcher::{self, Event},
 };
 use serde_json::{Value, json};
-use tokio::sync::OnceCell;
 
 use super::election::{ClaimResult, LeaseClaim, Record};
 use crate::{
@@ -52,9 +55,9 @@ pub(super) struct Store {
     name: String,
     deployments: Api<Deployment>,
     owner: Option<String>,
-    /// The owner at this process's start. If a leader creates the Lease again after its Deployment was deleted, this
-    /// owner causes the deletion of the Lease, too.
-    known: Arc<OnceCell<Owner>>,
+    /// The owner that was read last. If a leader creates the Lease again after its Deployment was deleted, this owner
+    /// causes the deletion of the Lease, too.
+    known: Arc<Mutex<Option<Owner>>>,
 }
 
 #[derive(Clone, Debug)]
@@ -128,7 +131,8 @@ impl Store {
         changes.chain(stream::pending()).boxed()
     }
 
-    /// Returns the owner. A replica that cannot read the Deployment can still lead.
+    /// Returns the owner. A replica that cannot read the Deployment can still lead. The Deployment can have been created
+    /// again since the last call, and a Lease with the earlier UID would be deleted as garbage.
     async fn owner(&self) -> Option<Owner> {
         let name = self.owner.as_deref()?;
         let read = async || {
@@ -143,13 +147,16 @@ impl Store {
             let instance = deployment.metadata.labels.and_then(|mut labels| labels.remove(INSTANCE));
             Ok::<_, kube::Error>(Owner { reference, instance })
         };
-        match self.known.get_or_try_init(read).await {
-            Ok(owner) => Some(owner.clone()),
-            Err(error) => {
+        let answer = read().await;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        match answer {
+            Ok(owner) => *known = Some(owner),
+            Err(error) if known.is_none() => {
                 tracing::warn!(deployment = name, %error, "--lease-owner cannot be read: the lease will not be deleted with the Deployment");
-                None
             }
+            Err(_) => {}
         }
+        known.clone()
     }
 
     fn first(&self, claim: &LeaseClaim, owner: Option<Owner>) -> Lease {
@@ -254,6 +261,26 @@ mod tests {
         let claim = claim(read(json!({"metadata": {"name": "weir", "resourceVersion": "7"}})));
         let Ok(ClaimResult::Stored(stored)) = store.claim(&claim).await else { panic!("the claim must succeed") };
         assert_eq!(stored.holder.as_deref(), Some("a"));
+    }
+
+    /// The Deployment is deleted without its pods, created again, and deleted again.
+    #[tokio::test]
+    async fn the_owner_is_read_again_for_each_claim() {
+        let uids = Arc::new(Mutex::new(vec![None, Some("new"), Some("old")]));
+        let apiserver = service_fn(move |_: Request<Body>| {
+            let uid = uids.lock().unwrap().pop().flatten();
+            let metadata = json!({"metadata": {"name": "weir", "uid": uid}});
+            let missing = json!({"status": "Failure", "message": "", "reason": "NotFound", "code": 404});
+            let (status, answer) = if uid.is_some() { (200, metadata) } else { (404, missing) };
+            let body = Body::from(answer.to_string().into_bytes());
+            async move { Ok::<_, tower::BoxError>(Response::builder().status(status).body(body)?) }
+        });
+        let name =
+            LeaseName { namespace: "weir-system".to_owned(), name: "weir".to_owned(), owner: Some("weir".to_owned()) };
+        let store = Store::new(Client::new(apiserver, "weir-system"), &name);
+        for expected in ["old", "new", "new"] {
+            assert_eq!(store.owner().await.map(|owner| owner.reference.uid).as_deref(), Some(expected));
+        }
     }
 
     /// Returns the claim of the candidate `a` that finds this Lease.
