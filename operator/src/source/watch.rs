@@ -1,6 +1,14 @@
 //! Watches objects of the apiserver, with delays after failures.
 
-use std::{fmt::Debug, future::ready, time::Duration};
+use std::{
+    fmt::Debug,
+    future::ready,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use futures::{Stream, TryStreamExt};
 use kube::{
@@ -26,7 +34,8 @@ const WATCH_SECONDS: u32 = 60;
 const PAGE: u32 = 100;
 
 /// Returns the events of the objects, without [`Event::Init`]: it precedes each attempt to list, so it would end the
-/// delays even if each attempt fails. A failed listing is an error, and then the next one starts again.
+/// delays even if each attempt fails. A failed listing is an error, and then the next one starts again. The first pages of a
+/// listing do not end the delays either, because its next page can fail each time.
 pub(crate) fn watch<K>(
     api: Api<K>,
     config: watcher::Config,
@@ -34,8 +43,11 @@ pub(crate) fn watch<K>(
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
+    let backoff = ShortBackoff::default();
+    let is_listing = backoff.is_listing.clone();
     let events = watcher(api, config.timeout(WATCH_SECONDS).page_size(PAGE));
-    events.try_filter(|event| ready(!matches!(event, Event::Init))).backoff(ShortBackoff::default())
+    let events = events.inspect_ok(move |event| is_listing.store(matches!(event, Event::InitApply(_)), Relaxed));
+    events.try_filter(|event| ready(!matches!(event, Event::Init))).backoff(backoff)
 }
 
 /// Logs that a watch failed, with the cause at the end of the chain, such as "connection refused".
@@ -48,6 +60,8 @@ pub(crate) fn warn(kind: &str, error: &watcher::Error) {
 #[derive(Default)]
 pub(crate) struct ShortBackoff {
     failures: u32,
+    /// True while a listing is not complete. It does not end the delays.
+    is_listing: Arc<AtomicBool>,
 }
 
 impl Iterator for ShortBackoff {
@@ -62,19 +76,15 @@ impl Iterator for ShortBackoff {
 
 impl Backoff for ShortBackoff {
     fn reset(&mut self) {
-        self.failures = 0;
+        if !self.is_listing.load(Relaxed) {
+            self.failures = 0;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        convert::Infallible,
-        sync::{
-            Arc,
-            atomic::{AtomicUsize, Ordering::Relaxed},
-        },
-    };
+    use std::{convert::Infallible, sync::atomic::AtomicUsize};
 
     use bytes::Bytes;
     use futures::{StreamExt, stream, stream::BoxStream};
@@ -110,6 +120,38 @@ mod tests {
         };
         let _: Result<(), _> = tokio::time::timeout(Duration::from_secs(60), minute).await;
         assert!((10..40).contains(&requests.load(Relaxed)), "{requests:?} requests");
+    }
+
+    /// The first page of each listing succeeds, and the second one fails.
+    #[tokio::test(start_paused = true)]
+    async fn incomplete_listings_are_repeated_with_delays() {
+        let pages = Arc::new(AtomicUsize::new(0));
+        let apiserver = tower::service_fn({
+            let pages = Arc::clone(&pages);
+            move |request: Request<Body>| {
+                pages.fetch_add(1, Relaxed);
+                let is_second = request.uri().query().unwrap_or_default().contains("continue=");
+                let (status, text) = if is_second {
+                    let text = r#"{"kind": "Status", "status": "Failure", "message": "", "reason": "", "code": 500}"#;
+                    (StatusCode::INTERNAL_SERVER_ERROR, text)
+                } else {
+                    let text = r#"{"metadata": {"resourceVersion": "7", "continue": "2"},
+                        "items": [{"metadata": {"name": "web"}}, {"metadata": {"name": "db"}}]}"#;
+                    (StatusCode::OK, text)
+                };
+                async move { Response::builder().status(status).body(Body::from(text.as_bytes().to_vec())) }
+            }
+        });
+        let services: Api<Service> = Api::all(Client::new(apiserver, "default"));
+        let mut events = watch(services, watcher::Config::default()).boxed();
+        let minute = async {
+            loop {
+                let event = events.next().await;
+                assert!(!matches!(event, Some(Ok(Event::InitDone)) | None), "{event:?}");
+            }
+        };
+        let _: Result<(), _> = tokio::time::timeout(Duration::from_secs(60), minute).await;
+        assert!((20..80).contains(&pages.load(Relaxed)), "{pages:?} pages");
     }
 
     /// The apiserver disappears without closing the connection of a watch. Its requests get the last known version.
