@@ -22,6 +22,8 @@ use crate::{authority::validity, dialing::Held, identity::Peer, plan::Content, w
 /// The time for which a host can be silent before the kernel probes it, and the interval of the probes.
 const KEEPALIVE: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 2;
+/// The time after which the kernel ends a connection if the agent's kernel does not acknowledge what was sent.
+pub(super) const UNACKNOWLEDGED: Duration = KEEPALIVE.saturating_mul(1 + KEEPALIVE_PROBES);
 
 #[derive(Clone, Debug)]
 pub(super) struct Dial {
@@ -143,8 +145,7 @@ impl Dial {
         let keepalive =
             TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE).with_retries(KEEPALIVE_PROBES);
         SockRef::from(&stream).set_tcp_keepalive(&keepalive).map_err(failed)?;
-        let unacknowledged = KEEPALIVE * (1 + KEEPALIVE_PROBES);
-        SockRef::from(&stream).set_tcp_user_timeout(Some(unacknowledged)).map_err(failed)?;
+        SockRef::from(&stream).set_tcp_user_timeout(Some(UNACKNOWLEDGED)).map_err(failed)?;
         Ok(stream)
     }
 

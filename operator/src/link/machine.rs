@@ -164,7 +164,7 @@ impl LinkMachine {
         if open.received(&message, at.now, self.timing.timeout) == Received::TooOften {
             return self.protocol_error("it sends its status more often than requested", at, actions);
         }
-        let silence = open.every + PRESENCE;
+        let silence = open.least_interval(at.now) + PRESENCE;
         let counted = |content: &Arc<Content>| !content.fleet.is_empty();
         if counted(&self.wanted) || self.acknowledged.as_ref().is_some_and(counted) {
             actions.push(LinkAction::RecordMessage(silence));
@@ -396,8 +396,7 @@ impl LinkMachine {
                 self.connection = Connection::None;
                 self.dial_at = at.now.max(self.dialed_at + SOON);
             } else if !is_as_often(open.every, at.every) {
-                open.every = at.every;
-                open.deadline = at.now + at.every + self.timing.timeout;
+                open.request(at.every, at.now, self.timing.timeout);
                 actions.push(LinkAction::RequestStatus(at.every));
             }
         }

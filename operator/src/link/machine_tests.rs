@@ -325,6 +325,24 @@ fn an_agent_is_asked_again_when_the_interval_differs_by_a_quarter() {
     }
 }
 
+/// The request can be lost with the connection. The agent then begins its share as early as with the earlier interval.
+#[test]
+fn a_longer_interval_counts_only_when_the_agent_has_it() {
+    let mut bench = Bench::converged();
+    bench.machine.wanted = Content::counted("one");
+    let mut heard = |every: u64, millis: u64| {
+        bench.after(Duration::from_millis(millis)).at.every = Duration::from_secs(every);
+        let does = bench.does(LinkEvent::Received(ToOperator::Unchanged));
+        does.into_iter().filter(|it| it.starts_with("heard") || it.starts_with("ask")).collect::<Vec<_>>().join(", ")
+    };
+    assert_eq!(heard(10, 0), "heard 14s");
+    assert_eq!(heard(2, 0), "heard 14s, ask 2s");
+    assert_eq!(heard(5, 0), "heard 6s, ask 5s");
+    assert_eq!(heard(10, 3_000), "heard 6s, ask 10s");
+    assert_eq!(heard(10, 5_999), "heard 6s");
+    assert_eq!(heard(10, 1), "heard 14s");
+}
+
 #[test]
 fn a_goodbye_keeps_the_operator_away_and_no_longer_than_ten_seconds() {
     for (asked, expected) in [(0, BETWEEN_DIALS), (3000, Duration::from_secs(3)), (u64::MAX, LONGEST_AWAY)] {

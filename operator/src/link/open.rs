@@ -6,10 +6,14 @@ use tokio::time::Instant;
 use weir_channel::ToOperator;
 use weir_wire::{SnapshotInForce, Status};
 
+use super::dial::UNACKNOWLEDGED;
 use crate::{plan::Content, world::ObjectKey};
 
 /// The maximum number of early messages from an agent before its next status can be scheduled.
 const MOST_EARLY: u32 = 1000;
+/// The time after which a message of the agent shows that it has got a request. Without the request, the kernel would
+/// have ended the connection.
+const GOT: Duration = UNACKNOWLEDGED.saturating_mul(2);
 
 #[derive(Debug)]
 pub(super) enum Connection {
@@ -33,6 +37,8 @@ pub(super) struct Open {
     pub(super) not_after: u64,
     /// The interval that was requested from the agent.
     pub(super) every: Duration,
+    /// A shorter interval that the agent can still have, and the time from which a message shows that it has `every`.
+    shorter: Option<(Duration, Instant)>,
     /// The time before which the agent must send a message.
     pub(super) deadline: Instant,
     /// True if the deadline was extended because the operator itself was late.
@@ -78,6 +84,7 @@ impl Open {
         Self {
             not_after,
             every,
+            shorter: None,
             deadline: now + every + timeout,
             is_graced: false,
             on_time_at: now,
@@ -86,6 +93,20 @@ impl Open {
             in_force: None,
             keeps: Vec::new(),
         }
+    }
+
+    /// Records that another interval is requested.
+    pub(super) fn request(&mut self, every: Duration, now: Instant, timeout: Duration) {
+        let least = self.shorter.map_or(self.every, |(shorter, _)| shorter.min(self.every));
+        self.shorter = (least < every).then_some((least, now + GOT));
+        (self.every, self.deadline) = (every, now + every + timeout);
+    }
+
+    /// Returns the interval that an agent with a message at this time has, or a shorter one. An agent that does not have
+    /// a longer interval yet begins its share earlier.
+    pub(super) fn least_interval(&mut self, now: Instant) -> Duration {
+        self.shorter = self.shorter.filter(|(_, until)| now < *until);
+        self.shorter.map_or(self.every, |(shorter, _)| shorter)
     }
 
     /// Records a message.
