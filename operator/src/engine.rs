@@ -66,8 +66,8 @@ impl StoppedEngine {
 }
 
 fn answer(machine: &EngineMachine, request: ContentRequest) {
-    let ContentRequest { namespace, labels, answer } = request;
-    if let Some(content) = machine.content_for_new_pod(&namespace, labels) {
+    let ContentRequest { namespace, membership, answer } = request;
+    if let Some(content) = machine.content_for_pod(&namespace, &membership) {
         // The caller may have timed out and continued without an answer.
         let _ = answer.send(content);
     }

@@ -289,7 +289,7 @@ async fn an_engine_answers_after_its_end_but_not_before_its_world_is_complete() 
         let (known, ()) = tokio::join!(engine.run(incoming, observed, written, &mut asked, terms, stop.clone()), told);
 
         let (answer, answered) = oneshot::channel();
-        let request = ContentRequest { namespace: "shop".to_owned(), labels: BTreeMap::new(), answer };
+        let request = ContentRequest { namespace: "shop".to_owned(), membership: Membership::Everything, answer };
         requests.send(request).await.unwrap();
         tokio::select! {
             never = known.unwrap().answer(&mut asked) => match never {},

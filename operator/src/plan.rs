@@ -22,7 +22,7 @@ use self::{
 };
 pub use self::{
     content::{Content, CountedRule},
-    selecting::content_for_new_pod,
+    selecting::content_for_pod,
 };
 use crate::{
     compile::{Compiled, Target},

@@ -127,6 +127,7 @@ pub enum Membership {
     Everything,
 }
 
+#[cfg(test)]
 impl Membership {
     /// Returns the membership of a pod of which only the labels are known.
     pub(crate) fn of_labels(labels: BTreeMap<String, String>) -> Self {

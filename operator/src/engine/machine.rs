@@ -8,7 +8,7 @@
 //! leaders, against a definition of each status (`oracle_tests.rs`).
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     time::Duration,
 };
 
@@ -21,11 +21,11 @@ use crate::{
     leader::Term,
     link::{Observation, Seen},
     observed::Observed,
-    plan::{Content, Plan, Planned, content_for_new_pod},
+    plan::{Content, Plan, Planned, content_for_pod},
     policy_record::PolicyRecord,
     report::{Message, WrittenStatus},
     traffic::Traffic,
-    world::{AgentAddress, Change, DirtySet, ObjectKey, Pod, StoredStatus, Update, World},
+    world::{AgentAddress, Change, DirtySet, Membership, ObjectKey, Pod, StoredStatus, Update, World},
 };
 
 /// The time for which changes are gathered, to be handled together.
@@ -122,10 +122,10 @@ impl EngineMachine {
         self.plan_at
     }
 
-    /// Returns the content that a new pod will have to enforce; `None` before the world is complete.
-    pub(super) fn content_for_new_pod(&self, namespace: &str, labels: BTreeMap<String, String>) -> Option<Content> {
+    /// Returns the content that a pod has to enforce, also before it exists; `None` before the world is complete.
+    pub(super) fn content_for_pod(&self, namespace: &str, membership: &Membership) -> Option<Content> {
         self.complete_at
-            .map(|_| content_for_new_pod(&self.world.workloads, self.compiler.compiled(), namespace, labels))
+            .map(|_| content_for_pod(&self.world.workloads, self.compiler.compiled(), namespace, membership))
     }
 
     /// Handles an event, and returns the actions to perform.

@@ -3,14 +3,14 @@
 //! The engine has these policies in memory and answers for each pod, so no second copy can become out of date. A
 //! standby's engine answers in the same way as a leader's.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use tokio::{
     sync::{mpsc, oneshot},
     time::timeout,
 };
 
-use crate::plan::Content;
+use crate::{plan::Content, world::Membership};
 
 /// The timeout of a request to the engine. The apiserver waits only for seconds. If there is no answer, the agent
 /// keeps the port closed until the first push, so the pod is safe.
@@ -27,8 +27,8 @@ pub(super) fn snapshot(content: &Content) -> String {
 pub struct ContentRequest {
     /// The pod's namespace.
     pub namespace: String,
-    /// The pod's labels.
-    pub labels: BTreeMap<String, String>,
+    /// The pod's labels, and the workload that creates it.
+    pub membership: Membership,
     /// The channel for the answer. It is dropped if there is no answer.
     pub answer: oneshot::Sender<Content>,
 }
@@ -37,11 +37,11 @@ pub struct ContentRequest {
 pub(super) async fn content(
     engine: &mpsc::Sender<ContentRequest>,
     namespace: &str,
-    labels: BTreeMap<String, String>,
+    membership: Membership,
 ) -> Option<Content> {
     let asked = async {
         let (answer, answered) = oneshot::channel();
-        engine.send(ContentRequest { namespace: namespace.to_owned(), labels, answer }).await.ok()?;
+        engine.send(ContentRequest { namespace: namespace.to_owned(), membership, answer }).await.ok()?;
         answered.await.ok()
     };
     timeout(TIMEOUT, asked).await.ok().flatten()

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use serde_json::{Value, json};
 
 use super::{
@@ -19,6 +19,9 @@ use super::{
 use crate::{
     compile::StoreSecrets,
     labels::{AGENT_LABEL, CONTROL_PORT_ANNOTATION, INJECT, NOT_INJECTED, STORE_SECRETS},
+    pod_ports::PodPorts,
+    source::objects::controller,
+    world::Membership,
 };
 
 /// The cluster owner's settings, and the cluster's features.
@@ -181,12 +184,15 @@ pub(super) fn left_alone(pod: &Value, why: &str) -> Value {
     pod
 }
 
-/// Returns the labels that the pod will have, because policies select by them.
-pub(super) fn labels(pod: &Value) -> BTreeMap<String, String> {
-    let mut labels: BTreeMap<String, String> =
-        serde_json::from_value(pod["metadata"]["labels"].clone()).unwrap_or_default();
+/// Returns the labels that the pod will have, and the workload that creates it, because policies select by them. The
+/// operator may not have received the workload yet.
+pub(super) fn membership(namespace: &str, pod: &Value) -> Membership {
+    let metadata = &pod["metadata"];
+    let mut labels: BTreeMap<String, String> = serde_json::from_value(metadata["labels"].clone()).unwrap_or_default();
+    let owners: Vec<OwnerReference> = serde_json::from_value(metadata["ownerReferences"].clone()).unwrap_or_default();
+    let controller = controller(namespace, &labels, &owners);
     labels.insert(AGENT_LABEL.to_owned(), "enabled".to_owned());
-    labels
+    Membership::Pod { labels, ports: PodPorts::default(), controller }
 }
 
 fn list<'a>(object: &'a mut Value, field: &str) -> &'a mut Vec<Value> {

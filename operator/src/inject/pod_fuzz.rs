@@ -9,7 +9,7 @@ use kube::{
 use serde_json::{Value, json};
 use weir_fuzz::{Choices, Target, json::change, mutated};
 
-use super::{AgentStart, ClusterSettings, Images, PodDecision, Resources, Settings, inject, labels, left_alone};
+use super::{AgentStart, ClusterSettings, Images, PodDecision, Resources, Settings, inject, left_alone, membership};
 
 const WORDS: &[&str] = &[
     "", "enabled", "disabled", "weir.dev/inject", "weir.dev/port", "weir.dev/redirect", "weir.dev/agent-image",
@@ -62,7 +62,7 @@ fn any_pod_is_left_alone_or_given_one_agent() {
 
 fn check(pod: &Value, terms: &ClusterSettings) -> Result<(), String> {
     let told = AgentStart { bootstrap: Some("{}"), ..AgentStart::default() };
-    labels(pod);
+    membership("shop", pod);
     let Ok(outcome) = inject(pod, terms, &told) else {
         let is_pod = serde_json::from_value::<Pod>(pod.clone()).is_ok();
         return if is_pod { Err("a valid pod was refused".to_owned()) } else { Ok(()) };

@@ -636,9 +636,10 @@ fn the_bootstrap_snapshot_is_passed_to_the_agent() {
 #[test]
 fn policies_select_by_the_labels_that_the_pod_will_have() {
     let expected =
-        [("app", "web"), ("weir.dev/agent", "enabled")].map(|(name, value)| (name.to_owned(), value.to_owned()));
-    assert_eq!(labels(&http()), BTreeMap::from(expected));
-    assert_eq!(labels(&json!({"metadata": {}})).len(), 1);
+        || [("app", "web"), ("weir.dev/agent", "enabled")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(membership("shop", &http()), Membership::of_labels(expected().into()));
+    let [_, agent] = expected();
+    assert_eq!(membership("shop", &json!({"metadata": {}})), Membership::of_labels([agent].into()));
 }
 
 /// All of the cluster owner's settings, with the pod's overrides, reach the agent.

@@ -129,7 +129,7 @@ impl Reviewer {
         };
         let pod = serde_json::to_value(object)?;
         let namespace = request.namespace.as_deref().unwrap_or_default();
-        let content = bootstrap::content(&self.engine, namespace, pod::labels(&pod)).await;
+        let content = bootstrap::content(&self.engine, namespace, pod::membership(namespace, &pod)).await;
         let bootstrap = content.as_ref().map(bootstrap::snapshot);
         let secrets = content.iter().flat_map(Content::secrets).cloned().collect();
         let authority = self.authority().await;

@@ -24,7 +24,7 @@ use crate::{
     clock,
     dialing::Dialing,
     identity::{PodIdentity, keeper},
-    world::ObjectKey,
+    world::{Membership, ObjectKey},
 };
 
 const LIFECYCLE: Lifecycle = Lifecycle { subject: "test", lives: 365 * DAY, overlap: 120 * DAY, published_for: HOUR };
@@ -323,8 +323,8 @@ async fn a_channel_carries_messages_both_ways_and_what_ends_it_is_told() {
     let mut served = served.recv().await.unwrap();
     served.say(status(None)).await;
     let mut connection = dialing.await.unwrap().unwrap().connection;
-    let content =
-        crate::plan::content_for_new_pod(&Default::default(), &Default::default(), "shop", Default::default());
+    let membership = &Membership::Everything;
+    let content = crate::plan::content_for_pod(&Default::default(), &Default::default(), "shop", membership);
     let request = ToAgent::StatusRequest(StatusRequest { every_millis: 2000 });
     connection.send(request.clone(), LIMIT).await.unwrap();
     connection.push(&content, 7, LIMIT).await.unwrap();

@@ -22,7 +22,8 @@ use crate::{
         observations,
     },
     metrics::Metrics,
-    plan::content_for_new_pod,
+    plan::content_for_pod,
+    world::Membership,
 };
 
 /// The timeout for events that normally happen immediately, on a busy machine.
@@ -45,7 +46,7 @@ fn shared(timing: Timing, sender: ObservationSender) -> LinkContext {
 }
 
 fn content() -> Arc<Content> {
-    Arc::new(content_for_new_pod(&BTreeMap::new(), &BTreeMap::new(), "shop", BTreeMap::new()))
+    Arc::new(content_for_pod(&BTreeMap::new(), &BTreeMap::new(), "shop", &Membership::Everything))
 }
 
 /// Acknowledges the next snapshot.

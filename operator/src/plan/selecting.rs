@@ -45,25 +45,25 @@ fn targets(workloads: &Workloads, of_policy: &str, target: &Target, of_pod: &str
         (Membership::Pod { labels, controller, .. }, Target::Workloads(wanted)) => {
             wanted.iter().any(|workload| match workloads.get(workload) {
                 Some(selector) => selector.as_ref().is_some_and(|selector| selector.matches(labels)),
-                // A workload is deleted before its pods. They still serve, so they keep its policies.
+                // A workload is deleted before its pods. They still serve, so they keep its policies. Or the webhook gets a
+                // pod before the operator gets its new workload.
                 None => controller.as_ref() == Some(workload),
             })
         }
     }
 }
 
-/// Returns the content that a pod of this namespace with these labels will have to enforce once it exists.
-pub fn content_for_new_pod(
+/// Returns the content that a pod of this namespace with this membership has to enforce, also before it exists.
+pub fn content_for_pod(
     workloads: &Workloads,
     compiled: &BTreeMap<ObjectKey, Compiled>,
     namespace: &str,
-    labels: BTreeMap<String, String>,
+    membership: &Membership,
 ) -> Content {
-    let membership = Membership::of_labels(labels);
     // The map is sorted by namespace, so policies of other namespaces are skipped.
     let of_namespace =
         compiled.range(ObjectKey::new(namespace, "")..).take_while(|(policy, _)| &*policy.namespace == namespace);
-    let on_pod = of_namespace.filter(|(_, compiled)| selects(workloads, namespace, compiled, namespace, &membership));
+    let on_pod = of_namespace.filter(|(_, compiled)| selects(workloads, namespace, compiled, namespace, membership));
     Content::new(&in_order(on_pod))
 }
 

@@ -388,11 +388,21 @@ proptest! {
 }
 
 #[test]
-fn content_for_new_pod_agrees_with_the_later_plan() {
+fn content_for_a_new_pod_agrees_with_the_later_plan() {
+    for workload_is_known in [true, false] {
+        compare_content_for_a_new_pod(workload_is_known);
+    }
+}
+
+/// The webhook can get a pod before the operator gets the workload that created it.
+fn compare_content_for_a_new_pod(workload_is_known: bool) {
     let web = labels(&[("app", "web")]);
     let mut world = World::default();
     let workload = Workload { kind: WorkloadKind::Deployment, key: ObjectKey::new("shop", "web") };
-    apply(&mut world, Change::Workload(workload, Some(Some(web.clone().into_iter().collect()))));
+    if workload_is_known {
+        apply(&mut world, Change::Workload(workload.clone(), Some(Some(web.clone().into_iter().collect()))));
+    }
+    let membership = Membership::Pod { labels: web, ports: PodPorts::default(), controller: Some(workload) };
     let by_label = json!({"selector": {"matchLabels": {"app": "web"}}});
     let by_name = json!({"targetRefs": [{"kind": "Deployment", "name": "web"}]});
     let others = json!({"selector": {"matchLabels": {"app": "db"}}});
@@ -407,16 +417,17 @@ fn content_for_new_pod_agrees_with_the_later_plan() {
     }
     let mut compiler = Compiler::default();
     compiler.update(&world, &mut everything(&world), |_| None);
-    let foreseen = content_for_new_pod(&world.workloads, compiler.compiled(), "shop", web.clone());
+    let foreseen = content_for_pod(&world.workloads, compiler.compiled(), "shop", &membership);
     let names: Vec<&str> = foreseen.policies.iter().map(|policy| policy.name.as_str()).collect();
     assert_eq!(names, ["older", "younger"]);
     let snapshot: Snapshot = serde_json::from_str(&foreseen.body(1)).unwrap();
     assert_eq!((snapshot.policies.len(), snapshot.revision), (2, foreseen.revision.clone()));
 
-    add_pod(&mut world, "shop", "web", member(web), at("http://1:1"));
+    let elsewhere = content_for_pod(&world.workloads, compiler.compiled(), "nowhere", &membership);
+    assert!(elsewhere.policies.is_empty());
+    add_pod(&mut world, "shop", "web", membership, at("http://1:1"));
     let planned = planned(&world);
     assert_eq!(content(&planned, "shop", "web").body(1), foreseen.body(1));
-    assert!(content_for_new_pod(&world.workloads, compiler.compiled(), "nowhere", BTreeMap::new()).policies.is_empty());
 }
 
 #[test]
@@ -601,7 +612,8 @@ fn policies_that_do_not_fit_are_left_out_and_grown_ones_keep_their_old_rules() {
         let out: Vec<&str> = names.iter().copied().filter(|name| plan.left_out(&key(name)) > 0).collect();
         let length = content.body(u64::MAX).len();
         assert!(length <= weir_wire::MAX_SNAPSHOT_BYTES, "{length} bytes");
-        let foreseen = content_for_new_pod(&world.workloads, compiler.compiled(), "shop", labels(&[("app", "web")]));
+        let web = member(labels(&[("app", "web")]));
+        let foreseen = content_for_pod(&world.workloads, compiler.compiled(), "shop", &web);
         assert!(foreseen.body(u64::MAX).len() <= weir_wire::MAX_SNAPSHOT_BYTES);
         (format!("{fits:?}"), format!("{out:?}"), planned.policies)
     };

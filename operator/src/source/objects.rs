@@ -125,7 +125,7 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: IdentityProof) -> Change {
         let has_run = container.is_none_or(|container| status.has_run(container));
         (agent, has_run, PodPorts::of(&spec.containers, &spec.init_containers))
     };
-    let controller = controller(&key, &labels, pod.metadata.owner_references.as_deref().unwrap_or_default());
+    let controller = controller(&key.namespace, &labels, pod.metadata.owner_references.as_deref().unwrap_or_default());
     let store_secrets = annotations.get(STORE_SECRETS).map(|list| Arc::from(list.as_str()));
     let pod = crate::world::Pod {
         uid: pod.metadata.uid.unwrap_or_default(),
@@ -137,8 +137,12 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: IdentityProof) -> Change {
     Change::Pod(key, Some(pod))
 }
 
-/// Returns the workload that created a pod.
-fn controller(pod: &ObjectKey, labels: &BTreeMap<String, String>, owners: &[OwnerReference]) -> Option<Workload> {
+/// Returns the workload that created a pod of this namespace.
+pub(crate) fn controller(
+    namespace: &str,
+    labels: &BTreeMap<String, String>,
+    owners: &[OwnerReference],
+) -> Option<Workload> {
     // Other groups have the same names of kinds.
     let owner = owners.iter().find(|owner| owner.controller == Some(true) && owner.api_version.starts_with("apps/"))?;
     let (kind, name) = match &*owner.kind {
@@ -151,7 +155,7 @@ fn controller(pod: &ObjectKey, labels: &BTreeMap<String, String>, owners: &[Owne
         }
         _ => return None,
     };
-    Some(Workload { kind, key: ObjectKey::new(pod.namespace.clone(), name) })
+    Some(Workload { kind, key: ObjectKey::new(namespace, name) })
 }
 
 /// Returns the reason why a pod has no agent, as far as its metadata shows it. The namespace's label is not available
