@@ -277,9 +277,17 @@ fn the_patch_turns_the_pod_into_the_injected_one() {
 fn before_1_32_or_by_annotation_it_is_an_ordinary_container() {
     let chosen = || annotated(http(), &[("weir.dev/native-sidecar", "disabled")]);
     let before_1_32 = ClusterSettings { native: false, ..cluster() };
-    is_ordinary(http(), &before_1_32, "upgrade the cluster to Kubernetes 1.32");
-    is_ordinary(chosen(), &before_1_32, "upgrade the cluster to Kubernetes 1.32");
+    is_ordinary(http(), &before_1_32, "upgrade apiserver and controller manager to Kubernetes 1.32");
+    is_ordinary(chosen(), &before_1_32, "upgrade apiserver and controller manager to Kubernetes 1.32");
     is_ordinary(chosen(), &cluster(), "remove the annotation weir.dev/native-sidecar");
+    // A container can have its own policy.
+    let mut completes = chosen();
+    completes["spec"]["containers"][0]["restartPolicy"] = "OnFailure".into();
+    let decision = inject(&completes, &cluster(), &AgentStart::default()).unwrap();
+    assert!(matches!(decision, PodDecision::Unfit { .. }), "{decision:?}");
+    let mut never_completes = spec_with(completes, "restartPolicy", json!("Never"));
+    never_completes["spec"]["containers"][0]["restartPolicy"] = "Always".into();
+    injected(&never_completes, &cluster());
 
     let job = spec_with(http(), "restartPolicy", json!("Never"));
     injected(&job, &cluster());

@@ -48,6 +48,8 @@ const MANAGER: &str = "weir-operator-injection";
 const LEAF_LIVES: u64 = 7 * DAY;
 /// The interval at which to check for expiring certificates and to retry after failures. The check needs no request to the apiserver.
 const TICK: Duration = Duration::from_secs(5);
+/// The time between two looks at the version of an apiserver that is older than 1.32.
+const BETWEEN_VERSIONS: Duration = Duration::from_secs(600);
 
 /// Injection with its port bound, before it serves.
 #[derive(Debug)]
@@ -82,15 +84,32 @@ impl Injection {
                 settings: flags.inject_settings,
                 native: sidecars_have_named_ports(&client).await,
             };
+            let (settings, cluster) = watch::channel(cluster);
             let quotas = QuotaSource(client.clone());
             let reviewer =
                 Reviewer { cluster, quotas, identity, refuse: flags.inject_refuse, engine, metrics, serving: served };
-            tokio::join!(registration.run(), server::run(listener, Arc::new(reviewer)));
+            tokio::join!(
+                registration.run(),
+                server::run(listener, Arc::new(reviewer)),
+                wait_for_upgrade(&client, &settings)
+            );
         };
         tokio::select! {
             () = work => {}
             () = stop.cancelled() => {}
         }
+    }
+}
+
+/// Waits until Services find the named ports of native sidecars, and sets that. The controller manager finds them, and it
+/// is upgraded after the apiservers. So two looks in a row must show the newer version.
+async fn wait_for_upgrade(client: &Client, settings: &watch::Sender<ClusterSettings>) {
+    let mut was_newer = false;
+    while !settings.borrow().native {
+        sleep(BETWEEN_VERSIONS).await;
+        let is_newer = sidecars_have_named_ports(client).await;
+        settings.send_modify(|cluster| cluster.native = is_newer && was_newer);
+        was_newer = is_newer;
     }
 }
 
@@ -101,16 +120,7 @@ async fn sidecars_have_named_ports(client: &Client) -> bool {
         match client.apiserver_version().await {
             Ok(version) => {
                 let native = is_from_1_32(&version.major, &version.minor);
-                let version = version.git_version;
-                if native {
-                    tracing::info!(version, native, "injected agents are native sidecars");
-                } else {
-                    tracing::info!(
-                        version,
-                        native,
-                        "injected agents are ordinary containers: the apiserver is older than 1.32"
-                    );
-                }
+                tracing::info!(version = version.git_version, native, "read the apiserver's version");
                 return native;
             }
             Err(error) => {
@@ -296,7 +306,40 @@ impl Registration {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::Mutex;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::{
+        super::{annotations::Resources, settings::Settings},
+        *,
+    };
+
+    /// The apiserver is upgraded while the operator runs, and for some time the load balancer also finds the old one.
+    #[tokio::test(start_paused = true)]
+    async fn an_upgrade_of_the_cluster_is_noticed() {
+        let minors = Arc::new(Mutex::new(vec!["31", "32", "32", "31", "32"]));
+        let apiserver = tower::service_fn({
+            let minors = minors.clone();
+            move |_: Request<Body>| {
+                let mut version = json!({"major": "1", "minor": minors.lock().unwrap().pop()});
+                for name in
+                    ["gitVersion", "gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler", "platform"]
+                {
+                    version[name] = "".into();
+                }
+                async move { Ok::<_, tower::BoxError>(Response::new(Body::from(version.to_string().into_bytes()))) }
+            }
+        });
+        let images = Images { agent: "weir/agent:1".to_owned(), pull_policy: None, redirect: None };
+        let (resources, settings) = (Resources::default(), Settings::default());
+        let settings = watch::Sender::new(ClusterSettings { images, resources, settings, native: false });
+        wait_for_upgrade(&Client::new(apiserver, "weir-system"), &settings).await;
+        assert!(settings.borrow().native);
+        assert_eq!(*minors.lock().unwrap(), ["31"]);
+    }
 
     #[test]
     fn versions_may_have_a_suffix() {

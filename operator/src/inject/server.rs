@@ -60,7 +60,7 @@ pub(super) struct Serving {
 
 #[derive(Debug)]
 pub(super) struct Reviewer {
-    pub(super) cluster: ClusterSettings,
+    pub(super) cluster: watch::Receiver<ClusterSettings>,
     pub(super) quotas: QuotaSource,
     /// The parameters of the identity service; `None` if agents get no certificates.
     pub(super) identity: Option<Directions>,
@@ -136,7 +136,7 @@ impl Reviewer {
         let bounds = self.quotas.of(namespace).await;
         let decision = pod::inject(
             &pod,
-            &self.cluster,
+            &self.cluster.borrow(),
             &AgentStart { bootstrap: bootstrap.as_deref(), authority, bounds, secrets },
         )?;
 

@@ -23,7 +23,7 @@ fn webhook(engine: mpsc::Sender<ContentRequest>) -> Router {
     let cluster =
         ClusterSettings { images, resources: Resources::default(), settings: Settings::default(), native: true };
     router(Arc::new(Reviewer {
-        cluster,
+        cluster: watch::channel(cluster).1,
         quotas: QuotaSource(Client::new(service_fn(empty_answers), "weir-system")),
         identity: None,
         refuse: false,

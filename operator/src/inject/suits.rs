@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Container, ContainerPort, PodSpec};
+use k8s_openapi::api::core::v1::{Container, ContainerPort, NodeSelectorRequirement, PodSpec};
 use serde_json::Value;
 
 use super::{
@@ -49,10 +49,25 @@ pub(super) fn check(spec: &PodSpec, annotations: &BTreeMap<String, String>) -> R
     }
     let selected = spec.node_selector.as_ref().and_then(|labels| labels.get(OS));
     let os = spec.os.as_ref().map(|os| &os.name).or(selected);
-    if os.is_some_and(|os| os != "linux") {
+    if os.is_some_and(|os| os != "linux") || needs_other_nodes(spec) {
         return Err("it does not run on Linux, and the agent needs Linux".to_owned());
     }
     Ok(())
+}
+
+/// Returns true if the node affinity of a pod permits no nodes with Linux.
+fn needs_other_nodes(spec: &PodSpec) -> bool {
+    let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+    let required = affinity.and_then(|it| it.required_during_scheduling_ignored_during_execution.as_ref());
+    let excludes_linux = |it: &NodeSelectorRequirement| {
+        let has_linux = it.values.iter().flatten().any(|value| value == "linux");
+        it.key == OS && ((it.operator == "In" && !has_linux) || (it.operator == "NotIn" && has_linux))
+    };
+    // A node must match one of the terms.
+    required.is_some_and(|required| {
+        let mut terms = required.node_selector_terms.iter();
+        terms.all(|term| term.match_expressions.iter().flatten().any(excludes_linux))
+    })
 }
 
 pub(super) fn ports_are_free(spec: &PodSpec, wishes: &PodSettings, guarded: u16) -> Result<(), String> {
@@ -78,12 +93,14 @@ pub(super) fn ports_are_free(spec: &PodSpec, wishes: &PodSettings, guarded: u16)
 
 /// Checks that no pod waits for an agent in an ordinary container, which does not end with the app.
 pub(super) fn never_completes(spec: &PodSpec, can_be_native: bool) -> Result<(), String> {
-    if spec.restart_policy.as_deref().is_none_or(|policy| policy == "Always") {
+    // The policy of a container replaces that of the pod.
+    let policy = |container: &Container| container.restart_policy.clone().or_else(|| spec.restart_policy.clone());
+    if spec.containers.iter().any(|container| policy(container).is_none_or(|policy| policy == "Always")) {
         return Ok(());
     }
     let fix = match can_be_native {
         true => "remove the annotation weir.dev/native-sidecar",
-        false => "upgrade the cluster to Kubernetes 1.32",
+        false => "upgrade apiserver and controller manager to Kubernetes 1.32",
     };
     Err(format!(
         "its restartPolicy lets it complete, and an agent in an ordinary container would prevent that: {fix}, or set \

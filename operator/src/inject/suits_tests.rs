@@ -79,6 +79,32 @@ fn static_pods_and_other_systems_are_left_alone() {
 }
 
 #[test]
+fn a_pod_that_no_node_with_linux_may_run_is_left_alone() {
+    let os = |operator: &str, values: &[&str]| {
+        json!({"matchExpressions": [
+            {"key": "pool", "operator": "Exists"},
+            {"key": "kubernetes.io/os", "operator": operator, "values": values},
+        ]})
+    };
+    let requires = |terms: Value| {
+        let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
+        with("affinity", json!({"nodeAffinity": required}))
+    };
+    let windows = os("In", &["windows"]);
+    for terms in [json!([windows]), json!([os("NotIn", &["linux"])]), json!([windows, os("NotIn", &["linux", "x"])])] {
+        assert!(unfit(&requires(terms.clone())).contains("does not run on Linux"), "{terms}");
+    }
+    for terms in [
+        json!([os("In", &["linux"])]),
+        json!([os("In", &["windows", "linux"])]),
+        json!([os("NotIn", &["windows"])]),
+        json!([windows, {"matchExpressions": [{"key": "pool", "operator": "Exists"}]}]),
+    ] {
+        assert_eq!(warnings(&requires(terms.clone())), [""; 0], "{terms}");
+    }
+}
+
+#[test]
 fn a_pod_that_may_not_resolve_services_gets_a_warning() {
     for policy in ["Default", "None"] {
         let warnings = warnings(&with("dnsPolicy", policy.into()));
