@@ -311,10 +311,16 @@ impl PodPorts {
     }
 }
 
+/// Returns true if a Service only gives another name to a host. It can still have a selector, from before.
+pub fn is_only_a_name(spec: &core::ServiceSpec) -> bool {
+    spec.type_.as_deref() == Some("ExternalName")
+}
+
 impl Service {
     /// Converts the Kubernetes object.
     pub fn of(object: &core::Service) -> Self {
-        let spec = object.spec.as_ref();
+        // The apiserver ignores the ports of a Service that is only a name.
+        let spec = object.spec.as_ref().filter(|spec| !is_only_a_name(spec));
         let annotations = object.metadata.annotations.as_ref();
         let port = |port: &core::ServicePort| {
             let number = u16::try_from(port.port).ok()?;

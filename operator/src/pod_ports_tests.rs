@@ -20,6 +20,14 @@ fn service(spec: &Value) -> Service {
 }
 
 #[test]
+fn a_service_that_is_only_a_name_opens_no_bypass() {
+    let past = |spec: Value| service(&spec).bypasses("web", &injected()).len();
+    let ports = json!([{"port": 80, "targetPort": 8080}]);
+    assert_eq!(past(json!({"type": "ClusterIP", "ports": ports})), 1);
+    assert_eq!(past(json!({"type": "ExternalName", "externalName": "db.example", "ports": ports})), 0);
+}
+
+#[test]
 fn the_ports_of_agent_and_app_are_read_from_the_arguments() {
     let names = [("http", 8480), ("weir-control", 8481), ("metrics", 9090)];
     let names: BTreeMap<_, _> = names.map(|(name, port)| (name.to_owned(), port)).into();

@@ -20,7 +20,7 @@ use weir_api::{
 use super::pod::Pod;
 use crate::{
     labels::{AGENT_LABEL, CONTROL_ANNOTATION, CONTROL_PORT_ANNOTATION, INJECT, NOT_INJECTED, STORE_SECRETS},
-    pod_ports::{PodPorts, Service as Ports, agent_container},
+    pod_ports::{PodPorts, Service as Ports, agent_container, is_only_a_name},
     world::{AgentAddress, Change, Fault, Membership, ObjectKey, Policy, Store, StoredStatus, Workload, WorkloadKind},
 };
 
@@ -215,7 +215,8 @@ pub(super) fn daemon_set(key: ObjectKey, object: DaemonSet) -> Change {
 /// Converts a Service. A Service without a selector selects no pods; its endpoints are managed elsewhere.
 pub(super) fn service(key: ObjectKey, object: Service) -> Change {
     let ports = Ports::of(&object);
-    let labels = object.spec.and_then(|spec| spec.selector).filter(|labels| !labels.is_empty());
+    let spec = object.spec.filter(|spec| !is_only_a_name(spec));
+    let labels = spec.and_then(|spec| spec.selector).filter(|labels| !labels.is_empty());
     let selector = labels.map(|labels| labels.into_iter().collect::<Selector>());
     Change::Service(key, Some((selector, ports)))
 }
@@ -506,7 +507,8 @@ mod tests {
 
     #[test]
     fn a_service_without_selector_selects_nothing() {
-        for spec in [json!({}), json!({"selector": {}})] {
+        let name = json!({"type": "ExternalName", "externalName": "db.example", "selector": {"app": "web"}});
+        for spec in [json!({}), json!({"selector": {}}), name] {
             let object = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
             let Change::Service(_, Some((selector, _))) = service(ObjectKey::new("shop", "a"), object) else {
                 panic!("a service gives a change of a workload");
