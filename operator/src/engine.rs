@@ -161,6 +161,7 @@ impl Engine {
             EngineAction::Expect { name, uid, has_run, content } => {
                 self.context.fleet.expect(&uid, &name, has_run, content.as_deref());
             }
+            EngineAction::Leave(uid) => self.context.fleet.leave(&uid),
             EngineAction::Planned => self.context.fleet.planned(),
             EngineAction::SpreadStatuses(agents) => self.context.status_interval.spread(agents),
             EngineAction::LogListed { policies, pods } => {

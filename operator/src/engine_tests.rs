@@ -103,6 +103,56 @@ fn a_pod_whose_policy_was_deleted_is_not_gone() {
     assert_eq!(after(Change::Pod(pod_key, None)), a(None));
 }
 
+/// The agent of a pod that is being deleted can be cut off, and goes on. So its share is kept free until it is gone, also
+/// by the next leader.
+#[test]
+fn a_pod_that_is_being_deleted_is_expected_until_it_is_gone() {
+    let mut machine = EngineMachine::new(Duration::from_secs(10));
+    let mut told = |event| {
+        let moment = EngineMoment { now: clock::now(), timestamp: clock::timestamp() };
+        let told = machine.handle(event, moment).into_iter().filter_map(|action| match action {
+            EngineAction::Expect { uid, content: Some(content), .. } => {
+                Some(format!("{uid} has {} rules", content.fleet.len()))
+            }
+            EngineAction::Expect { uid, content: None, .. } => Some(format!("{uid} is gone")),
+            EngineAction::Leave(uid) => Some(format!("{uid} leaves")),
+            EngineAction::Unlink(pod) => Some(format!("no link to {}", pod.name)),
+            _ => None,
+        });
+        told.collect::<Vec<_>>()
+    };
+    told(EngineEvent::Term(Some(Term::unbounded())));
+    let limit = json!({"name": "all", "requests": 50, "per": "1s"});
+    let rule = json!({"name": "all", "scope": "Fleet", "limits": [limit]});
+    let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [rule]});
+    let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
+    let policy = Policy { uid: "p".to_owned(), generation: 1, created: None, changed: None, spec, file: None };
+    let membership = Arc::new(Membership::of_labels(BTreeMap::from([("app".to_owned(), "web".to_owned())])));
+    let agent = AgentAddress::At("http://127.0.0.1:1".into());
+    let key = ObjectKey::new("shop", "web");
+    let pod = |uid: &str| {
+        let (agent, membership) = (agent.clone(), membership.clone());
+        Pod { uid: uid.to_owned(), membership, agent, has_run: true, store_secrets: None }
+    };
+    let leaving = |uid: &str| Change::Leaving(key.clone(), pod(uid));
+    let mut after = |changes| {
+        told(EngineEvent::Update(Update { changes, complete: true }));
+        told(EngineEvent::Due)
+    };
+    let policy = Change::Policy(ObjectKey::new("shop", "api"), Some((policy, StoredStatus::default())));
+    assert_eq!(after(vec![policy, Change::Pod(key.clone(), Some(pod("a")))]), ["a has 1 rules"]);
+    assert_eq!(after(vec![leaving("a")]), ["a leaves", "no link to web"]);
+    assert_eq!(after(vec![leaving("a")]), [""; 0]);
+    assert_eq!(after(vec![Change::Pod(key.clone(), Some(pod("b")))]), ["a is gone", "b has 1 rules"]);
+    assert_eq!(after(vec![leaving("b")]), ["b leaves", "no link to web"]);
+    assert_eq!(after(vec![leaving("c")]), ["b is gone", "c has 1 rules", "c leaves", "no link to web"]);
+    told(EngineEvent::Term(Some(Term::unbounded())));
+    assert_eq!(told(EngineEvent::Due), ["c has 1 rules", "c leaves", "no link to web"]);
+    let gone = Update { changes: vec![Change::Pod(key.clone(), None)], complete: true };
+    told(EngineEvent::Update(gone));
+    assert_eq!(told(EngineEvent::Due), ["c is gone", "no link to web"]);
+}
+
 /// Until then, each replaced what the other had, and the link looked for another operator.
 #[test]
 fn a_pod_that_has_its_address_for_itself_again_gets_a_new_link() {

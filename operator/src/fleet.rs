@@ -39,6 +39,9 @@ pub struct Usage {
     pub keys: HashMap<String, usize>,
     /// The limits that count as used up, if there are any.
     pub used_up: Option<UsedUp>,
+    /// By the namespace and the name of each policy: its pods whose deletion does not end, while their agents may decide
+    /// with their share.
+    pub leaving: HashMap<Arc<str>, FewPods>,
 }
 
 /// The counter of one term, which all links share.
@@ -67,6 +70,11 @@ impl FleetCounter {
             }
             None => counter.gone(pod, now),
         });
+    }
+
+    /// Records that the pod with this UID is being deleted. The counter expects it until it is gone.
+    pub fn leave(&self, pod: &str) {
+        self.with(|counter, now| counter.leave(pod, now));
     }
 
     /// Records that the engine has planned all pods that it knows.

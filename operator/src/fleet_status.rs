@@ -23,6 +23,8 @@ pub struct FleetCounts {
     pub keys: HashMap<String, usize>,
     /// What counts as used up, and why. None if no limit counts as used up, or all of them are at full credit again.
     pub used_up: Option<UsedUpRules>,
+    /// What users should know about pods whose deletion does not end.
+    pub leaving: Option<String>,
 }
 
 /// The rules whose limits count as used up, because the operator does not know what agents used before.
@@ -51,8 +53,23 @@ impl FleetCounts {
             let keys = usage.keys.get(&shared.counters)?;
             Some((rule.name.clone(), *keys))
         });
-        Self { pods_with_share, keys: keys.collect(), used_up: UsedUpRules::of(policy, &name, usage, now) }
+        let leaving = usage.leaving.get(&*name).map(|pods| leaving_message(&policy.namespace, pods));
+        Self { pods_with_share, keys: keys.collect(), used_up: UsedUpRules::of(policy, &name, usage, now), leaving }
     }
+}
+
+/// Returns the message about pods of this namespace whose deletion does not end.
+fn leaving_message(namespace: &str, pods: &FewPods) -> String {
+    let FewPods { count, first } = pods;
+    let names = |separator| first.iter().map(|name| &**name).collect::<Vec<_>>().join(separator);
+    let more = count - first.len();
+    let more = if more > 0 { format!(", {more} more") } else { String::new() };
+    format!(
+        "pods that are being deleted do not reach the operator, which keeps their shares free until they are gone: {}{more}; \
+         if their nodes are off, run kubectl delete pod -n {namespace} --force {}",
+        names(", "),
+        names(" ")
+    )
 }
 
 impl UsedUpRules {
@@ -220,7 +237,7 @@ mod tests {
     fn usage(pods_with_share: &[(u32, u32)]) -> Usage {
         let policies = [("shop/api".into(), pods_with_share.to_vec()), ("shop/other".into(), vec![(9, 9)])];
         let keys = [("shop/api.bucket".to_owned(), 7), ("shop/other.window".to_owned(), 3)];
-        Usage { policies: policies.into(), keys: keys.into(), used_up: None }
+        Usage { policies: policies.into(), keys: keys.into(), used_up: None, leaving: HashMap::new() }
     }
 
     /// The limits of each rule: the shares of all pods that have one, and what is kept free.
@@ -300,6 +317,20 @@ mod tests {
         assert_eq!(message(&unknown(&["alone"], UnknownUse::default()), "2026-01-15T12:00:12Z"), None);
         let unlisted = message(&unknown(&["window"], UnknownUse::default()), "2026-01-15T12:00:12Z").unwrap();
         assert!(unlisted.contains("(not all pods were listed)"), "{unlisted}");
+    }
+
+    #[test]
+    fn pods_whose_deletion_does_not_end_are_named_with_the_command_that_ends_it() {
+        let mut pods = FewPods { count: 5, ..FewPods::default() };
+        pods.first = ["a".into(), "b".into(), "c".into()].into();
+        let usage = Usage { leaving: [("shop/api".into(), pods)].into(), ..usage(&[(5, 8)]) };
+        assert_eq!(
+            FleetCounts::of(&policy(), &usage, NOW).leaving.as_deref(),
+            Some(
+                "pods that are being deleted do not reach the operator, which keeps their shares free until they are \
+                 gone: a, b, c, 2 more; if their nodes are off, run kubectl delete pod -n shop --force a b c"
+            )
+        );
     }
 
     #[test]

@@ -110,6 +110,12 @@ impl Plan {
         self.cohorts.get(self.pods.get(pod)?)
     }
 
+    /// Returns the content of the pods of this namespace with this membership, if there are any.
+    pub fn content_of(&self, namespace: &str, membership: &Arc<Membership>) -> Option<Arc<Content>> {
+        let id = self.by_membership.get(&(namespace.to_owned(), membership.clone()))?;
+        Some(self.cohorts.get(id)?.content.clone())
+    }
+
     /// Returns the targets of a policy.
     pub fn targets(&self, policy: &ObjectKey) -> Option<&Targets> {
         self.targets.get(policy)

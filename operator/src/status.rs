@@ -147,6 +147,11 @@ fn fleet(facts: &Facts<'_>, tally: Tally) -> Said {
     });
     let (is_cut_off, reason, message) =
         fleet_degraded(&facts.lost.operator, &unreachable.collect(), tally.enforcing, tally.targeted);
+    let (is_cut_off, reason, message) = match &facts.fleet.leaving {
+        None => (is_cut_off, reason, message),
+        Some(leaving) if is_cut_off => (true, reason, format!("{message}; {leaving}")),
+        Some(leaving) => (true, Reason::PodsCutOff, leaving.clone()),
+    };
     match facts.fleet.used_up.as_ref().map(UsedUpRules::message) {
         None => (is_cut_off, reason, message),
         // Requests are refused everywhere, which is worse than a share.

@@ -294,6 +294,19 @@ fn only_a_policy_of_scope_fleet_has_the_condition_about_the_operator() {
         let message = &condition(&status, FLEET_DEGRADED).message;
         assert!(message.contains("used up since") && message.contains(last), "{message}");
     }
+    let leaving = FleetCounts { leaving: Some("pods that are being deleted".to_owned()), ..FleetCounts::default() };
+    for (lost, message) in [
+        (&none, "pods that are being deleted"),
+        (
+            &lost,
+            "1 of 3 pods do not reach the operator and enforce their share of the limits: a since \
+                 1970-01-01T00:00:00Z; pods that are being deleted",
+        ),
+    ] {
+        let status = build(&Facts { lost, fleet: &leaving, ..facts(&fleet) }, None, Timestamp::UNIX_EPOCH);
+        assert_eq!(said(&status, FLEET_DEGRADED), Some(("True", "PodsCutOff")), "{status:#?}");
+        assert_eq!(condition(&status, FLEET_DEGRADED).message, message);
+    }
     for (others, lost, expected, message) in [
         (nobody, &none, ("False", "Counted"), "all 3 pods"),
         (nobody, &lost, ("True", "PodsCutOff"), "1 of 3 pods"),

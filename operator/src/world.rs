@@ -183,6 +183,9 @@ pub struct World {
     pub stores: BTreeMap<ObjectKey, Store>,
     /// Every pod that runs or will run. Pods that ended or are being deleted are not included.
     pub pods: BTreeMap<ObjectKey, Pod>,
+    /// The pods that are being deleted and have not ended. No policy targets them, but their agents can still serve
+    /// requests.
+    pub leaving: BTreeMap<ObjectKey, Pod>,
     /// The pods that each workload selects; `None` for a workload that selects none.
     pub workloads: BTreeMap<Workload, Option<Selector>>,
     /// The ports of each Service. The selector of the Service is in `workloads`.
@@ -211,8 +214,10 @@ pub enum Change {
     Policy(ObjectKey, Option<(Policy, StoredStatus)>),
     /// A store, and its stored status, which is never a reason to compile again.
     Store(ObjectKey, Option<(Store, Option<Box<RateLimitStoreStatus>>)>),
-    /// A pod.
+    /// A pod. `None` also if it ended.
     Pod(ObjectKey, Option<Pod>),
+    /// A pod that is being deleted and has not ended.
+    Leaving(ObjectKey, Pod),
     /// A workload that is not a Service.
     Workload(Workload, Option<Option<Selector>>),
     /// A Service: the pods that it selects, and its ports.
@@ -248,7 +253,13 @@ impl World {
             Change::Store(key, value) => put(&mut self.stores, key, value.map(|(store, _)| store), &mut dirty.stores),
             Change::Pod(key, value) => {
                 let value = value.map(|pod| Pod { membership: self.intern(pod.membership), ..pod });
-                put(&mut self.pods, key, value, &mut dirty.pods)
+                let has_left = put(&mut self.leaving, key.clone(), None, &mut dirty.pods);
+                put(&mut self.pods, key, value, &mut dirty.pods) || has_left
+            }
+            Change::Leaving(key, pod) => {
+                let pod = Pod { membership: self.intern(pod.membership), ..pod };
+                let leaves = put(&mut self.pods, key.clone(), None, &mut dirty.pods);
+                put(&mut self.leaving, key, Some(pod), &mut dirty.pods) || leaves
             }
             Change::Workload(key, value) => put(&mut self.workloads, key, value, &mut dirty.workloads),
             Change::Service(key, value) => {

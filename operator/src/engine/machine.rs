@@ -9,6 +9,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    sync::Arc,
     time::Duration,
 };
 
@@ -165,7 +166,7 @@ impl EngineMachine {
         // The writer drops what was sent in the last term.
         self.store_statuses.values_mut().for_each(|known| known.sent = None);
         // In the next term, each pod needs its first push, and each policy its first status.
-        self.dirty.pods.extend(self.world.pods.keys().cloned());
+        self.dirty.pods.extend(self.world.pods.keys().chain(self.world.leaving.keys()).cloned());
         self.dirty.policies.extend(self.world.policies.keys().cloned());
         self.dirty_stores.extend(self.world.stores.keys().cloned());
         self.changed_at.get_or_insert(now);
@@ -191,7 +192,7 @@ impl EngineMachine {
                     self.store_statuses.insert(key.clone(), KnownStoreStatus { stored, sent: None });
                     self.dirty_stores.insert(key.clone());
                 }
-                Change::Pod(..) | Change::Workload(..) | Change::Service(..) => {}
+                Change::Pod(..) | Change::Leaving(..) | Change::Workload(..) | Change::Service(..) => {}
             }
             if self.world.apply(change, &mut self.dirty) {
                 self.changed_at.get_or_insert(now);
@@ -297,23 +298,8 @@ impl EngineMachine {
         // time.
         actions.push(EngineAction::SpreadStatuses(self.observed.agents() + pods.len()));
         while let Some(pod) = pods.pop_first().or_else(|| self.observed.take_uncontested()) {
+            self.expect(&pod, actions);
             let planned = self.world.pods.get(&pod).zip(self.plan.cohort(&pod));
-            let counted = planned
-                .filter(|(pod, cohort)| matches!(pod.agent, AgentAddress::At(_)) && !cohort.content.fleet.is_empty());
-            let before = match &counted {
-                Some((known, _)) => self.fleet_pods.insert(pod.clone(), known.uid.clone()),
-                None => self.fleet_pods.remove(&pod),
-            };
-            if let Some(uid) = before.filter(|before| counted.is_none_or(|(known, _)| known.uid != *before)) {
-                let still = planned.filter(|(pod, _)| pod.uid == uid && matches!(pod.agent, AgentAddress::At(_)));
-                let content = still.map(|(_, cohort)| cohort.content.clone());
-                let has_run = still.is_none_or(|(known, _)| known.has_run);
-                actions.push(EngineAction::Expect { name: pod.name.clone(), uid, has_run, content });
-            }
-            if let Some((known, cohort)) = counted {
-                let (uid, has_run, content) = (known.uid.clone(), known.has_run, Some(cohort.content.clone()));
-                actions.push(EngineAction::Expect { name: pod.name.clone(), uid, has_run, content });
-            }
             let action = if let Some((Pod { uid, agent: AgentAddress::At(url), .. }, cohort)) = planned {
                 let content = cohort.content.clone();
                 if self.observed.track(now, &pod, uid, url) {
@@ -331,6 +317,44 @@ impl EngineMachine {
         }
         actions.push(EngineAction::Planned);
         actions.push(EngineAction::SpreadStatuses(self.observed.agents()));
+    }
+
+    /// Informs the counter of scope Fleet about a pod. Until a pod that is being deleted is gone, the counter expects it
+    /// with the rules that its agent had: an agent that is cut off goes on with them.
+    fn expect(&mut self, pod: &ObjectKey, actions: &mut Vec<EngineAction>) {
+        let leaving = self.world.leaving.get(pod);
+        if let Some(Pod { uid, .. }) = leaving.filter(|leaving| self.fleet_pods.get(pod) == Some(&leaving.uid)) {
+            return actions.push(EngineAction::Leave(uid.clone()));
+        }
+        let planned = self.world.pods.get(pod).zip(self.plan.cohort(pod).map(|cohort| cohort.content.clone()));
+        let known = planned.or_else(|| leaving.map(|leaving| (leaving, self.content_of_leaving(pod, leaving))));
+        let with_agent = known.filter(|(known, _)| matches!(known.agent, AgentAddress::At(_)));
+        let counted = with_agent.clone().filter(|(_, content)| !content.fleet.is_empty());
+        let before = match &counted {
+            Some((known, _)) => self.fleet_pods.insert(pod.clone(), known.uid.clone()),
+            None => self.fleet_pods.remove(pod),
+        };
+        let expect = |uid: String, known: Option<(&Pod, Arc<Content>)>| {
+            let has_run = known.as_ref().is_none_or(|(known, _)| known.has_run);
+            EngineAction::Expect { name: pod.name.clone(), uid, has_run, content: known.map(|(_, content)| content) }
+        };
+        if let Some(uid) = before.filter(|before| counted.as_ref().is_none_or(|(known, _)| known.uid != *before)) {
+            let still = with_agent.filter(|(known, _)| known.uid == uid);
+            actions.push(expect(uid, still));
+        }
+        if let Some((known, content)) = counted {
+            actions.push(expect(known.uid.clone(), Some((known, content))));
+            actions.extend(leaving.map(|leaving| EngineAction::Leave(leaving.uid.clone())));
+        }
+    }
+
+    /// Returns the content that a pod would have to enforce if it were not being deleted.
+    fn content_of_leaving(&self, pod: &ObjectKey, leaving: &Pod) -> Arc<Content> {
+        let (compiled, namespace) = (self.compiler.compiled(), &*pod.namespace);
+        // Usually there are other pods of its workload.
+        self.plan.content_of(namespace, &leaving.membership).unwrap_or_else(|| {
+            Arc::new(content_for_pod(&self.world.workloads, compiled, namespace, &leaving.membership))
+        })
     }
 
     fn follow_policies(&mut self, changed_at: Instant, dirty: &BTreeSet<ObjectKey>, actions: &mut Vec<EngineAction>) {

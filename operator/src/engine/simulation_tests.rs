@@ -630,7 +630,10 @@ impl Simulation {
             }
             EngineAction::Unlink(pod) => drop(self.links.remove(&pod)),
             EngineAction::SpreadStatuses(agents) => self.agents = agents,
-            EngineAction::LogListed { .. } | EngineAction::Expect { .. } | EngineAction::Planned => {}
+            EngineAction::LogListed { .. }
+            | EngineAction::Expect { .. }
+            | EngineAction::Leave(_)
+            | EngineAction::Planned => {}
             EngineAction::Ready => self.planned(),
             EngineAction::Report => {
                 let took = if self.fails(0.05) { 100_000 } else { self.rng.random_range(0..2000) };

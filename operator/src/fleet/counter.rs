@@ -168,7 +168,8 @@ impl Counter {
             }
             _ => None,
         };
-        Usage { policies: self.pods.sharing().collect(), keys: self.room.keys_of_rules(), used_up }
+        let (policies, leaving) = (self.pods.sharing().collect(), self.pods.leaving(at));
+        Usage { policies, keys: self.room.keys_of_rules(), used_up, leaving }
     }
 
     /// Sets the rules of scope Fleet that a pod has. A pod without rules is not expected. It keeps the shares of policies
@@ -189,6 +190,14 @@ impl Counter {
     /// Sets the name of an expected pod for people. Without a name, they see `pod`.
     pub fn name(&mut self, pod: &str, name: &Arc<str>) {
         self.pods.name(pod, name);
+    }
+
+    /// Records that an expected pod is being deleted. No new channel to its agent will be opened, so a new term does not
+    /// wait for its levels. Its share is kept free while it has no channel, until it is gone.
+    pub fn leave(&mut self, pod: &str, now: Duration) {
+        let at = self.advance(now);
+        self.pods.leave(pod, at);
+        self.advance(now);
     }
 
     /// Records that a pod is gone.

@@ -622,6 +622,52 @@ fn a_new_pod_reserves_nothing_for_ten_seconds_and_a_deleted_one_nothing() {
     assert_eq!(bench.granted(100), 40);
 }
 
+/// The agent of a pod that is being deleted can be cut off, and goes on until the pod is gone.
+#[test]
+fn a_pod_that_is_being_deleted_keeps_its_share_until_it_is_gone() {
+    let (mut bench, [a, b]) = Bench::with(Strategy::FixedWindow, Term::unbounded()).into_counting();
+    bench.counter.name("b", &"web-b".into());
+    bench.counter.leave("b", bench.now);
+    assert_eq!((bench.counter.absent(), bench.granted(1)), (0, 1), "its agent still asks");
+    bench.counter.ended("b", b, bench.now);
+    let late = |bench: &mut Bench| bench.counter.usage(bench.now).leaving;
+    for _ in 0..59 {
+        bench.after(1).message("a", a);
+        assert_eq!((bench.counter.absent(), late(&mut bench)), (1, HashMap::new()));
+    }
+    assert_eq!(bench.granted(100), 29, "its agent uses a quarter");
+    bench.after(1).message("a", a);
+    assert_eq!(late(&mut bench)["shop/api"].first, ["web-b".into()].into());
+    bench.counter.gone("b", bench.now);
+    assert_eq!((bench.counter.absent(), late(&mut bench), bench.granted(100)), (0, HashMap::new(), 10));
+}
+
+/// A new leader has no link to such a pod. Its agent uses its share, and cannot report what it knows.
+#[test]
+fn a_new_term_does_not_wait_for_a_pod_that_is_being_deleted_but_keeps_its_share_free() {
+    let mut bench = Bench::new();
+    bench.counter.expect("c", &bench.rules, true, bench.now);
+    bench.counter.leave("c", bench.now);
+    let (mut bench, _) = bench.into_counting();
+    assert_eq!((bench.counter.absent(), used_up(&mut bench)), (1, vec![]));
+    assert_eq!(bench.granted(100), 30);
+}
+
+/// The channel of an agent goes on while its pod is being deleted.
+#[test]
+fn a_new_term_waits_for_a_connected_agent_whose_pod_is_being_deleted() {
+    let mut bench = Bench::new();
+    bench.counter.expect("c", &bench.rules, true, bench.now);
+    let c = bench.counter.connected("c", bench.now);
+    bench.counter.leave("c", bench.now);
+    for pod in ["a", "b"] {
+        bench.ready(pod);
+    }
+    assert!(!bench.counter.has_levels(), "it has not sent its levels");
+    bench.counter.ended("c", c, bench.now);
+    assert!(bench.after(0).counter.has_levels());
+}
+
 /// An agent that has never run has used nothing: a new term does not wait for it, and its share is not kept free.
 #[test]
 fn a_pod_whose_agent_never_ran_is_not_missing() {

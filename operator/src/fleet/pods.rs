@@ -19,7 +19,7 @@ use std::{
 use weir_seats::part;
 use weir_wire::NEW_POD;
 
-use super::unknown::UnknownUse;
+use super::unknown::{FewPods, UnknownUse};
 use crate::plan::CountedRule;
 
 /// The time for which a new pod does not count as absent.
@@ -28,6 +28,9 @@ const NEW: u64 = NEW_POD.as_secs() * 1_000_000;
 /// The time for which a pod keeps its share of a policy that it lost, if its agent does not acknowledge that. The agent
 /// still has the policy. If the policy is created again within this time, agents and counter keep its counts.
 const LOST: u64 = 60_000_000;
+
+/// The time after which a pod that is being deleted, and has no channel, is shown to users.
+const LONG_LEAVING: u64 = 60_000_000;
 
 /// The pods of one term. Times are microseconds of the counter's clock.
 #[derive(Debug, Default)]
@@ -72,6 +75,8 @@ struct Pod {
     lost: Vec<Lost>,
     /// True if the pod's agent has never run.
     awaits_start: bool,
+    /// The time since which the pod is being deleted, if it is.
+    leaving_since: Option<u64>,
     /// The time until which the pod is new.
     new_until: u64,
     channel: Option<Channel>,
@@ -185,9 +190,11 @@ impl Pod {
             return Totals::default();
         }
         let stage = self.channel.as_ref().map_or(Stage::Greeted, |channel| channel.stage);
+        // The agent of a pod that is being deleted gets no other channel.
+        let can_answer = self.channel.is_some() || self.leaving_since.is_none();
         Totals {
             // A pod that is new in this term knows no level of an earlier one.
-            unknown: usize::from(stage == Stage::Greeted && self.new_until == 0),
+            unknown: usize::from(stage == Stage::Greeted && self.new_until == 0 && can_answer),
             arriving: usize::from(matches!(stage, Stage::Ready | Stage::Released)),
             absent: usize::from(self.absent_since.is_some()),
         }
@@ -260,6 +267,15 @@ impl Pods {
         if known.channel.as_ref().is_some_and(|channel| channel.number == number) {
             let is_had = |lost: &Lost| rules.iter().any(|rule| rule.policy == lost.sharing.policy);
             self.change(pod, now, |pod| pod.lost.retain(is_had));
+        }
+    }
+
+    /// Records that a pod is being deleted.
+    pub(super) fn leave(&mut self, pod: &str, now: u64) {
+        if self.pods.contains_key(pod) {
+            self.change(pod, now, |pod| {
+                pod.leaving_since.get_or_insert(now);
+            });
         }
     }
 
@@ -402,6 +418,20 @@ impl Pods {
     pub(super) fn sharing(&self) -> impl Iterator<Item = (Arc<str>, Vec<(u32, u32)>)> {
         let sharing = self.policies.iter().map(|(policy, it)| (policy.clone(), it.absent().collect::<Vec<_>>()));
         sharing.filter(|(_, absent)| !absent.is_empty())
+    }
+
+    /// Returns the pods of each policy that are being deleted and have been absent since then for a long time.
+    pub(super) fn leaving(&self, now: u64) -> HashMap<Arc<str>, FewPods> {
+        let mut leaving: HashMap<Arc<str>, FewPods> = HashMap::new();
+        for (uid, pod) in &self.pods {
+            let since = pod.leaving_since.zip(pod.absent_since).map(|(leaving, absent)| leaving.max(absent));
+            if since.is_some_and(|since| now >= since + LONG_LEAVING) {
+                for Sharing { policy, .. } in pod.shares() {
+                    leaving.entry(policy.clone()).or_default().add(pod.name.as_ref().unwrap_or(uid));
+                }
+            }
+        }
+        leaving
     }
 
     fn on_channel(&mut self, pod: &str, number: u64, now: u64, change: impl FnOnce(&mut Channel)) {

@@ -1,6 +1,6 @@
 //! A world of agents, links and leaders: links with delays that break or lose the messages of one direction for
 //! seconds, partitions, leaders that stop, resume or are replaced, agents whose channels are late, clocks that differ,
-//! pods that come and go, and limits that change. An oracle checks all admissions with whole numbers. It shares no code
+//! pods that come, go and outlive their deletion, and limits that change. An oracle checks all admissions with whole numbers. It shares no code
 //! with the counter.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -45,6 +45,8 @@ struct Faults {
     lateness: bool,
     /// The policy is deleted and created again. Agents that are cut off do not learn that.
     recreations: bool,
+    /// Pods are marked for deletion. Their agents go on, and get no other link. A pod is gone only with `churn`.
+    deletions: bool,
 }
 
 struct World {
@@ -134,6 +136,8 @@ struct Link {
 
 struct Agent {
     name: String,
+    /// The pod is being deleted.
+    is_leaving: bool,
     content: usize,
     content_at: u64,
     link: Option<Link>,
@@ -292,6 +296,7 @@ impl World {
         let (name, offset) = (format!("pod-{}", self.born), UNIX + self.below(1_000_000));
         let agent = Agent {
             name,
+            is_leaving: false,
             content: self.content,
             content_at: NEVER,
             link: None,
@@ -346,6 +351,13 @@ impl World {
         }
         for agent in &self.agents {
             leader.counter.expect(&agent.name, &rules, true, duration(self.now));
+            if agent.is_leaving {
+                leader.counter.leave(&agent.name, duration(self.now));
+            }
+        }
+        if self.agents.iter().any(|agent| agent.is_leaving) {
+            // The new leader has no link to such an agent, so it does not learn what only this agent knew.
+            self.excess += self.most_requests();
         }
         leader.counter.expect(STEADY, &steady_rules(), true, duration(self.now));
         leader.counter.planned(duration(self.now));
@@ -488,18 +500,16 @@ impl World {
             self.add_agent();
         }
         if self.faults.churn && self.chance(40) && count > 2 {
-            let agent = self.agents.swap_remove(self.random.below(count));
-            // Nobody reports what its share used, or the levels that only it knew.
-            self.excess += if self.faults.leaders {
-                self.most_requests()
-            } else {
-                self.most_requests() / u64::from(self.sharers[0])
-            };
+            let index = self.random.below(count);
+            self.remove_agent(index);
+        }
+        let staying = self.agents.iter().filter(|agent| !agent.is_leaving).count();
+        if self.faults.deletions && self.chance(40) && staying > 1 {
+            let index = self.random.below(self.agents.len());
+            let agent = &mut self.agents[index];
+            agent.is_leaving = true;
             for leader in self.leaders.iter_mut().filter(|leader| leader.is_alive) {
-                leader.counter.gone(&agent.name, duration(self.now));
-                if let Some(link) = &agent.link {
-                    leader.counter.ended(&agent.name, link.number, duration(self.now));
-                }
+                leader.counter.leave(&agent.name, duration(self.now));
             }
         }
         self.recreate();
@@ -509,10 +519,27 @@ impl World {
             for index in 0..self.agents.len() {
                 let delay = self.below(2_000_000);
                 let agent = &mut self.agents[index];
+                if agent.is_leaving {
+                    continue;
+                }
                 agent.content_at = self.now + delay;
                 for leader in self.leaders.iter_mut().filter(|leader| leader.is_alive) {
                     leader.counter.expect(&agent.name, &rules, true, duration(self.now));
                 }
+            }
+        }
+    }
+
+    /// A pod ends, and its agent with it.
+    fn remove_agent(&mut self, index: usize) {
+        let agent = self.agents.swap_remove(index);
+        // Nobody reports what its share used, or the levels that only it knew.
+        self.excess +=
+            if self.faults.leaders { self.most_requests() } else { self.most_requests() / u64::from(self.sharers[0]) };
+        for leader in self.leaders.iter_mut().filter(|leader| leader.is_alive) {
+            leader.counter.gone(&agent.name, duration(self.now));
+            if let Some(link) = &agent.link {
+                leader.counter.ended(&agent.name, link.number, duration(self.now));
             }
         }
     }
@@ -535,6 +562,9 @@ impl World {
         let (is_deleted, now, rules) = (self.recreated_at.is_some(), self.now, self.rules(self.content));
         for index in 0..self.agents.len() {
             let agent = &mut self.agents[index];
+            if agent.is_leaving {
+                continue;
+            }
             for leader in self.leaders.iter_mut().filter(|leader| leader.is_alive) {
                 leader.counter.expect(&agent.name, &rules, true, duration(now));
             }
@@ -568,6 +598,9 @@ impl World {
     /// Opens a link to an agent without one.
     fn dial(&mut self, index: usize) {
         let (now, last) = (self.now, self.leaders.len() - 1);
+        if self.agents[index].is_leaving {
+            return;
+        }
         if self.agents[index].link.as_ref().is_some_and(|link| !link.is_broken && link.leader != last) && self.chance(3)
         {
             self.replace_link(index);
@@ -1047,6 +1080,7 @@ const NO_FAULTS: Faults = Faults {
     losses: false,
     lateness: false,
     recreations: false,
+    deletions: false,
 };
 const ALL_FAULTS: Faults = Faults {
     breaks: true,
@@ -1058,6 +1092,7 @@ const ALL_FAULTS: Faults = Faults {
     losses: true,
     lateness: true,
     recreations: true,
+    deletions: true,
 };
 
 fn run(seed: u64, strategy: Strategy, faults: Faults, steps: usize) -> World {
@@ -1077,6 +1112,10 @@ fn after_any_trouble_all_pods_ask_the_counter() {
         for seed in 0..4 {
             let mut world = run(seed, strategy, ALL_FAULTS, 300);
             world.faults = NO_FAULTS;
+            while let Some(index) = world.agents.iter().position(|agent| agent.is_leaving) {
+                world.remove_agent(index);
+            }
+            world.add_agent();
             let calm_from = world.now + 60 * SECOND;
             // A window can be used up until its end, and a counter until the end of the next one.
             while world.now < calm_from + 2 * world.period() {
@@ -1117,11 +1156,15 @@ fn all_pods_together_stay_within_the_limit() {
         Faults { breaks: true, recreations: true, ..NO_FAULTS },
         Faults { pauses: true, ..NO_FAULTS },
         Faults { breaks: true, pauses: true, retunes: true, ..NO_FAULTS },
-        Faults { losses: false, lateness: false, ..ALL_FAULTS },
+        Faults { losses: false, lateness: false, deletions: false, ..ALL_FAULTS },
         Faults { losses: true, ..NO_FAULTS },
         Faults { lateness: true, ..NO_FAULTS },
         Faults { losses: true, lateness: true, ..NO_FAULTS },
         Faults { losses: true, lateness: true, breaks: true, pauses: true, retunes: true, ..NO_FAULTS },
+        Faults { breaks: true, deletions: true, ..NO_FAULTS },
+        Faults { losses: true, lateness: true, breaks: true, deletions: true, retunes: true, ..NO_FAULTS },
+        Faults { breaks: true, deletions: true, churn: true, leaders: true, ..NO_FAULTS },
+        Faults { deletions: false, ..ALL_FAULTS },
         ALL_FAULTS,
     ];
     let seeds = std::env::var("WEIR_SEEDS").map_or(5, |seeds| seeds.parse().expect("a number"));

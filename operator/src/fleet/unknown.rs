@@ -70,7 +70,7 @@ impl UnknownUse {
 }
 
 impl FewPods {
-    fn add(&mut self, name: &Arc<str>) {
+    pub(super) fn add(&mut self, name: &Arc<str>) {
         self.count += 1;
         self.first.insert(name.clone());
         if self.first.len() > NAMED {

@@ -100,11 +100,10 @@ pub enum IdentityProof {
     Required,
 }
 
-/// Converts a pod, unless it has ended or is being deleted.
+/// Converts a pod, unless it has ended.
 pub(super) fn pod(key: ObjectKey, pod: Pod, proof: IdentityProof) -> Change {
     let status = pod.status.unwrap_or_default();
-    let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
-    if ended || pod.metadata.deletion_timestamp.is_some() {
+    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
         return Change::Pod(key, None);
     }
     let labels = pod.metadata.labels.unwrap_or_default();
@@ -127,6 +126,7 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: IdentityProof) -> Change {
     };
     let controller = controller(&key.namespace, &labels, pod.metadata.owner_references.as_deref().unwrap_or_default());
     let store_secrets = annotations.get(STORE_SECRETS).map(|list| Arc::from(list.as_str()));
+    let is_leaving = pod.metadata.deletion_timestamp.is_some();
     let pod = crate::world::Pod {
         uid: pod.metadata.uid.unwrap_or_default(),
         membership: Membership::Pod { labels, ports, controller }.into(),
@@ -134,7 +134,7 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: IdentityProof) -> Change {
         has_run,
         store_secrets,
     };
-    Change::Pod(key, Some(pod))
+    if is_leaving { Change::Leaving(key, pod) } else { Change::Pod(key, Some(pod)) }
 }
 
 /// Returns the workload that created a pod of this namespace.
@@ -498,11 +498,27 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_ended_or_are_being_deleted_are_gone() {
-        assert_eq!(seen(json!({"metadata": {}, "status": {"phase": "Succeeded"}})), None);
-        assert_eq!(seen(json!({"metadata": {}, "status": {"phase": "Failed"}})), None);
-        assert_eq!(seen(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})), None);
-        assert!(seen(json!({"metadata": {}, "status": {"phase": "Pending"}})).is_some());
+    fn pods_that_ended_are_gone_and_pods_that_are_being_deleted_are_leaving() {
+        let seen = |deleted: Value, phase: &str| {
+            let object = json!({"metadata": {"uid": "u", "deletionTimestamp": deleted}, "status": {"phase": phase}});
+            let object = serde_json::from_value(object).unwrap();
+            match pod(ObjectKey::new("shop", "a"), object, IdentityProof::NotRequired) {
+                Change::Pod(_, None) => "gone",
+                Change::Pod(_, Some(_)) => "runs",
+                Change::Leaving(_, pod) if pod.uid == "u" => "leaving",
+                other => panic!("{other:?}"),
+            }
+        };
+        for (phase, not_deleted, deleted) in [
+            ("Pending", "runs", "leaving"),
+            ("Running", "runs", "leaving"),
+            ("Unknown", "runs", "leaving"),
+            ("Succeeded", "gone", "gone"),
+            ("Failed", "gone", "gone"),
+        ] {
+            assert_eq!(seen(Value::Null, phase), not_deleted, "{phase}");
+            assert_eq!(seen(json!("2026-01-01T00:00:00Z"), phase), deleted, "{phase}, deleted");
+        }
     }
 
     #[test]
