@@ -280,9 +280,9 @@ impl Limiter {
     /// reservations keep their times: the limiter gives back only capacity that they do not need. A sliding window log
     /// takes back only the latest charge.
     ///
-    /// Two reservations for a later time leave a trace, also if they are given back immediately. A reservation in a later
-    /// window of [`FixedWindow`](crate::Strategy::FixedWindow) has forfeited the remaining requests of all earlier
-    /// windows. After a reservation of more than one request in a
+    /// Two reservations for a later time leave a trace, also if they are given back immediately. A reservation in a
+    /// later window of [`FixedWindow`](crate::Strategy::FixedWindow) has forfeited the remaining requests of all
+    /// earlier windows. After a reservation of more than one request in a
     /// [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog), all its requests are free only at the time at which the
     /// last of them would have been.
     ///

@@ -65,9 +65,9 @@ impl RuleLimiter {
 
     /// Returns a limiter that counts each key separately. Up to `max_keys` keys have a cell, and a request with such a
     /// key takes no lock. Other keys are counted in the *overflow*, under a short lock on a part of the table. No key
-    /// gets more than its limits, with or without a cell. If at most 16 times `max_keys` keys are in use, almost no key is
-    /// refused because of other keys: the overflow knows a key by 32 bits of a hash, so of 1,048,576 keys about 256 share
-    /// a count with another key. With more keys, some keys without a cell get less than their limits.
+    /// gets more than its limits, with or without a cell. If at most 16 times `max_keys` keys are in use, almost no key
+    /// is refused because of other keys: the overflow knows a key by 32 bits of a hash, so of 1,048,576 keys about 256
+    /// share a count with another key. With more keys, some keys without a cell get less than their limits.
     ///
     /// In the overflow, a [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) stores six times for each key instead
     /// of the times of all requests. The count is exact for limits of up to six requests and for clients that send in
@@ -147,8 +147,8 @@ impl RuleLimiter {
     /// The time `at` is not the time to send a request: each of several limits is charged for its own time. For
     /// requests that wait, use [`enqueue`](Self::enqueue). A `latest` before now counts as now.
     ///
-    /// If a limit refuses a cost that an earlier limit has reserved, the reservation is given back. This can leave a trace
-    /// in a window or a log; see [`Limiter::refund`]. A cost that a limit can never admit is refused before that.
+    /// If a limit refuses a cost that an earlier limit has reserved, the reservation is given back. This can leave a
+    /// trace in a window or a log; see [`Limiter::refund`]. A cost that a limit can never admit is refused before that.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -189,8 +189,8 @@ impl RuleLimiter {
         Ok(RuleChargedAhead { at, charge, tightest: tightest.with_override(None) })
     }
 
-    /// Charges a cost that was already incurred, for a caller that delays nothing. Each limit is charged for itself, so a
-    /// small limit does not protect a large one. A bucket owes at most what flows in during twelve hours, and other
+    /// Charges a cost that was already incurred, for a caller that delays nothing. Each limit is charged for itself, so
+    /// a small limit does not protect a large one. A bucket owes at most what flows in during twelve hours, and other
     /// strategies are charged until they are used up. The rest of the cost is not charged.
     ///
     /// ```
@@ -373,8 +373,8 @@ impl RuleLimiter {
         }
     }
 
-    /// Gives back units of any earlier charges of `key` to every limit; see [`Limiter::credit`]. A key that is not known
-    /// has its full credit.
+    /// Gives back units of any earlier charges of `key` to every limit; see [`Limiter::credit`]. A key that is not
+    /// known has its full credit.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;
