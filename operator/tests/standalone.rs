@@ -503,7 +503,7 @@ async fn unreadable_files_do_not_delay_others() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     write_policy(directory.path(), 50);
-    let made = std::process::Command::new("mkfifo").arg(at("pipe.yaml")).status().unwrap();
+    let made = Command::new("mkfifo").arg(at("pipe.yaml")).status().unwrap();
     assert!(made.success());
     fs::create_dir(at("directory.yaml")).unwrap();
     std::os::unix::fs::symlink("nothing", at("nothing.yaml")).unwrap();

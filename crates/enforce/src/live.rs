@@ -329,7 +329,7 @@ mod tests {
         rules.apply(snapshot(1, &rule(1, &more))).expect("no faults");
         let table: Vec<IpAddr> = ["192.0.2.1", "192.0.2.2"].map(|text| text.parse().expect("an address")).into();
         let client = move |extensions: &Extensions| table.get(*extensions.get::<usize>()?).copied();
-        let gate = rules.gate(client).with_target(|extensions| extensions.get());
+        let gate = rules.gate(client).with_target(Extensions::get);
         let pass = |connection: usize| {
             let request = Request::builder().extension(connection).extension(Uri::from_static("/sent")).body(());
             gate.decide(&request.expect("a request"), |verdict| matches!(verdict, Verdict::Pass(_)))

@@ -27,6 +27,7 @@ fn limiter(quota: Quota, open: impl Fn(Instant) -> Backend + Send + Sync + 'stat
         name: "shop/limits".to_owned(),
         open: Box::new(move || Ok(open(start))),
         clock: Box::new(move || EPOCH + start.elapsed()),
+        wall_clock: Box::new(move || EPOCH + start.elapsed()),
         took: Box::new(|_| {}),
         runtime: Handle::current(),
         keys: Arc::default(),

@@ -199,8 +199,11 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Checks a text. Returns its policies and stores, and the place of each name.
-fn check(name: String, bytes: &[u8]) -> (Checked, Vec<((&'static str, ObjectKey), Finding)>) {
+/// The kind and the name of an object, and the place of the name.
+type Named = ((&'static str, ObjectKey), Finding);
+
+/// Checks a text. Returns its policies and stores.
+fn check(name: String, bytes: &[u8]) -> (Checked, Vec<Named>) {
     let mut checked = Checked { name, policies: 0, problems: Vec::new() };
     if bytes.len() as u64 > LARGEST {
         let message = format!("is larger than {LARGEST} bytes: split it");

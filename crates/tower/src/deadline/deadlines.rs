@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use tokio::time::{Sleep, sleep};
 
-use self::sealed::Sealed;
 use crate::{DeadlineExceeded, Timed};
 
 /// Gives deadlines to the futures of requests. Only this crate implements it, for [`Duration`] and [`OfRequests`]: a
@@ -18,6 +17,7 @@ use crate::{DeadlineExceeded, Timed};
 /// let of_each = DeadlineLayer::of_requests(HttpAnswer);
 /// # let _ = (of_all, of_each);
 /// ```
+#[expect(private_bounds, reason = "only this crate implements the trait")]
 pub trait Deadlines<F>: Sealed {
     /// The reason for the refusal of a request that takes too long.
     type Refusal;
@@ -31,13 +31,11 @@ pub trait Deadlines<F>: Sealed {
     fn of(started: Self::Started, called: &mut F) -> Option<(Sleep, Self::Refusal)>;
 }
 
-mod sealed {
-    pub trait Sealed {}
+trait Sealed {}
 
-    impl Sealed for std::time::Duration {}
+impl Sealed for Duration {}
 
-    impl Sealed for super::OfRequests {}
-}
+impl Sealed for OfRequests {}
 
 /// One deadline for all requests. The timer starts before the inner service's `call`, so that the time of `call`
 /// counts, too.
