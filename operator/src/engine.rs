@@ -3,9 +3,12 @@
 //! A pure machine (`engine/machine.rs`) decides, and owns the whole state. The engine passes events to it and performs
 //! its actions. No action blocks.
 
+mod echo;
 mod event;
 mod machine;
-mod report;
+mod policy_record;
+mod status_pace;
+mod statuses;
 
 use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
@@ -168,10 +171,10 @@ impl Engine {
                 tracing::info!(policies, pods, "all policies and pods are listed");
             }
             EngineAction::Ready => self.ready.set(true),
-            EngineAction::Report => {
+            EngineAction::WriteStatuses => {
                 let begun = clock::now();
-                self.handle(EngineEvent::Report(self.context.fleet.usage()));
-                self.handle(EngineEvent::Reported(clock::now() - begun));
+                self.handle(EngineEvent::WriteStatuses(self.context.fleet.usage()));
+                self.handle(EngineEvent::StatusesWritten(clock::now() - begun));
             }
             EngineAction::Send(message) => {
                 if let Message::Removed(policy) = &message {

@@ -207,7 +207,7 @@ async fn a_new_policy_of_the_same_name_gets_a_new_record() {
         let stored = StoredStatus { status: None, version: Some(format!("version of the {uid}")) };
         let change = Change::Policy(ObjectKey::new("shop", "checkout"), Some((policy, stored)));
         engine.handle(EngineEvent::Update(Update { changes: vec![change], complete: true }));
-        engine.handle(EngineEvent::Reported(Duration::ZERO));
+        engine.handle(EngineEvent::StatusesWritten(Duration::ZERO));
         engine.handle(EngineEvent::Due);
         let told = std::iter::from_fn(|| reported.try_recv().ok());
         let reports = told.filter_map(|message| match message {
@@ -245,7 +245,7 @@ async fn a_policy_that_was_replaced_just_before_a_new_term_gets_its_status() {
     show(&mut engine, "second", None);
     engine.handle(EngineEvent::Term(None));
     engine.handle(EngineEvent::Term(Some(Term::unbounded())));
-    engine.handle(EngineEvent::Reported(Duration::ZERO));
+    engine.handle(EngineEvent::StatusesWritten(Duration::ZERO));
     engine.handle(EngineEvent::Due);
     assert_eq!(written().map(|report| report.uid), Some("second".to_owned()));
 }
@@ -307,12 +307,13 @@ fn a_pod_without_the_secrets_of_a_store_needs_a_restart() {
             let (pod, pod_uid) = (ObjectKey::new("shop", "a"), "a".to_owned());
             handle(EngineEvent::Observed(Observation { pod, pod_uid, at: start, seen }), 1);
         }
-        let told = handle(EngineEvent::Report(Usage::default()), 60).into_iter().find_map(|action| match action {
-            EngineAction::Send(Message::Status(report)) => {
-                report.status.conditions.into_iter().find(|it| it.type_ == "StoreReachable")
-            }
-            _ => None,
-        });
+        let told =
+            handle(EngineEvent::WriteStatuses(Usage::default()), 60).into_iter().find_map(|action| match action {
+                EngineAction::Send(Message::Status(report)) => {
+                    report.status.conditions.into_iter().find(|it| it.type_ == "StoreReachable")
+                }
+                _ => None,
+            });
         let told = told.expect("a condition");
         assert_eq!((told.status.as_str(), told.reason.as_str()), ("False", expected), "{}", told.message);
         assert!(told.message.contains("no --store-secrets"), "{}", told.message);

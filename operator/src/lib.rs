@@ -12,10 +12,8 @@
 //! of scope Fleet ([`fleet`]). If the operator is down, agents continue to enforce their rules.
 #![cfg_attr(test, expect(clippy::disallowed_methods, reason = "tests measure how long something takes"))]
 
-pub mod announcer;
 mod apiserver;
 mod authority;
-pub mod changes;
 pub mod cli;
 pub mod clock;
 pub mod commands;
@@ -24,7 +22,6 @@ pub mod dialing;
 pub mod documents;
 pub mod engine;
 pub mod fleet;
-pub mod fleet_status;
 mod host;
 pub mod identity;
 pub mod inject;
@@ -39,13 +36,10 @@ pub mod open_files;
 mod operator;
 pub mod plan;
 pub mod pod_ports;
-pub mod policy_record;
-pub mod reason;
 pub mod report;
 mod serve;
 pub mod source;
 pub mod status;
-pub mod store_status;
 pub mod telemetry;
 pub mod traffic;
 mod wording;

@@ -5,9 +5,7 @@
 
 mod budget;
 mod cluster;
-pub mod echo;
 mod files;
-pub mod pace;
 mod queue;
 mod writer;
 
@@ -18,9 +16,9 @@ use weir_api::{RateLimitPolicyStatus, RateLimitStoreStatus};
 
 pub use self::{cluster::ClusterSink, files::FileSink, writer::run};
 use crate::{
-    announcer::Notice,
     documents::StoreSpecs,
     leader::Term,
+    status::announcer::Notice,
     world::{ObjectKey, StoredStatus},
 };
 

@@ -4,6 +4,12 @@
 //! A condition's transition time changes only when its status changes. `Ready`, `Reconciling`, `Stalled` and
 //! `Programmed` repeat `Accepted` and `Enforced` in the form that other tools expect.
 
+pub mod announcer;
+pub mod changes;
+pub mod fleet;
+pub mod reason;
+pub mod stores;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use weir_api::{
@@ -17,11 +23,13 @@ use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, Store};
 
 use crate::{
     compile::{Compiled, GoodGeneration, Target, only_waits_for_stores, store_key},
-    fleet_status::{FleetCounts, UsedUpRules, build_fleet},
     observed::Convergence,
     pod_ports::Bypass,
-    reason::Reason,
-    store_status::{LostConnections, fleet_degraded, store_reachable},
+    status::{
+        fleet::{FleetCounts, UsedUpRules, build_fleet},
+        reason::Reason,
+        stores::{LostConnections, fleet_degraded, store_reachable},
+    },
     traffic::Counts,
     wording::shorten,
     world::{ObjectKey, Workload},
@@ -400,5 +408,4 @@ fn to_i64(count: u64) -> i64 {
 }
 
 #[cfg(test)]
-#[path = "status_tests.rs"]
 mod tests;

@@ -6,7 +6,7 @@ use anyhow::bail;
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
 use weir_api::{RateLimitPolicy, condition_types::BYPASSABLE};
 
-use crate::reason::Reason;
+use crate::status::reason::Reason;
 
 /// The number of policies in one response of the apiserver.
 const PAGE: u32 = 500;

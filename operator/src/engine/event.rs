@@ -36,10 +36,10 @@ pub(super) enum EngineEvent {
     Tick,
     /// The time returned by [`EngineMachine::due`](super::machine::EngineMachine::due) has come.
     Due,
-    /// [`EngineAction::Report`] was requested. Contains what the counter of scope Fleet keeps.
-    Report(Usage),
-    /// The report is finished, and took this long.
-    Reported(Duration),
+    /// [`EngineAction::WriteStatuses`] was requested. Contains what the counter of scope Fleet keeps.
+    WriteStatuses(Usage),
+    /// The statuses to write are known, which took this long.
+    StatusesWritten(Duration),
 }
 
 /// An action of the engine. The engine performs actions in order.
@@ -66,8 +66,8 @@ pub(super) enum EngineAction {
     LogListed { policies: usize, pods: usize },
     /// Set the operator ready: everything is compiled and planned, so this operator could lead.
     Ready,
-    /// Handle [`EngineEvent::Report`], and then report its duration, including its actions.
-    Report,
+    /// Handle [`EngineEvent::WriteStatuses`], and then report its duration, including its actions.
+    WriteStatuses,
     /// Send this message to the writer.
     Send(Message),
     /// Count the pods of all policies.

@@ -19,11 +19,11 @@ use weir_api::RateLimitStoreStatus;
 use super::event::{EngineAction, EngineEvent, EngineMoment};
 use crate::{
     compile::Compiler,
+    engine::policy_record::PolicyRecord,
     leader::Term,
     link::{Observation, Seen},
     observed::Observed,
     plan::{Content, Plan, Planned, content_for_pod},
-    policy_record::PolicyRecord,
     report::{Message, WrittenStatus},
     traffic::Traffic,
     world::{AgentAddress, Change, DirtySet, Membership, ObjectKey, Pod, StoredStatus, Update, World},
@@ -143,8 +143,8 @@ impl EngineMachine {
                 self.plan_and_report(now, &mut actions);
             }
             EngineEvent::Due => self.plan_and_report(now, &mut actions),
-            EngineEvent::Report(usage) => self.report(at, &usage, &mut actions),
-            EngineEvent::Reported(took) => self.report_at = Some(now + REST * took),
+            EngineEvent::WriteStatuses(usage) => self.report(at, &usage, &mut actions),
+            EngineEvent::StatusesWritten(took) => self.report_at = Some(now + REST * took),
         }
         actions
     }
@@ -287,7 +287,7 @@ impl EngineMachine {
         }
         match self.report_at.filter(|report_at| now < *report_at) {
             _ if self.term.is_none() => {}
-            None => actions.push(EngineAction::Report),
+            None => actions.push(EngineAction::WriteStatuses),
             too_early => self.plan_at = too_early,
         }
     }

@@ -635,10 +635,10 @@ impl Simulation {
             | EngineAction::Leave(_)
             | EngineAction::Planned => {}
             EngineAction::Ready => self.planned(),
-            EngineAction::Report => {
+            EngineAction::WriteStatuses => {
                 let took = if self.fails(0.05) { 100_000 } else { self.rng.random_range(0..2000) };
-                self.handle(EngineEvent::Report(oracle::usage(&self.cluster)));
-                self.handle(EngineEvent::Reported(Duration::from_micros(took)));
+                self.handle(EngineEvent::WriteStatuses(oracle::usage(&self.cluster)));
+                self.handle(EngineEvent::StatusesWritten(Duration::from_micros(took)));
             }
             EngineAction::Send(Message::Status(report)) => {
                 self.check_report(&report);

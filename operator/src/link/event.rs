@@ -71,6 +71,6 @@ pub(super) enum LinkAction {
     Answer { questions: Vec<Question>, contents: [Option<Arc<Content>>; 2] },
     /// Count a push by its outcome.
     Count(&'static str, Duration),
-    /// Report this result to the engine.
-    Report(Seen),
+    /// Send this observation to the engine.
+    Observe(Seen),
 }

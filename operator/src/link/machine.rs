@@ -132,7 +132,7 @@ impl LinkMachine {
         let (before, kept) = (self.connection.kept(&before), self.connection.kept(&self.wanted));
         // If another policy is the reason now, the agent sends no status because of that.
         let withheld = kept.filter(|kept| before != Some(*kept)).map(Failure::withheld);
-        actions.extend(withheld.map(|withheld| LinkAction::Report(Seen::Failed(withheld))));
+        actions.extend(withheld.map(|withheld| LinkAction::Observe(Seen::Failed(withheld))));
         if kept.is_none() && !matches!(self.push, Push::Sent { .. }) {
             self.push = Push::At(at.now);
         }
@@ -458,7 +458,7 @@ impl LinkMachine {
 
     fn report(&mut self, seen: Seen, actions: &mut Vec<LinkAction>) {
         self.reported = None;
-        actions.push(LinkAction::Report(seen));
+        actions.push(LinkAction::Observe(seen));
     }
 
     /// Returns this time, or the end of the pause that the agent requested, if that is later.

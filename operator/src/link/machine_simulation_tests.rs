@@ -411,11 +411,11 @@ impl World {
             | LinkAction::Release
             | LinkAction::LevelsSent(_)
             | LinkAction::Answer { .. } => {}
-            LinkAction::Report(Seen::Contested(contested)) => {
+            LinkAction::Observe(Seen::Contested(contested)) => {
                 assert_ne!(contested, self.is_contested, "the other operator was reported twice");
                 self.is_contested = contested;
             }
-            LinkAction::Report(seen) => self.last_seen = Some(seen),
+            LinkAction::Observe(seen) => self.last_seen = Some(seen),
         }
     }
 

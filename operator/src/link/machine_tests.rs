@@ -100,10 +100,10 @@ fn name(action: &LinkAction) -> String {
         LinkAction::LevelsSent(_) => "levels sent".to_owned(),
         LinkAction::Answer { questions, .. } => format!("answer {}", questions.len()),
         LinkAction::Count(result, _) => format!("count {result}"),
-        LinkAction::Report(Seen::Acknowledged(content)) => format!("applied {}", content.revision),
-        LinkAction::Report(Seen::Status(_)) => "status".to_owned(),
-        LinkAction::Report(Seen::Failed(failure)) => format!("{:?}: {}", failure.kind, failure.message),
-        LinkAction::Report(Seen::Contested(contested)) => format!("contested {contested}"),
+        LinkAction::Observe(Seen::Acknowledged(content)) => format!("applied {}", content.revision),
+        LinkAction::Observe(Seen::Status(_)) => "status".to_owned(),
+        LinkAction::Observe(Seen::Failed(failure)) => format!("{:?}: {}", failure.kind, failure.message),
+        LinkAction::Observe(Seen::Contested(contested)) => format!("contested {contested}"),
     }
 }
 

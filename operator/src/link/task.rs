@@ -233,7 +233,7 @@ impl Task {
                 }
             }
             LinkAction::Count(result, took) => self.context.metrics.pushed(result, took),
-            LinkAction::Report(seen) => self.report(seen).await?,
+            LinkAction::Observe(seen) => self.report(seen).await?,
         }
         Ok(Ok(()))
     }

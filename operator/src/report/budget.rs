@@ -1,6 +1,6 @@
 //! Limits the number of Events that one policy can cause. This module does no I/O and reads no clock.
 //!
-//! The announcer announces each fact once (see [`crate::announcer`]), but each pod that comes and goes is a new fact.
+//! The announcer announces each fact once (see [`crate::status::announcer`]), but each pod that comes and goes is a new fact.
 //! The numbers are those of client-go's filter for the same purpose.
 
 use std::{collections::HashMap, time::Duration};

@@ -17,7 +17,9 @@ use serde_json::{Value, json};
 use weir_api::{RateLimitPolicy, RateLimitStore};
 
 use super::{Announcement, Pending, SinkError};
-use crate::{announcer::Notice, clock, source::objects::take_policy_status, wording::shorten, world::StoredStatus};
+use crate::{
+    clock, source::objects::take_policy_status, status::announcer::Notice, wording::shorten, world::StoredStatus,
+};
 
 /// The field manager of statuses, and the reporter of Events.
 const FIELD_MANAGER: &str = "weir-operator";

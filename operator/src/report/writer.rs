@@ -15,7 +15,7 @@ use super::{
     budget::Budget,
     queue::{Queue, pause},
 };
-use crate::{announcer::Notice, clock, metrics::Metrics, world::StoredStatus};
+use crate::{clock, metrics::Metrics, status::announcer::Notice, world::StoredStatus};
 
 /// The number of statuses that are written in parallel.
 const WRITERS: usize = 8;

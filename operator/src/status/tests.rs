@@ -6,7 +6,7 @@ use weir_api::DriftReason;
 use super::*;
 use crate::{
     compile::{Compiled, compile},
-    store_status::CutOffPod,
+    status::stores::CutOffPod,
     world::{Fault, WorkloadKind},
 };
 

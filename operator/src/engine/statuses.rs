@@ -12,16 +12,18 @@ use super::{
 };
 use crate::{
     compile::{Compiled, compile_store, store_key},
+    engine::policy_record::{PolicyRecord, StatusInputs},
     fleet::Usage,
-    fleet_status::FleetCounts,
     leader::Term,
     metrics::PodCounts,
     observed::{ANSWER_TIME, Convergence, Observed, Wanted},
     plan::Plan,
-    policy_record::{PolicyRecord, StatusInputs},
     report::{Announcement, Message, Report, StoreReport},
-    status::{self, Facts, Tally},
-    store_status::{CutOffPod, LostConnections, LostStore, build_store},
+    status::{
+        self, Facts, Tally,
+        fleet::FleetCounts,
+        stores::{CutOffPod, LostConnections, LostStore, build_store},
+    },
     traffic::{Counts, Traffic},
     world::{AgentAddress, ObjectKey, World},
 };

@@ -11,7 +11,10 @@ use weir_api::{
     condition_types::{BYPASSABLE, ENFORCED},
 };
 
-use crate::{changes::describe, compile::CompiledPolicy, reason::Reason, status::Tally};
+use crate::{
+    compile::CompiledPolicy,
+    status::{Tally, changes::describe, reason::Reason},
+};
 
 /// The minimum time between two announcements with the same text.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(300);

@@ -17,11 +17,11 @@ const ECHO_DELAY: Duration = Duration::from_millis(250);
 const BETWEEN: Duration = Duration::from_secs(1);
 
 /// A status as the source reports it; `None` if it is absent or cannot be read.
-pub type SourceStatus = Option<Box<RateLimitPolicyStatus>>;
+pub(super) type SourceStatus = Option<Box<RateLimitPolicyStatus>>;
 
 /// The stored result of the newest write, and the status that the source reports.
 #[derive(Debug)]
-pub struct Echo {
+pub(super) struct Echo {
     stored: SourceStatus,
     /// The current status as far as known: the last one from the source or from a write.
     known: SourceStatus,
@@ -36,14 +36,14 @@ pub struct Echo {
 
 impl Echo {
     /// Returns an echo. `stored` is the status that the policy had when this operator first received it.
-    pub fn new(stored: SourceStatus) -> Self {
+    pub(super) fn new(stored: SourceStatus) -> Self {
         let known = stored.clone();
         Self { stored, known, sent: 0, sent_at: None, written: 0, meanwhile: None, foreign_since: None }
     }
 
     /// Starts a write, and returns its number. If the source reports a status before the write succeeds, the write
     /// overwrites that status, or the status is judged afterwards.
-    pub fn send(&mut self, now: Instant) -> u64 {
+    pub(super) fn send(&mut self, now: Instant) -> u64 {
         self.sent += 1;
         self.sent_at = Some(now);
         self.meanwhile = None;
@@ -52,7 +52,7 @@ impl Echo {
     }
 
     /// Reports that a write succeeded, with the stored result.
-    pub fn written(&mut self, now: Instant, number: u64, stored: SourceStatus) {
+    pub(super) fn written(&mut self, now: Instant, number: u64, stored: SourceStatus) {
         if number != self.sent {
             return;
         }
@@ -65,7 +65,7 @@ impl Echo {
     }
 
     /// Reports a status from the source.
-    pub fn record_source_status(&mut self, now: Instant, status: SourceStatus) {
+    pub(super) fn record_source_status(&mut self, now: Instant, status: SourceStatus) {
         self.known.clone_from(&status);
         if self.written == self.sent {
             self.judge(now, &status);
@@ -76,12 +76,12 @@ impl Echo {
 
     /// Returns the current status as far as known. It ignores a write in progress, which may never succeed: the writer
     /// drops writes of a term that has ended.
-    pub fn into_known(self) -> SourceStatus {
+    pub(super) fn into_known(self) -> SourceStatus {
         self.known
     }
 
     /// Returns true if another writer's status has replaced the operator's.
-    pub fn is_foreign(&self, now: Instant) -> bool {
+    pub(super) fn is_foreign(&self, now: Instant) -> bool {
         self.foreign_since.is_some_and(|since| now.duration_since(since) >= ECHO_DELAY)
             && self.sent_at.is_none_or(|at| now.duration_since(at) >= BETWEEN)
     }

@@ -23,7 +23,7 @@ const NOISE: i64 = 50;
 
 /// The last written status, and the time of the write.
 #[derive(Debug)]
-pub struct Pace {
+pub(super) struct Pace {
     /// The minimum time between two writes that change only traffic.
     interval: Duration,
     written: Option<RateLimitPolicyStatus>,
@@ -37,23 +37,23 @@ pub struct Pace {
 
 impl Pace {
     /// Returns a pace. `written` is the status that the policy already has.
-    pub fn new(interval: Duration, written: Option<RateLimitPolicyStatus>) -> Self {
+    pub(super) fn new(interval: Duration, written: Option<RateLimitPolicyStatus>) -> Self {
         Self { interval, written, written_at: None, waited: false, held_since: None, seen: None, moved_at: None }
     }
 
     /// Returns the status that was written last.
-    pub fn written(&self) -> Option<&RateLimitPolicyStatus> {
+    pub(super) fn written(&self) -> Option<&RateLimitPolicyStatus> {
         self.written.as_ref()
     }
 
     /// Returns true if this status was written, and time alone causes no other write.
-    pub fn rests_with(&self, status: &RateLimitPolicyStatus) -> bool {
+    pub(super) fn rests_with(&self, status: &RateLimitPolicyStatus) -> bool {
         self.held_since.is_none() && self.written.as_ref() == Some(status)
     }
 
     /// Returns true if this status must be written now; it then counts as written. `waits` is true if pods are expected
     /// to change the status soon.
-    pub fn claim_write(&mut self, now: Instant, status: &RateLimitPolicyStatus, waits: bool) -> bool {
+    pub(super) fn claim_write(&mut self, now: Instant, status: &RateLimitPolicyStatus, waits: bool) -> bool {
         if self.seen != status.traffic {
             self.seen.clone_from(&status.traffic);
             self.moved_at = Some(now);
@@ -68,7 +68,7 @@ impl Pace {
 
     /// Returns true if this status must be written again, because another writer overwrote it; it then counts as
     /// written. A status that is held back is not repeated, because it or a newer one is written soon.
-    pub fn claim_rewrite(&mut self, now: Instant, status: &RateLimitPolicyStatus) -> bool {
+    pub(super) fn claim_rewrite(&mut self, now: Instant, status: &RateLimitPolicyStatus) -> bool {
         let is_free = self.held_since.is_none();
         if is_free {
             self.record_write(now, status);
@@ -172,5 +172,5 @@ fn keys(status: &RateLimitPolicyStatus) -> impl Iterator<Item = i64> {
 }
 
 #[cfg(test)]
-#[path = "pace_tests.rs"]
+#[path = "status_pace_tests.rs"]
 mod tests;

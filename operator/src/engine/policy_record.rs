@@ -6,50 +6,48 @@ use tokio::time::Instant;
 use weir_api::RateLimitPolicyStatus;
 
 use crate::{
-    announcer::Announcer,
     compile::Compiled,
-    fleet_status::FleetCounts,
-    report::{echo::Echo, pace::Pace},
-    store_status::LostConnections,
+    engine::{echo::Echo, status_pace::Pace},
+    status::{announcer::Announcer, fleet::FleetCounts, stores::LostConnections},
     traffic::Counts,
     world::StoredStatus,
 };
 
 /// The inputs of a status, for a policy that every pod enforces.
 #[derive(Debug, PartialEq)]
-pub struct StatusInputs {
+pub(super) struct StatusInputs {
     /// A counter that grows with each change of the policy and of its targets.
-    pub changes: u64,
+    pub(super) changes: u64,
     /// The traffic of each rule in the last minute, in the rules' order.
-    pub rules: Vec<(String, Counts)>,
+    pub(super) rules: Vec<(String, Counts)>,
     /// The traffic of all rules.
-    pub all: Counts,
+    pub(super) all: Counts,
     /// The pods that do not reach a store of the policy, or the operator.
-    pub lost: LostConnections,
+    pub(super) lost: LostConnections,
     /// How the operator counts for the policy.
-    pub fleet: FleetCounts,
+    pub(super) fleet: FleetCounts,
 }
 
 /// The record of a policy.
 #[derive(Debug)]
-pub struct PolicyRecord {
+pub(super) struct PolicyRecord {
     /// The UID of the policy.
-    pub uid: String,
+    pub(super) uid: String,
     /// Decides which facts to announce.
-    pub announcer: Announcer,
+    pub(super) announcer: Announcer,
     /// Decides when to write the policy's status.
-    pub pace: Pace,
+    pub(super) pace: Pace,
     /// Detects whether the policy's status was overwritten.
-    pub echo: Echo,
+    pub(super) echo: Echo,
     /// The policy's resource version, from the source or from the last write.
-    pub version: Option<String>,
+    pub(super) version: Option<String>,
     /// The inputs of the last report, if nothing more was to be reported.
     last_inputs: Option<StatusInputs>,
 }
 
 impl PolicyRecord {
     /// Returns a record for a policy that this operator begins to follow, with its stored status.
-    pub fn begin(now: Instant, compiled: &Compiled, traffic_interval: Duration, found: StoredStatus) -> Self {
+    pub(super) fn begin(now: Instant, compiled: &Compiled, traffic_interval: Duration, found: StoredStatus) -> Self {
         let StoredStatus { status, version } = found;
         let found = status.map(|status| *status);
         Self {
@@ -63,13 +61,13 @@ impl PolicyRecord {
     }
 
     /// Returns true if these inputs cause no new report for a policy that all its pods enforce.
-    pub fn is_same(&self, now: Instant, inputs: &StatusInputs) -> bool {
+    pub(super) fn is_same(&self, now: Instant, inputs: &StatusInputs) -> bool {
         self.last_inputs.as_ref() == Some(inputs) && !self.echo.is_foreign(now)
     }
 
     /// Returns true if a policy without traffic in the last minute needs no new report. This check is cheaper than
     /// [`Self::is_same`].
-    pub fn is_at_rest(&self, now: Instant, changes: u64, lost: &LostConnections, fleet: &FleetCounts) -> bool {
+    pub(super) fn is_at_rest(&self, now: Instant, changes: u64, lost: &LostConnections, fleet: &FleetCounts) -> bool {
         let rests = |last: &StatusInputs| {
             last.changes == changes && last.all == Counts::default() && last.lost == *lost && last.fleet == *fleet
         };
@@ -78,30 +76,30 @@ impl PolicyRecord {
 
     /// Records a report with this status. If every pod enforces the policy, the same `inputs` lead to the same status
     /// next time.
-    pub fn record_report(&mut self, status: &RateLimitPolicyStatus, inputs: Option<StatusInputs>) {
+    pub(super) fn record_report(&mut self, status: &RateLimitPolicyStatus, inputs: Option<StatusInputs>) {
         self.last_inputs = inputs.filter(|_| self.pace.rests_with(status));
     }
 
     /// Records the status that the source reports.
-    pub fn record_source_status(&mut self, now: Instant, stored: StoredStatus) {
+    pub(super) fn record_source_status(&mut self, now: Instant, stored: StoredStatus) {
         self.version = stored.version;
         self.echo.record_source_status(now, stored.status);
     }
 
     /// Records a write that succeeded.
-    pub fn written(&mut self, now: Instant, number: u64, stored: StoredStatus) {
+    pub(super) fn written(&mut self, now: Instant, number: u64, stored: StoredStatus) {
         self.version = stored.version;
         self.echo.written(now, number, stored.status);
     }
 
     /// Returns the newest status. The record of the policy in the next term begins with it.
-    pub fn into_stored(self) -> StoredStatus {
+    pub(super) fn into_stored(self) -> StoredStatus {
         StoredStatus { status: self.echo.into_known(), version: self.version }
     }
 
     /// Returns the number of this status if it must be written: because it is new, or because another writer overwrote
     /// the last one. `waits` is true if pods are expected to change the status soon.
-    pub fn start_write(&mut self, now: Instant, status: &RateLimitPolicyStatus, waits: bool) -> Option<u64> {
+    pub(super) fn start_write(&mut self, now: Instant, status: &RateLimitPolicyStatus, waits: bool) -> Option<u64> {
         let is_due = self.pace.claim_write(now, status, waits)
             || (self.echo.is_foreign(now) && self.pace.claim_rewrite(now, status));
         is_due.then(|| self.echo.send(now))

@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn the_manual_lists_each_reason_and_no_other() {
-        let page = include_str!("../../docs/concepts.md");
+        let page = include_str!("../../../docs/concepts.md");
         let in_code = |text: &'static str| text.split('`').skip(1).step_by(2);
         let all: BTreeSet<&str> = in_code(page).collect();
         let missing: Vec<_> = Reason::ALL.iter().filter(|reason| !all.contains(reason.as_str())).collect();

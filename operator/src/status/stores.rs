@@ -9,7 +9,7 @@ use weir_api::{CutOff, RateLimitStoreSpec, RateLimitStoreStatus, StoreSummary, T
 use weir_wire::StoreStatus;
 
 use crate::{
-    reason::Reason,
+    status::reason::Reason,
     wording::shorten,
     world::{ObjectKey, Store},
 };
@@ -218,5 +218,5 @@ fn time(unix_millis: u64) -> Timestamp {
 }
 
 #[cfg(test)]
-#[path = "store_status_tests.rs"]
+#[path = "stores_tests.rs"]
 mod tests;
