@@ -8,6 +8,15 @@
 //! a bypass in shadow mode exempts a request only from the other rules of its policy.
 
 mod banned;
+pub(crate) mod charge;
+pub(crate) mod deferred;
+pub(crate) mod follow_up;
+pub(crate) mod header_rules;
+pub(crate) mod outcome;
+pub(crate) mod refusal;
+pub(crate) mod shared;
+pub(crate) mod verdict;
+pub(crate) mod wait;
 mod with_body;
 mod with_permits;
 mod with_stores;
@@ -23,19 +32,21 @@ use weir_core::{RuleCharged, RuleRefusedAt, Time};
 use weir_tower::MonotonicClock;
 
 use super::{
-    charge::{Demand, charge_rules, slices},
-    deferred::{DeferredCost, Shadow},
-    follow_up::{Deadline, FollowUp, HeldPermit},
+    decide::{
+        charge::{Demand, charge_rules, slices},
+        deferred::{DeferredCost, Shadow},
+        follow_up::{Deadline, FollowUp, HeldPermit},
+        header_rules::{HeaderRule, HeaderRules},
+        outcome::{fields_of_one, fields_of_several, refusal},
+        refusal::Refusal,
+        verdict::{Pass, Verdict},
+        wait::{Entry, enter},
+    },
     format::Format,
-    header_rules::{HeaderRule, HeaderRules},
     in_force::RulesInForce,
     jwt::Tokens,
-    outcome::{fields_of_one, fields_of_several, refusal},
-    refusal::Refusal,
     rule::{Limits, Rule},
     rule_set::{MatchBuffers, Member, RuleSet, Steps},
-    verdict::{Pass, Verdict},
-    wait::{Entry, enter},
 };
 use crate::matching::RequestView;
 

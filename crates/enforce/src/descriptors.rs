@@ -19,23 +19,25 @@ use weir_tower::MonotonicClock;
 use self::matched::Matched;
 pub use self::standing::DescriptorStanding;
 use super::{
-    charge::{Demand, charge_rules},
-    decide::RequestContext,
+    decide::{
+        RequestContext,
+        charge::{Demand, charge_rules},
+        follow_up::FollowUp,
+        header_rules::{HeaderRule, HeaderRules},
+        outcome::{fields_of_several, refusal},
+        refusal::Refusal,
+        verdict::{Pass, Verdict},
+        wait::Wait,
+    },
     fields::Fields,
-    follow_up::FollowUp,
     format::Format,
-    header_rules::{HeaderRule, HeaderRules},
     in_force::RulesInForce,
     jwt::Tokens,
     layer,
     live::LiveRules,
     lower::DescriptorLimit,
-    outcome::{fields_of_several, refusal},
-    refusal::Refusal,
     rule::Rule,
     rule_set::{Matching, Member, RuleSet},
-    verdict::{Pass, Verdict},
-    wait::Wait,
 };
 use crate::matching::RequestView;
 

@@ -13,14 +13,16 @@ use weir_wire::{
 };
 
 use super::{
-    charge::{Demand, opens_after},
     concurrency::Concurrency,
-    decide::RequestContext,
+    decide::{
+        RequestContext,
+        charge::{Demand, opens_after},
+        shared::split,
+    },
     in_force::RulesInForce,
     jwt::Tokens,
     lower::DescriptorLimit,
     rule::{Policy, Rule},
-    shared::split,
 };
 use crate::matching::{AmbiguousPaths, FieldLine, Headers, RequestView, is_ambiguous};
 

@@ -11,12 +11,14 @@ use weir_core::Time;
 use weir_tower::MonotonicClock;
 
 use super::{
-    decide::RequestContext,
+    decide::{
+        RequestContext,
+        refusal::Refusal,
+        verdict::{Pass, Verdict},
+        wait::LateRefusal,
+    },
     in_force::RulesInForce,
     jwt::Tokens,
-    refusal::Refusal,
-    verdict::{Pass, Verdict},
-    wait::LateRefusal,
 };
 use crate::matching::{AmbiguousPaths, Headers, RequestView};
 

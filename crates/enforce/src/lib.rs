@@ -45,20 +45,16 @@
 mod ban;
 mod ban_list;
 mod byte_set;
-mod charge;
 mod concurrency;
 mod cost;
 mod decide;
-mod deferred;
 mod descriptors;
 mod explain;
 mod fields;
-mod follow_up;
 mod format;
 #[cfg(test)]
 mod fuzz;
 mod gate;
-mod header_rules;
 pub mod histogram;
 mod in_force;
 mod jwt;
@@ -69,33 +65,33 @@ mod log;
 mod lower;
 mod matching;
 mod messages;
-mod outcome;
 mod own_field;
 mod policy_deadline;
-mod refusal;
-mod refusal_text;
+mod prepared_refusal;
 mod removed;
 mod rule;
 mod rule_set;
 mod sampled;
-mod shared;
 mod statistics;
 #[cfg(test)]
 mod tests;
-mod verdict;
-mod wait;
 
 pub use self::{
     ban_list::{BanSelection, BansNotLifted, InvalidBanSelection},
     byte_set::ByteSet,
-    deferred::DeferredCost,
+    decide::{
+        deferred::DeferredCost,
+        follow_up::{Deadline, FollowUp, HeldPermit},
+        refusal::{Refusal, TextKey},
+        verdict::{Pass, Verdict},
+        wait::{LateRefusal, Wait},
+    },
     descriptors::{
         Descriptor, DescriptorAnswer, DescriptorStanding, DescriptorState, DescriptorVerdict, DescriptorWait,
         LimitState,
     },
     explain::InvalidRequest,
     fields::Fields,
-    follow_up::{Deadline, FollowUp, HeldPermit},
     format::Format,
     gate::{ConnectionGate, Gate, GateOptions, Gates},
     in_force::RulesInForce,
@@ -107,10 +103,7 @@ pub use self::{
     lower::{DescriptorLimit, Lowered, MAX_DOMAIN_BYTES, lower},
     matching::{AmbiguousPaths, FieldLine, Headers, RequestView, X_FORWARDED_FOR, is_ambiguous, over_budget},
     messages::{MessageRefusal, Messages},
-    refusal::{Refusal, TextKey},
     rule::{Policy, Rule, Stores},
     sampled::Sample,
     statistics::RuleStatistics,
-    verdict::{Pass, Verdict},
-    wait::{LateRefusal, Wait},
 };

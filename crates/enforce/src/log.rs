@@ -4,7 +4,10 @@
 
 use std::sync::Arc;
 
-use super::{decide::RequestContext, in_force::RulesInForce, refusal::Refusal};
+use super::{
+    decide::{RequestContext, refusal::Refusal},
+    in_force::RulesInForce,
+};
 
 impl RulesInForce {
     /// Logs a refusal, unless the rule logged another one less than a second before. `keys` determines whether the line

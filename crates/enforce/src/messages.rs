@@ -17,14 +17,16 @@ use http::{Extensions, Request};
 use weir_core::Time;
 
 use super::{
-    charge::{Demand, charge_rules},
-    decide::RequestContext,
+    decide::{
+        RequestContext,
+        charge::{Demand, charge_rules},
+        outcome::refusal,
+        refusal::Refusal,
+    },
     gate::{Gate, GateOptions, with_tokens},
     in_force::RulesInForce,
     jwt::{Jwks, Tokens},
     live::LiveRules,
-    outcome::refusal,
-    refusal::Refusal,
     rule_set::{MatchBuffers, Matching, RuleSet},
 };
 

@@ -18,7 +18,7 @@ use super::{
     key::KeySpec,
     lower::{DescriptorLimit, LoweredLimits, LoweredRule, LoweredShared},
     policy_deadline::PolicyDeadline,
-    refusal_text::RefusalText,
+    prepared_refusal::RefusalText,
     statistics::{RuleStatistics, Statistics},
 };
 use crate::{histogram::HistogramValues, matching::Matcher};

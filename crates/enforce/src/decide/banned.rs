@@ -7,10 +7,12 @@ use weir_core::Time;
 
 use super::{RequestContext, RuleSet, limiting};
 use crate::{
-    charge::{Demand, opens_after},
-    refusal::Refusal,
+    decide::{
+        charge::{Demand, opens_after},
+        refusal::Refusal,
+        shared::{banned, refused_for, split},
+    },
     rule::Rule,
-    shared::{banned, refused_for, split},
 };
 
 /// A rule that has banned the key of a request.

@@ -5,12 +5,14 @@
 
 use super::{Entry, RequestContext, RuleSet, charge_rules, enter, fields_of_several, limiting, refusal};
 use crate::{
-    charge::Demand,
     cost::Cost,
-    deferred::DeferredCost,
-    follow_up::{Deadline, FollowUp},
-    refusal::Refusal,
-    verdict::{Pass, Verdict},
+    decide::{
+        charge::Demand,
+        deferred::DeferredCost,
+        follow_up::{Deadline, FollowUp},
+        refusal::Refusal,
+        verdict::{Pass, Verdict},
+    },
 };
 
 impl RequestContext<'_> {

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use super::{Member, RequestContext, RuleSet, limiting};
 use crate::{
     concurrency::NoPermit,
+    decide::{
+        follow_up::{AdmittedBy, FollowUp, HeldPermit},
+        refusal::Refusal,
+        verdict::{Pass, Verdict},
+    },
     fields::Fields,
-    follow_up::{AdmittedBy, FollowUp, HeldPermit},
-    refusal::Refusal,
     rule::Rule,
-    verdict::{Pass, Verdict},
 };
 
 impl RequestContext<'_> {

@@ -7,15 +7,17 @@ use weir_store::{Claim, Grant, Refused};
 
 use super::{Member, RequestContext, shadow_costs};
 use crate::{
-    charge::{Demand, charge_rules, opens_after},
-    deferred::{DeferredCost, Shadow},
+    decide::{
+        charge::{Demand, charge_rules, opens_after},
+        deferred::{DeferredCost, Shadow},
+        follow_up::FollowUp,
+        outcome::{fields_with_shared, final_refusal, refusal},
+        refusal::Refusal,
+        shared::{SharedDemand, claim_all, refused_for, split},
+        verdict::{Pass, Verdict},
+        wait::{Entry, Wait, enter, settle},
+    },
     fields::Fields,
-    follow_up::FollowUp,
-    outcome::{fields_with_shared, final_refusal, refusal},
-    refusal::Refusal,
-    shared::{SharedDemand, claim_all, refused_for, split},
-    verdict::{Pass, Verdict},
-    wait::{Entry, Wait, enter, settle},
 };
 
 impl RequestContext<'_> {

@@ -7,11 +7,13 @@ use weir_tower::MonotonicClock;
 
 use super::{
     super::{
-        charge::Demand,
-        outcome::refusal,
-        refusal::Refusal,
+        decide::{
+            charge::Demand,
+            outcome::refusal,
+            refusal::Refusal,
+            shared::{SharedDemand, banned, split},
+        },
         rule::{Limits, Rule},
-        shared::{SharedDemand, banned, split},
     },
     LimitState,
 };

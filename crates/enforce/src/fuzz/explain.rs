@@ -13,11 +13,11 @@ use weir_wire::{Decision, ExplainRequest};
 
 use crate::{
     Gate, GateOptions, Gates, RulesInForce,
+    decide::verdict::Verdict,
     jwt::Tokens,
     key::{KeySpec, Part},
     lower,
     matching::{AmbiguousPaths, RequestView},
-    verdict::Verdict,
 };
 
 const TARGETS: &[&str] = &[

@@ -23,7 +23,7 @@ use tokio::time::Sleep;
 use weir_core::{Quota, RuleCharge, Time};
 use weir_tower::{AtHead, MonotonicClock, Waiting};
 
-use crate::{
+use crate::decide::{
     deferred::{DeferredCost, NotReserved},
     follow_up::HeldPermit,
 };

@@ -9,7 +9,7 @@ use http_body::Body;
 use weir_tower::MonotonicClock;
 
 use super::body::LimitedBody;
-use crate::deferred::DeferredCost;
+use crate::decide::deferred::DeferredCost;
 
 /// The costs that count the bytes of a request's body.
 ///

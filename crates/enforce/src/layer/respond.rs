@@ -12,11 +12,13 @@ use weir_tower::{Answer, DeadlineExceeded, GrpcAnswer, MonotonicClock, Outcome};
 
 use super::body::LimitedBody;
 use crate::{
-    deferred::DeferredCost,
-    follow_up::{Deadline, FollowUp, HeldPermit},
+    decide::{
+        deferred::DeferredCost,
+        follow_up::{Deadline, FollowUp, HeldPermit},
+        refusal::Refusal,
+        verdict::Pass,
+    },
     format::Format,
-    refusal::Refusal,
-    verdict::Pass,
 };
 
 /// Creates the responses of a service behind the limits.

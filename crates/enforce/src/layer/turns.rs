@@ -16,12 +16,14 @@ use super::{
     respond::{ambiguous, refused},
 };
 use crate::{
-    follow_up::{Deadline, FollowUp},
+    decide::{
+        follow_up::{Deadline, FollowUp},
+        verdict::{Pass, Verdict},
+        wait::Wait,
+    },
     format::Format,
     gate::Gate,
     matching::{AmbiguousPaths, Headers, is_ambiguous},
-    verdict::{Pass, Verdict},
-    wait::Wait,
 };
 
 /// Gives turns to requests by the decisions of a gate.

@@ -11,7 +11,7 @@ use super::{
     conditions::header_name,
     faults::{Faults, Path},
 };
-use crate::{own_field::RuleHeader, refusal_text::RefusalForm};
+use crate::{own_field::RuleHeader, prepared_refusal::RefusalForm};
 
 /// Lowers the maximum wait. Returns `None` if requests do not wait.
 pub(super) fn lower_max_wait(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<Duration> {

@@ -11,11 +11,13 @@ use weir_tower::MonotonicClock;
 
 use super::{Entry, LateRefusal, OwnedDemand, OwnedDemands, Reason, Turn, Wait, enter};
 use crate::{
-    charge::{Demand, opens_after},
+    decide::{
+        charge::{Demand, opens_after},
+        follow_up::FollowUp,
+        outcome::fields_with_shared,
+        shared::SharedDemand,
+    },
     fields::{Fields, QuotaState},
-    follow_up::FollowUp,
-    outcome::fields_with_shared,
-    shared::SharedDemand,
 };
 
 /// The questions of a request to stores.

@@ -4,11 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use weir_core::KeyPermit;
 
-use super::{
-    deferred::DeferredCost,
+use crate::{
+    decide::{deferred::DeferredCost, header_rules::HeaderRules},
     fields::{Fields, QuotaState},
     format::Format,
-    header_rules::HeaderRules,
     policy_deadline::PolicyDeadline,
     rule::Rule,
 };
@@ -27,29 +26,29 @@ pub struct FollowUp {
 /// A permit of a rule's concurrent limit. Dropping it admits another request.
 #[derive(Debug)]
 pub struct HeldPermit {
-    pub(super) _permit: KeyPermit,
+    pub(crate) _permit: KeyPermit,
     /// The rule, until its admission is counted and is in the response fields.
-    pub(super) admitted: Option<AdmittedBy>,
+    pub(crate) admitted: Option<AdmittedBy>,
 }
 
 /// A concurrent limit that admitted a request.
 #[derive(Debug)]
-pub(super) struct AdmittedBy {
-    pub(super) rule: Arc<Rule>,
-    pub(super) state: QuotaState,
-    pub(super) override_index: Option<usize>,
+pub(crate) struct AdmittedBy {
+    pub(crate) rule: Arc<Rule>,
+    pub(crate) state: QuotaState,
+    pub(crate) override_index: Option<usize>,
 }
 
 /// The maximum time of a request after its verdict, including its wait.
 #[derive(Debug)]
 pub struct Deadline {
-    pub(super) policy: Arc<PolicyDeadline>,
+    pub(crate) policy: Arc<PolicyDeadline>,
     /// The rule that counts an exceeded deadline: the first matching rule of the policy with the shortest deadline.
-    pub(super) rule: Arc<Rule>,
+    pub(crate) rule: Arc<Rule>,
     /// The format of the response to a request that exceeds the deadline.
-    pub(super) format: Format,
+    pub(crate) format: Format,
     /// The matching rules that set headers in all responses. `None` if there are none.
-    pub(super) headers: Option<HeaderRules>,
+    pub(crate) headers: Option<HeaderRules>,
 }
 
 impl Deadline {
@@ -59,24 +58,24 @@ impl Deadline {
     }
 
     /// Counts a request whose deadline passed before the app answered.
-    pub(super) fn expire(&self) {
+    pub(crate) fn expire(&self) {
         self.rule.statistics.count_expired();
     }
 }
 
 impl FollowUp {
     /// Takes the deadline, if there is one.
-    pub(super) fn take_deadline(&mut self) -> Option<(Duration, Deadline)> {
+    pub(crate) fn take_deadline(&mut self) -> Option<(Duration, Deadline)> {
         self.deadline.take().map(|deadline| (deadline.after(), deadline))
     }
 
     /// Takes the costs that count the bytes of the request's body.
-    pub(super) fn take_request_bytes(&mut self) -> Vec<DeferredCost> {
+    pub(crate) fn take_request_bytes(&mut self) -> Vec<DeferredCost> {
         self.costs.extract_if(.., |cost| cost.is_request_bytes()).collect()
     }
 
     /// Counts the request as admitted by the rules of its permits, and adds the header fields of these rules.
-    pub(super) fn admit(&mut self, fields: &mut Fields) {
+    pub(crate) fn admit(&mut self, fields: &mut Fields) {
         for AdmittedBy { rule, state, override_index } in
             self.permits.iter_mut().filter_map(|held| held.admitted.take())
         {
@@ -88,7 +87,7 @@ impl FollowUp {
     }
 
     /// Returns the work in a box, or `None` if no work remains.
-    pub(super) fn boxed(self) -> Option<Box<Self>> {
+    pub(crate) fn boxed(self) -> Option<Box<Self>> {
         let nothing = self.deadline.is_none() && self.costs.is_empty() && self.permits.is_empty();
         (!nothing).then(|| Box::new(self))
     }

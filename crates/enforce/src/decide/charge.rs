@@ -1,38 +1,38 @@
 //! Charges several rules for one request, each with its own cost: all of them, or none. A single rule without waits and
-//! deadlines is charged in [`decide`](super::decide).
+//! deadlines is charged in [`decide`](crate::decide).
 //!
-//! The waits of requests are in [`wait`](super::wait). A rule in shadow mode delays no request: a rule that would let
+//! The waits of requests are in [`wait`](crate::decide::wait). A rule in shadow mode delays no request: a rule that would let
 //! a request wait is charged for the time at which it would admit the request.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use weir_core::{MAX_LIMITS, RuleCharged, RuleRefusedAt, Time};
 
-use super::rule::{Limits, Rule};
+use crate::rule::{Limits, Rule};
 
 /// The charge that a request needs from one rule.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Demand<'r, 'k> {
-    pub(super) rule: &'r Arc<Rule>,
-    pub(super) limits: &'r Limits,
-    pub(super) key: &'k [u8],
-    pub(super) cost: u64,
+pub(crate) struct Demand<'r, 'k> {
+    pub(crate) rule: &'r Arc<Rule>,
+    pub(crate) limits: &'r Limits,
+    pub(crate) key: &'k [u8],
+    pub(crate) cost: u64,
     /// The latest time at which the request may be admitted. `None` if it may not wait.
-    pub(super) latest: Option<Time>,
+    pub(crate) latest: Option<Time>,
     /// Whether a refusal counts for the rule's ban.
-    pub(super) counts_for_ban: bool,
+    pub(crate) counts_for_ban: bool,
 }
 
 impl<'r, 'k> Demand<'r, 'k> {
     /// The charge of a request that may not wait.
-    pub(super) fn new(rule: &'r Arc<Rule>, limits: &'r Limits, key: &'k [u8], cost: u64) -> Self {
+    pub(crate) fn new(rule: &'r Arc<Rule>, limits: &'r Limits, key: &'k [u8], cost: u64) -> Self {
         Self { rule, limits, key, cost, latest: None, counts_for_ban: true }
     }
 }
 
 impl Demand<'_, '_> {
     /// Counts a refusal by a rule in shadow mode, also for the rule's ban.
-    pub(super) fn count_shadow_limited(&self, at: Time) {
+    pub(crate) fn count_shadow_limited(&self, at: Time) {
         self.rule.statistics.count_shadow_limited();
         self.limits.count_for_ban(self.key, at, &self.rule.statistics);
     }
@@ -43,7 +43,7 @@ impl Demand<'_, '_> {
 }
 
 /// Charges every rule, or none.
-pub(super) fn charge_rules(
+pub(crate) fn charge_rules(
     demands: &[Demand<'_, '_>],
     clock: impl Fn() -> Time,
 ) -> Result<Vec<RuleCharged>, RuleRefusedAt> {
@@ -56,7 +56,7 @@ pub(super) fn charge_rules(
 /// that retries after this time is not refused by another limit. A limit that admits now also admits later, so each
 /// limit must be checked only once. Several descriptors can charge the same key of a rule, which must admit them together.
 /// `None` if one of the limits never admits the request.
-pub(super) fn opens_after(demands: &[Demand<'_, '_>], now: Time) -> Option<Duration> {
+pub(crate) fn opens_after(demands: &[Demand<'_, '_>], now: Time) -> Option<Duration> {
     let mut at = now;
     for (index, demand) in demands.iter().enumerate() {
         let charges = demands[..=index].iter().filter(|it| Arc::ptr_eq(it.rule, demand.rule) && it.key == demand.key);
@@ -78,6 +78,6 @@ pub(super) fn opens_after(demands: &[Demand<'_, '_>], now: Time) -> Option<Durat
 }
 
 /// Returns the keys of several rules. `keys` contains them one after the other.
-pub(super) fn slices<'a>(keys: &'a [u8], ranges: &[Range<usize>]) -> Vec<&'a [u8]> {
+pub(crate) fn slices<'a>(keys: &'a [u8], ranges: &[Range<usize>]) -> Vec<&'a [u8]> {
     ranges.iter().map(|range| &keys[range.clone()]).collect()
 }

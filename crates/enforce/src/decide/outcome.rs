@@ -5,17 +5,19 @@ use std::{sync::Arc, time::Duration};
 use weir_core::{MAX_LIMITS, RuleCharged, RuleRefused, RuleRefusedAt, Tightest, Time};
 use weir_tower::retry_after_seconds;
 
-use super::{
-    charge::{Demand, opens_after},
+use crate::{
+    decide::{
+        charge::{Demand, opens_after},
+        refusal::Refusal,
+        shared::SharedDemand,
+    },
     fields::{self, Fields, QuotaState},
-    refusal::Refusal,
     rule::Limits,
-    shared::SharedDemand,
 };
 
 /// Counts a refusal, also for the rule's ban, and builds it. `at` is the time of the decision. If one of the rules never
 /// admits the request, the refusal is by that rule, because a client must not wait for another one.
-pub(super) fn refusal<'r>(
+pub(crate) fn refusal<'r>(
     demands: &[Demand<'r, '_>],
     RuleRefusedAt { index, refused }: RuleRefusedAt,
     at: Time,
@@ -34,7 +36,7 @@ pub(super) fn refusal<'r>(
 
 /// Counts and builds the refusal by the first rule that never admits the request. It names the limit that never does.
 /// `None` if all rules admit the request at some time.
-pub(super) fn final_refusal<'r>(demands: &[Demand<'r, '_>], at: Time) -> Option<Refusal<'r>> {
+pub(crate) fn final_refusal<'r>(demands: &[Demand<'r, '_>], at: Time) -> Option<Refusal<'r>> {
     demands.iter().find_map(|demand| {
         // Requests that wait go first, so they leave nothing.
         let is_free = demand.limits.pod_limiter().queue_len(demand.key) == 0;
@@ -72,7 +74,7 @@ fn refusal_by<'r>(
 
 /// Returns the state of the limit that refused. The seconds are those until a retry, or until full credit if no retry
 /// can succeed.
-pub(super) fn refused_state(refused: &RuleRefused, retry_after: Option<Duration>) -> QuotaState {
+pub(crate) fn refused_state(refused: &RuleRefused, retry_after: Option<Duration>) -> QuotaState {
     QuotaState {
         limit: refused.limit,
         requests: refused.standing.quota().requests(),
@@ -82,7 +84,7 @@ pub(super) fn refused_state(refused: &RuleRefused, retry_after: Option<Duration>
 }
 
 /// Returns the headers for a request that was charged to one rule.
-pub(super) fn fields_of_one(limits: &Limits, tightest: &Tightest) -> Fields {
+pub(crate) fn fields_of_one(limits: &Limits, tightest: &Tightest) -> Fields {
     if !(limits.quota_headers.describes_admitted() || limits.quota_headers.has_own()) {
         return Fields::default();
     }
@@ -90,7 +92,7 @@ pub(super) fn fields_of_one(limits: &Limits, tightest: &Tightest) -> Fields {
 }
 
 /// Returns the headers for a request that shared rules, and possibly rules of scope Pod, admitted.
-pub(super) fn fields_with_shared(
+pub(crate) fn fields_with_shared(
     demands: &[Demand<'_, '_>],
     charged: &[RuleCharged],
     shared: &[(&SharedDemand, QuotaState)],
@@ -121,7 +123,7 @@ pub(super) fn fields_with_shared(
 
 /// Returns the headers for a request that was charged to several rules. They list the limits of all rules, and the
 /// state of the limit with the fewest remaining requests.
-pub(super) fn fields_of_several(demands: &[Demand<'_, '_>], charged: &[RuleCharged]) -> Fields {
+pub(crate) fn fields_of_several(demands: &[Demand<'_, '_>], charged: &[RuleCharged]) -> Fields {
     let telling = || demands.iter().zip(charged).filter(|(demand, _)| demand.limits.quota_headers.describes_admitted());
     let own = || {
         let own = demands.iter().zip(charged).filter(|(demand, _)| demand.limits.quota_headers.has_own());
@@ -137,7 +139,7 @@ pub(super) fn fields_of_several(demands: &[Demand<'_, '_>], charged: &[RuleCharg
     Fields::of_several(&limits.quota_headers, quota_state(tightest, remaining), fields::join(policies)).with_own(own())
 }
 
-pub(super) fn quota_state(tightest: &Tightest, remaining: u64) -> QuotaState {
+pub(crate) fn quota_state(tightest: &Tightest, remaining: u64) -> QuotaState {
     QuotaState {
         limit: tightest.limit,
         requests: tightest.standing.quota().requests(),

@@ -9,40 +9,42 @@ use http::HeaderMap;
 use weir_core::Time;
 use weir_tower::MonotonicClock;
 
-use super::{
-    charge::Demand,
+use crate::{
+    decide::{
+        charge::Demand,
+        outcome::{quota_state, refused_state},
+        refusal::Refusal,
+        shared::split,
+    },
     fields::{QuotaHeaders, QuotaState},
-    outcome::{quota_state, refused_state},
-    refusal::Refusal,
     rule::{Limits, Rule},
-    shared::split,
 };
 
 /// The rules that match a request and set headers, in their order.
 #[derive(Clone, Debug)]
-pub(super) struct HeaderRules {
+pub(crate) struct HeaderRules {
     rules: Arc<[HeaderRule]>,
     clock: MonotonicClock,
 }
 
 /// A rule that sets headers, with the key and the cost of the request.
 #[derive(Clone, Debug)]
-pub(super) struct HeaderRule {
-    pub(super) rule: Arc<Rule>,
-    pub(super) key: Box<[u8]>,
-    pub(super) cost: u64,
+pub(crate) struct HeaderRule {
+    pub(crate) rule: Arc<Rule>,
+    pub(crate) key: Box<[u8]>,
+    pub(crate) cost: u64,
 }
 
 impl HeaderRules {
     /// Returns `None` if none of these rules sets headers.
-    pub(super) fn new(rules: impl Iterator<Item = HeaderRule>, clock: MonotonicClock) -> Option<Self> {
+    pub(crate) fn new(rules: impl Iterator<Item = HeaderRule>, clock: MonotonicClock) -> Option<Self> {
         let mut rules: Vec<HeaderRule> = rules.filter(|one| one.rule.sets_headers()).collect();
         rules.sort_by_key(|one| one.rule.quota_headers().map(|quota_headers| quota_headers.position()));
         (!rules.is_empty()).then(|| Self { rules: rules.into(), clock })
     }
 
     /// Adds the headers to a refusal, if another rule than the refusing one is among these rules.
-    pub(super) fn add_to(&self, refusal: &mut Refusal<'_>) {
+    pub(crate) fn add_to(&self, refusal: &mut Refusal<'_>) {
         let (own, state) = (refusal.rule, refusal.state);
         let is_own = |rule: &Arc<Rule>| Arc::ptr_eq(rule, own);
         if !self.rules.iter().all(|one| is_own(&one.rule)) {
@@ -62,7 +64,7 @@ impl HeaderRules {
     }
 
     /// Inserts the headers.
-    pub(super) fn insert(&self, headers: &mut HeaderMap) {
+    pub(crate) fn insert(&self, headers: &mut HeaderMap) {
         self.states(|_| None).iter().for_each(|(quota_headers, state)| quota_headers.insert_own(state, headers));
     }
 }

@@ -1,11 +1,13 @@
 //! The verdict on a request: pass, wait or refuse.
 
-use super::{
-    deferred::DeferredCost,
+use crate::{
+    decide::{
+        deferred::DeferredCost,
+        follow_up::{FollowUp, HeldPermit},
+        refusal::Refusal,
+        wait::Wait,
+    },
     fields::Fields,
-    follow_up::{FollowUp, HeldPermit},
-    refusal::Refusal,
-    wait::Wait,
 };
 
 /// The decision of the rules on a request.
@@ -31,7 +33,7 @@ pub struct Pass {
 
 impl Verdict<'_> {
     /// Adds the costs and the permits of rules in shadow mode, which do not affect the verdict.
-    pub(super) fn add(&mut self, costs: Vec<DeferredCost>, permits: Vec<HeldPermit>) {
+    pub(crate) fn add(&mut self, costs: Vec<DeferredCost>, permits: Vec<HeldPermit>) {
         let follow_up = match self {
             Self::Pass(pass) if !(costs.is_empty() && permits.is_empty()) => {
                 &mut **pass.follow_up.get_or_insert_default()
@@ -44,7 +46,7 @@ impl Verdict<'_> {
     }
 
     /// Adds the permits of rules that enforce. If the request passes now, it also counts as allowed for these rules.
-    pub(super) fn keep_permits(&mut self, permits: Vec<HeldPermit>) {
+    pub(crate) fn keep_permits(&mut self, permits: Vec<HeldPermit>) {
         match self {
             Self::Pass(Pass { fields, follow_up }) => {
                 let follow_up = follow_up.get_or_insert_default();

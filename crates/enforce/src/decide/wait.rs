@@ -21,20 +21,22 @@ use weir_store::{Grant, Refused};
 use weir_tower::{AtHead, MonotonicClock, Waiting};
 
 use self::questions::StoreQuestions;
-pub(super) use self::questions::settle;
-use super::{
-    charge::{Demand, charge_rules, opens_after},
+pub(crate) use self::questions::settle;
+use crate::{
+    decide::{
+        charge::{Demand, charge_rules, opens_after},
+        follow_up::FollowUp,
+        header_rules::HeaderRules,
+        outcome::{fields_of_several, fields_with_shared, refusal},
+        refusal::Refusal,
+        shared::SharedDemand,
+    },
     fields::Fields,
-    follow_up::FollowUp,
-    header_rules::HeaderRules,
-    outcome::{fields_of_several, fields_with_shared, refusal},
-    refusal::Refusal,
     rule::Rule,
-    shared::SharedDemand,
 };
 
 /// The result for a request that no rule refuses immediately.
-pub(super) enum Entry {
+pub(crate) enum Entry {
     Goes(Vec<RuleCharged>),
     Waits(Box<Wait>),
 }
@@ -51,7 +53,7 @@ pub struct Wait {
     /// The seats of shared rules that the request holds while it waits in queues.
     seats: Vec<(SharedDemand, Grant)>,
     /// The matching rules that set headers in all responses, for a refusal. `None` if there are none.
-    pub(super) headers: Option<HeaderRules>,
+    pub(crate) headers: Option<HeaderRules>,
 }
 
 #[derive(Debug)]
@@ -106,7 +108,7 @@ struct HeadRefusal {
 
 /// Charges all rules if no request waits for them and they have capacity. Otherwise joins their queues. Refuses
 /// immediately if a wait cannot help: the turn would come too late, or a rule that does not let requests wait refuses.
-pub(super) fn enter(demands: &[Demand<'_, '_>], clock: MonotonicClock) -> Result<Entry, RuleRefusedAt> {
+pub(crate) fn enter(demands: &[Demand<'_, '_>], clock: MonotonicClock) -> Result<Entry, RuleRefusedAt> {
     let is_patient = |demand: &Demand<'_, '_>| demand.latest.is_some();
     let at_once: Vec<_> = demands.iter().map(|demand| Demand { latest: None, ..*demand }).collect();
     if !demands.iter().any(is_patient)
@@ -145,7 +147,7 @@ impl Wait {
     }
 
     /// Whether the request has a position in a queue. A request that waits for a store has none.
-    pub(super) fn is_queued(&self) -> bool {
+    pub(crate) fn is_queued(&self) -> bool {
         self.queued.is_some()
     }
 
@@ -253,7 +255,7 @@ impl LateRefusal {
     }
 
     /// Counts the refusal and passes it to `then`.
-    pub(super) fn refuse<R>(self, then: impl FnOnce(&Refusal<'_>) -> R) -> R {
+    pub(crate) fn refuse<R>(self, then: impl FnOnce(&Refusal<'_>) -> R) -> R {
         let headers = self.headers;
         let then = |mut refusal: Refusal<'_>| {
             if let Some(rules) = headers {
@@ -268,7 +270,7 @@ impl LateRefusal {
     }
 
     /// Counts this refusal of a rule in shadow mode, which does not refuse the request.
-    pub(super) fn count_shadow(&self) {
+    pub(crate) fn count_shadow(&self) {
         match &self.reason {
             Reason::Own { demands, at } => {
                 demands.demands()[at.index].count_shadow_limited(demands.clock.now());

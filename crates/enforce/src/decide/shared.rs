@@ -9,17 +9,19 @@ use weir_core::{Tightest, Time};
 use weir_store::{Claim, Grant, KeyView, Left, PendingGrant, Refused};
 use weir_tower::retry_after_seconds;
 
-use super::{
-    charge::{Demand, opens_after},
+use crate::{
+    decide::{
+        charge::{Demand, opens_after},
+        refusal::Refusal,
+    },
     fields::QuotaState,
-    refusal::Refusal,
     rule::{Limits, Rule, SharedPart},
 };
 
 /// The charge that a request needs from one shared rule.
 #[derive(Clone, Debug)]
-pub(super) struct SharedDemand {
-    pub(super) rule: Arc<Rule>,
+pub(crate) struct SharedDemand {
+    pub(crate) rule: Arc<Rule>,
     /// The key, if the rule has a ban.
     key: Option<Arc<[u8]>>,
     hash: u128,
@@ -30,7 +32,7 @@ pub(super) struct SharedDemand {
 }
 
 /// Splits the charges of a request into charges of shared rules and charges of rules of scope Pod.
-pub(super) fn split<'r, 'k>(demands: &[Demand<'r, 'k>], now: Time) -> (Vec<SharedDemand>, Vec<Demand<'r, 'k>>) {
+pub(crate) fn split<'r, 'k>(demands: &[Demand<'r, 'k>], now: Time) -> (Vec<SharedDemand>, Vec<Demand<'r, 'k>>) {
     let shared = demands.iter().filter_map(|demand| {
         let SharedPart { terms, .. } = demand.limits.shared.as_ref()?;
         Some(SharedDemand {
@@ -49,7 +51,7 @@ pub(super) fn split<'r, 'k>(demands: &[Demand<'r, 'k>], now: Time) -> (Vec<Share
 
 /// Takes the seats of all rules that have enough seats, or no seats if one rule refuses. `None` means that the store of
 /// that rule must be asked.
-pub(super) fn claim_all(demands: &[SharedDemand]) -> Result<Vec<Option<Grant>>, (usize, Refused)> {
+pub(crate) fn claim_all(demands: &[SharedDemand]) -> Result<Vec<Option<Grant>>, (usize, Refused)> {
     let mut grants = Vec::with_capacity(demands.len());
     for (index, demand) in demands.iter().enumerate() {
         match demand.claim() {
@@ -63,7 +65,7 @@ pub(super) fn claim_all(demands: &[SharedDemand]) -> Result<Vec<Option<Grant>>, 
 
 /// Returns the time for which the rules refuse the request, as far as this program knows. `None` if one of the limits
 /// never admits the request.
-pub(super) fn refused_for(demands: &[SharedDemand]) -> Option<Duration> {
+pub(crate) fn refused_for(demands: &[SharedDemand]) -> Option<Duration> {
     if demands.iter().any(|demand| demand.never_admitted_by().is_some()) {
         return None;
     }
@@ -72,7 +74,7 @@ pub(super) fn refused_for(demands: &[SharedDemand]) -> Option<Duration> {
 
 /// Counts a request whose key the rule has banned, and refuses it. The state is that of the rule's tightest limit. The
 /// client may retry when the ban has ended and the rule's limits admit the request.
-pub(super) fn banned<'r>(
+pub(crate) fn banned<'r>(
     (rule, limits): (&'r Arc<Rule>, &Limits),
     (key, cost): (&[u8], u64),
     rest: Duration,
@@ -98,7 +100,7 @@ pub(super) fn banned<'r>(
 }
 
 impl SharedDemand {
-    pub(super) fn limits(&self) -> &Limits {
+    pub(crate) fn limits(&self) -> &Limits {
         self.rule.limits.as_ref().expect("a shared rule has limits")
     }
 
@@ -106,27 +108,27 @@ impl SharedDemand {
         self.limits().shared.as_ref().expect("the rule is shared")
     }
 
-    pub(super) fn claim(&self) -> Claim {
+    pub(crate) fn claim(&self) -> Claim {
         self.part().limiter.claim(self.hash, self.cost, self.patience)
     }
 
     /// From now on, the request is refused if it cannot go immediately.
-    pub(super) fn refuse_waits(&mut self) {
+    pub(crate) fn refuse_waits(&mut self) {
         self.patience = Duration::ZERO;
     }
 
     /// Asks the store.
-    pub(super) fn ask(&self) -> PendingGrant {
+    pub(crate) fn ask(&self) -> PendingGrant {
         self.part().limiter.ask(self.hash, self.cost, self.patience)
     }
 
     /// Gives back units of earlier requests.
-    pub(super) fn credit(&self, units: u64) {
+    pub(crate) fn credit(&self, units: u64) {
         self.part().limiter.credit(self.hash, units);
     }
 
     /// Returns the data of this program about the key.
-    pub(super) fn known(&self) -> KeyView {
+    pub(crate) fn known(&self) -> KeyView {
         let known = self.part().limiter.known(self.hash, self.cost);
         let never = self.never_admitted_by();
         KeyView { left: known.left.map(|left| Left { limit: never.unwrap_or(left.limit), ..left }), ..known }
@@ -134,28 +136,28 @@ impl SharedDemand {
 
     /// The first limit that never admits the cost. `None` if all limits admit it at some time. The store reports only the
     /// tightest limit.
-    pub(super) fn never_admitted_by(&self) -> Option<usize> {
+    pub(crate) fn never_admitted_by(&self) -> Option<usize> {
         let quotas = self.part().terms.quotas(self.override_index);
         quotas.iter().position(|quota| u64::from(self.cost) > quota.most())
     }
 
     /// Returns the name of the store.
-    pub(super) fn store(&self) -> &str {
+    pub(crate) fn store(&self) -> &str {
         self.part().limiter.client().name()
     }
 
     /// Runs a task on the runtime of the store client.
-    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.part().limiter.spawn(task);
     }
 
-    pub(super) fn override_index(&self) -> Option<usize> {
+    pub(crate) fn override_index(&self) -> Option<usize> {
         self.override_index
     }
 
     /// Returns the state of the tightest limit, if the store reported it; otherwise zeros. A limit that never admits the
     /// cost is named in its place.
-    pub(super) fn state(&self, left: Option<Left>) -> QuotaState {
+    pub(crate) fn state(&self, left: Option<Left>) -> QuotaState {
         let limit = self.never_admitted_by().or(left.map(|left| left.limit)).unwrap_or(0);
         let requests = self.limits().quota(limit, self.override_index).map_or(0, |quota| quota.requests());
         let seconds = retry_after_seconds(left.map_or(Duration::ZERO, |left| left.full_in));
@@ -172,19 +174,19 @@ impl SharedDemand {
     }
 
     /// As [`state`](Self::state), with the seats that this program holds. Without `left`, the last answer counts.
-    pub(super) fn known_state(&self, left: Option<Left>) -> QuotaState {
+    pub(crate) fn known_state(&self, left: Option<Left>) -> QuotaState {
         let known = self.known();
         let state = self.state(left.or(known.left));
         QuotaState { remaining: state.remaining.saturating_add(known.seats.into()), ..state }
     }
 
     /// Counts a refusal, also for the rule's ban, and builds it.
-    pub(super) fn refusal(&self, refused: Refused, at: Time) -> Refusal<'_> {
+    pub(crate) fn refusal(&self, refused: Refused, at: Time) -> Refusal<'_> {
         self.refusal_by(&self.rule, refused, at)
     }
 
     /// As [`refusal`](Self::refusal). The refusal borrows the rule from `rule`, which must be the rule of this charge.
-    pub(super) fn refusal_by<'r>(&self, rule: &'r Arc<Rule>, refused: Refused, at: Time) -> Refusal<'r> {
+    pub(crate) fn refusal_by<'r>(&self, rule: &'r Arc<Rule>, refused: Refused, at: Time) -> Refusal<'r> {
         if let (Some(rest), Some(key), Some(limits)) = (refused.banned, &self.key, &rule.limits) {
             limits.learn_ban(key, rest, at);
             return banned((rule, limits), (key, self.cost.into()), rest, at);
@@ -209,7 +211,7 @@ impl SharedDemand {
     }
 
     /// Counts a refusal in shadow mode, also for the rule's ban.
-    pub(super) fn count_shadow_limited(&self, refused: Refused, at: Time) {
+    pub(crate) fn count_shadow_limited(&self, refused: Refused, at: Time) {
         self.rule.statistics.count_shadow_limited();
         let Some(key) = &self.key else { return };
         match refused.banned {

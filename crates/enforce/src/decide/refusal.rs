@@ -11,28 +11,28 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use weir_core::Time;
 use weir_tower::retry_after_seconds;
 
-use super::{
+use crate::{
     concurrency::NoPermit,
     fields::{QuotaHeaders, QuotaState},
-    refusal_text::RefusalText,
+    prepared_refusal::RefusalText,
     rule::Rule,
 };
 
 /// The refusal of a request or a message by one limit of one rule, or of a request by a rule with action Deny.
 #[derive(Debug)]
 pub struct Refusal<'a> {
-    pub(super) rule: &'a Arc<Rule>,
-    pub(super) state: QuotaState,
-    pub(super) override_index: Option<usize>,
+    pub(crate) rule: &'a Arc<Rule>,
+    pub(crate) state: QuotaState,
+    pub(crate) override_index: Option<usize>,
     /// The time until all rules would admit the request, if no other request arrives. `None` if this rule never admits
     /// it, because the cost is more than the limit can admit for one request.
-    pub(super) retry_after: Option<Duration>,
+    pub(crate) retry_after: Option<Duration>,
     /// Whether the rule has banned the key of the request.
-    pub(super) is_banned: bool,
+    pub(crate) is_banned: bool,
     /// The time of the decision.
-    pub(super) at: Time,
+    pub(crate) at: Time,
     /// The headers that all matching rules set, if another rule than this one sets any. Otherwise empty.
-    pub(super) headers: Vec<(Arc<QuotaHeaders>, QuotaState)>,
+    pub(crate) headers: Vec<(Arc<QuotaHeaders>, QuotaState)>,
 }
 
 /// The key for a cache of refusal texts: refusals with equal keys have equal texts. The key does not keep the rule
@@ -50,7 +50,7 @@ pub struct TextKey {
 
 impl<'a> Refusal<'a> {
     /// Counts a request that this rule denies, and refuses it.
-    pub(super) fn denied(rule: &'a Arc<Rule>, at: Time) -> Self {
+    pub(crate) fn denied(rule: &'a Arc<Rule>, at: Time) -> Self {
         rule.statistics.count_limited();
         Self {
             rule,
@@ -65,7 +65,7 @@ impl<'a> Refusal<'a> {
 
     /// Counts this refusal for the ban of the rule, if the rule has a ban. If the key is banned now, the client may
     /// not retry before the ban has ended.
-    pub(super) fn counted_for_ban(self, key: &[u8]) -> Self {
+    pub(crate) fn counted_for_ban(self, key: &[u8]) -> Self {
         let limits = self.rule.limits.as_ref();
         match limits.and_then(|limits| limits.count_for_ban(key, self.at, &self.rule.statistics)) {
             Some(rest) => self.until_the_end_of(rest),
@@ -75,7 +75,7 @@ impl<'a> Refusal<'a> {
 
     /// Raises the time until a retry to this time, for which other rules refuse the request. `None` if one of them never
     /// admits it.
-    pub(super) fn not_before(self, wait: Option<Duration>) -> Self {
+    pub(crate) fn not_before(self, wait: Option<Duration>) -> Self {
         let Some(wait) = wait else { return Self { retry_after: None, ..self } };
         match self.retry_after {
             Some(own) if own < wait => {
@@ -87,7 +87,7 @@ impl<'a> Refusal<'a> {
     }
 
     /// The key is banned for this time: the client may not retry before.
-    pub(super) fn until_the_end_of(self, rest: Duration) -> Self {
+    pub(crate) fn until_the_end_of(self, rest: Duration) -> Self {
         let retry_after = self.retry_after.map(|opens| opens.max(rest));
         let seconds = retry_after_seconds(retry_after.unwrap_or(rest));
         Self { state: QuotaState { remaining: 0, seconds, ..self.state }, retry_after, is_banned: true, ..self }
@@ -96,7 +96,7 @@ impl<'a> Refusal<'a> {
 
 impl<'a> Refusal<'a> {
     /// Counts a request for which a concurrent limit has no capacity, and refuses it.
-    pub(super) fn without_permit(rule: &'a Arc<Rule>, none: &NoPermit, at: Time) -> Self {
+    pub(crate) fn without_permit(rule: &'a Arc<Rule>, none: &NoPermit, at: Time) -> Self {
         rule.statistics.count_limited();
         let NoPermit { state, override_index, never } = *none;
         let retry_after = (!never).then(|| Duration::from_secs(state.seconds));
@@ -194,7 +194,7 @@ impl Refusal<'_> {
         self.text().set.iter().for_each(|own| own.insert(self.state.numbers(), headers));
     }
 
-    pub(super) fn text(&self) -> &RefusalText {
+    pub(crate) fn text(&self) -> &RefusalText {
         self.rule.refusal.as_ref().expect("the rule that refused is no bypass")
     }
 }

@@ -5,7 +5,7 @@
 //! that is not charged. For shared rules, the store counts the rest as debt, and its buckets owe at most a day. The
 //! limit admits new requests again when the debt has fallen to `debt`.
 //!
-//! The bytes of a body pass at the times of their reservations ([`LimitedBody`](super::LimitedBody)). A cost in a
+//! The bytes of a body pass at the times of their reservations ([`LimitedBody`](crate::LimitedBody)). A cost in a
 //! header does not delay its response: the response passes immediately, and the next requests wait or are refused.
 //!
 //! A rule in shadow mode that would refuse the request is charged nothing. But the request goes to the app, so the
@@ -21,9 +21,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use weir_core::{RuleChargedAhead, Ticket, Time};
 use weir_tower::MonotonicClock;
 
-use super::{
-    charge::Demand,
+use crate::{
     cost::{Cost, HeaderCost},
+    decide::charge::Demand,
     rule::Rule,
 };
 
@@ -33,15 +33,15 @@ const FAR: Duration = Duration::from_hours(24);
 /// A cost that one rule charges when a body or the response supplies it.
 #[derive(Clone, Debug)]
 pub struct DeferredCost {
-    pub(super) rule: Arc<Rule>,
-    pub(super) key: Box<[u8]>,
+    pub(crate) rule: Arc<Rule>,
+    pub(crate) key: Box<[u8]>,
     /// The decision of a rule in shadow mode. `None` if the rule enforces.
     shadow: Option<Arc<Mutex<Shadow>>>,
 }
 
 /// The decision of a rule in shadow mode on a request that goes to the app.
 #[derive(Debug)]
-pub(super) enum Shadow {
+pub(crate) enum Shadow {
     Admits,
     /// The rule charges nothing.
     Refuses,
@@ -51,7 +51,7 @@ pub(super) enum Shadow {
 
 /// The reason why a reservation is not possible.
 #[derive(Debug)]
-pub(super) enum NotReserved {
+pub(crate) enum NotReserved {
     /// The cost is larger than this maximum of one reservation.
     TooMany(u64),
     /// The limit is reserved as far ahead as possible. A reservation can succeed after this time.
@@ -60,27 +60,27 @@ pub(super) enum NotReserved {
 
 impl DeferredCost {
     /// Returns the deferred cost of a rule that enforces. `None` if the cost is known on arrival.
-    pub(super) fn of(demand: &Demand<'_, '_>) -> Option<Self> {
+    pub(crate) fn of(demand: &Demand<'_, '_>) -> Option<Self> {
         let later = demand.limits.cost.is_known_later();
         later.then(|| Self { rule: Arc::clone(demand.rule), key: demand.key.into(), shadow: None })
     }
 
     /// As [`of`](Self::of), for a rule in shadow mode.
-    pub(super) fn in_shadow(demand: &Demand<'_, '_>, shadow: Shadow) -> Option<Self> {
+    pub(crate) fn in_shadow(demand: &Demand<'_, '_>, shadow: Shadow) -> Option<Self> {
         let cost = Self::of(demand)?;
         Some(Self { shadow: Some(Arc::new(Mutex::new(shadow))), ..cost })
     }
 
     /// As [`in_shadow`](Self::in_shadow), for a rule that would refuse the request. `None` if the response has no header
     /// to remove.
-    pub(super) fn refused_in_shadow(rule: &Arc<Rule>) -> Option<Self> {
+    pub(crate) fn refused_in_shadow(rule: &Arc<Rule>) -> Option<Self> {
         let Cost::ResponseHeader(_) = rule.limits.as_ref()?.cost else { return None };
         let shadow = Some(Arc::new(Mutex::new(Shadow::Refuses)));
         Some(Self { rule: Arc::clone(rule), key: Box::default(), shadow })
     }
 
     /// Ends the question to a store, which admits the request or not.
-    pub(super) fn end_question(&self, is_admitted: bool, clock: MonotonicClock) {
+    pub(crate) fn end_question(&self, is_admitted: bool, clock: MonotonicClock) {
         let answer = if is_admitted { Shadow::Admits } else { Shadow::Refuses };
         if let Some(Shadow::AsksStore(units)) = self.shadow().map(|mut shadow| mem::replace(&mut *shadow, answer))
             && is_admitted
@@ -94,17 +94,17 @@ impl DeferredCost {
     }
 
     /// Whether the cost delays the body: true unless the rule is in shadow mode.
-    pub(super) fn is_enforced(&self) -> bool {
+    pub(crate) fn is_enforced(&self) -> bool {
         self.shadow.is_none()
     }
 
     /// Whether the cost is the bytes of the request's body.
-    pub(super) fn is_request_bytes(&self) -> bool {
+    pub(crate) fn is_request_bytes(&self) -> bool {
         self.is(&Cost::RequestBytes)
     }
 
     /// Whether the cost is the bytes of the response's body.
-    pub(super) fn is_response_bytes(&self) -> bool {
+    pub(crate) fn is_response_bytes(&self) -> bool {
         self.is(&Cost::ResponseBytes)
     }
 
@@ -114,7 +114,7 @@ impl DeferredCost {
 
     /// Charges the costs that headers of the response contain, and removes these headers, which clients must not see.
     /// Several rules can read the same header, so it is removed when all costs are charged.
-    pub(super) fn charge_headers(costs: &[Self], headers: &mut HeaderMap, clock: MonotonicClock) {
+    pub(crate) fn charge_headers(costs: &[Self], headers: &mut HeaderMap, clock: MonotonicClock) {
         for cost in costs {
             cost.charge_value(cost.header().and_then(|name| headers.get(name)).map(HeaderValue::as_bytes), clock);
         }
@@ -143,7 +143,7 @@ impl DeferredCost {
     }
 
     /// Charges each limit the cost, as far ahead as possible.
-    pub(super) fn charge(&self, cost: u64, clock: MonotonicClock) {
+    pub(crate) fn charge(&self, cost: u64, clock: MonotonicClock) {
         match self.shadow().as_deref_mut() {
             None | Some(Shadow::Admits) => self.charge_now(cost, clock),
             Some(Shadow::Refuses) => {}
@@ -166,22 +166,22 @@ impl DeferredCost {
     }
 
     /// Whether the limit has room after everything that it was charged, also ahead.
-    pub(super) fn has_room(&self, now: Time) -> bool {
+    pub(crate) fn has_room(&self, now: Time) -> bool {
         self.rule.limits.as_ref().is_none_or(|limits| limits.pod_limiter().peek(now, &self.key, 1).is_ok())
     }
 
     /// Returns the number of bodies that wait for this key of the rule.
-    pub(super) fn queue_len(&self) -> usize {
+    pub(crate) fn queue_len(&self) -> usize {
         self.rule.limits.as_ref().map_or(0, |limits| limits.pod_limiter().queue_len(&self.key))
     }
 
     /// Takes the last position in the queue, without a latest time.
-    pub(super) fn enqueue(&self, now: Time) -> Option<Ticket> {
+    pub(crate) fn enqueue(&self, now: Time) -> Option<Ticket> {
         self.rule.limits.as_ref()?.pod_limiter().enqueue(now, &self.key, 1, None).ok()
     }
 
     /// Reserves capacity for this cost.
-    pub(super) fn reserve(&self, cost: u64, clock: MonotonicClock) -> Result<RuleChargedAhead, NotReserved> {
+    pub(crate) fn reserve(&self, cost: u64, clock: MonotonicClock) -> Result<RuleChargedAhead, NotReserved> {
         let Some(limits) = &self.rule.limits else { return Err(NotReserved::After(FAR)) };
         let latest: Time = clock.now().saturating_add(FAR);
         limits.pod_limiter().charge_ahead(|| clock.now(), &self.key, cost, latest).map_err(|refused| {
