@@ -7,8 +7,8 @@
 //! a snapshot that it can enforce. The same applies to a cached snapshot that cannot be read.
 
 use crate::{
-    apply::{Origin, Snapshots},
     cache::Cache,
+    snapshots::{Origin, Snapshots},
 };
 
 /// The state of the rules when the agent starts.

@@ -6,7 +6,7 @@ use weir_fuzz::{Choices, Target, mutated};
 use weir_tower::MonotonicClock;
 
 use super::{Start, start};
-use crate::{apply::Snapshots, cache::Cache};
+use crate::{cache::Cache, snapshots::Snapshots};
 
 const GOLDEN: &[u8] = include_bytes!("../../wire/tests/golden/snapshot.json");
 

@@ -18,7 +18,6 @@ use weir_enforce::{AmbiguousPaths, GateOptions, LimitLayer, LiveRules, SyncGate}
 use weir_tower::MonotonicClock;
 
 use crate::{
-    apply::{Serves, Snapshots},
     bootstrap::{self, Start},
     cache::Cache,
     config::{BoundControl, ControlConfig, InvalidOptions},
@@ -29,6 +28,7 @@ use crate::{
     metrics,
     options::Options,
     serve::Server,
+    snapshots::{Serves, Snapshots},
 };
 
 /// A running control port, and the rules that it keeps in force. All clones are the same port. The port closes when the

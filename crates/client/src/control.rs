@@ -43,8 +43,8 @@ pub(crate) use self::{
     tls::{Accepted, Credentials, HANDSHAKES, InvalidCredentials, RELOADS, Tls, TlsFiles},
 };
 use crate::{
-    apply::{Serves, Snapshots},
     leaving::Leaving,
+    snapshots::{Serves, Snapshots},
 };
 
 /// The largest request to explain: the largest request that the proxy accepts, as JSON.

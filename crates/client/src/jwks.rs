@@ -21,7 +21,7 @@ use weir_enforce::Jwks;
 
 pub(crate) use self::fetch::Source;
 use crate::{
-    apply::Snapshots,
+    snapshots::Snapshots,
     watch::{Contents, Watched},
 };
 

@@ -35,7 +35,6 @@
 #![cfg_attr(test, expect(clippy::disallowed_methods, reason = "tests measure how long something takes"))]
 
 pub mod agent;
-mod apply;
 mod bootstrap;
 mod cache;
 mod client;
@@ -51,6 +50,7 @@ mod metrics;
 mod options;
 mod serve;
 mod slots;
+mod snapshots;
 mod stores;
 mod watch;
 
@@ -59,11 +59,11 @@ pub use weir_enforce::{AmbiguousPaths, LimitLayer, Limited, LimitedBody, LiveRul
 pub use weir_tower::MonotonicClock;
 
 pub use self::{
-    apply::Serves,
     client::{Client, StartError},
     config::{BoundControl, ControlConfig, InvalidOptions},
     control::InvalidTls,
     https::InvalidServer,
     listen::BindError,
     options::{ControlOptions, InvalidEnvironment, JwksOptions, Options},
+    snapshots::Serves,
 };

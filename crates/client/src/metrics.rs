@@ -59,7 +59,7 @@ use weir_core::Time;
 use weir_enforce::RulesInForce;
 
 pub use self::family::{counter, counters, gauge, gauges, histogram};
-use crate::{apply::Snapshots, control::Tls, jwks::Loads};
+use crate::{control::Tls, jwks::Loads, snapshots::Snapshots};
 
 /// The content type of [`text`].
 pub(crate) const CONTENT_TYPE: &str = TEXT_FORMAT;

@@ -109,7 +109,7 @@ struct Entry {
 pub struct ConnectionSlot {
     slots: Arc<ConnectionSlots>,
     id: u64,
-    seat: Arc<Entry>,
+    entry: Arc<Entry>,
 }
 
 fn word(rank: Rank, since: Time) -> u64 {
@@ -172,10 +172,10 @@ impl ConnectionSlots {
     /// Takes a slot for a connection from `peer`; `None` while all connections are busy.
     pub fn try_take(self: &Arc<Self>, peer: IpAddr, rank: Rank, now: Time) -> Option<ConnectionSlot> {
         let mut table = self.lock();
-        let is_peer = |seat: &Entry| seat.peer == peer;
+        let is_peer = |entry: &Entry| entry.peer == peer;
         // Only ports with few slots count connections per address.
         let full_of_one = self.most_of_one < self.most
-            && table.taken.values().filter(|seat| is_peer(seat)).count() >= self.most_of_one;
+            && table.taken.values().filter(|entry| is_peer(entry)).count() >= self.most_of_one;
         let evicted = if full_of_one {
             table.found.clear();
             table.find(is_peer);
@@ -191,11 +191,11 @@ impl ConnectionSlots {
         let id = table.next;
         table.next += 1;
         let word = word(rank, now);
-        let seat = Arc::new(Entry { word: word.into(), peer, gone: Notify::new(), held: AtomicUsize::default() });
-        table.taken.insert(id, Arc::clone(&seat));
+        let entry = Arc::new(Entry { word: word.into(), peer, gone: Notify::new(), held: AtomicUsize::default() });
+        table.taken.insert(id, Arc::clone(&entry));
         // A new connection without a request comes before idle ones.
-        table.offer(word, id, &seat);
-        Some(ConnectionSlot { slots: Arc::clone(self), id, seat })
+        table.offer(word, id, &entry);
+        Some(ConnectionSlot { slots: Arc::clone(self), id, entry })
     }
 
     /// Takes a slot for a connection from `peer`; waits until there is one.
@@ -226,16 +226,16 @@ impl ConnectionSlots {
 
     fn evict_found(&self, table: &mut Table, highest: Rank, polite: bool) -> bool {
         let may_go = |(word, ..): &mut (u64, u64, Arc<Entry>)| *word >> TIME_BITS <= highest as u64;
-        while let Some((found, id, seat)) = table.found.pop_front_if(may_go) {
+        while let Some((found, id, entry)) = table.found.pop_front_if(may_go) {
             let polite = polite && table.leaving <= self.most_now.load(Relaxed) / 8;
             let evicted = if polite { EVICTED } else { EVICTED_AT_ONCE };
             // The connection may have closed since the search.
             let is_there = table.taken.contains_key(&id);
-            if is_there && seat.word.compare_exchange(found, evicted, SeqCst, SeqCst).is_ok() {
+            if is_there && entry.word.compare_exchange(found, evicted, SeqCst, SeqCst).is_ok() {
                 table.taken.remove(&id);
                 table.leaving += usize::from(polite);
                 self.evictions.fetch_add(1, Relaxed);
-                seat.gone.notify_one();
+                entry.gone.notify_one();
                 return true;
             }
         }
@@ -250,20 +250,21 @@ impl ConnectionSlots {
 
 impl Table {
     /// Adds a candidate that must be evicted before the last one of the list.
-    fn offer(&mut self, word: u64, id: u64, seat: &Arc<Entry>) {
+    fn offer(&mut self, word: u64, id: u64, entry: &Arc<Entry>) {
         if self.found.len() > 2 * MAX_CANDIDATES {
             // The words of most candidates have changed. The next search finds the others again.
             self.found.clear();
         }
         if self.found.back().is_some_and(|(last, ..)| word < *last) {
             let place = self.found.partition_point(|(found, ..)| *found <= word);
-            self.found.insert(place, (word, id, Arc::clone(seat)));
+            self.found.insert(place, (word, id, Arc::clone(entry)));
         }
     }
 
     /// Collects the connections to evict first.
     fn find(&mut self, among: impl Fn(&Entry) -> bool) {
-        let words = self.taken.iter().filter(|(_, seat)| among(seat)).map(|(id, seat)| (seat.word.load(SeqCst), *id));
+        let words =
+            self.taken.iter().filter(|(_, entry)| among(entry)).map(|(id, entry)| (entry.word.load(SeqCst), *id));
         let mut candidates: Vec<_> = words.filter(|(word, _)| *word < BUSY).collect();
         if candidates.len() > MAX_CANDIDATES {
             candidates.select_nth_unstable(MAX_CANDIDATES);
@@ -285,15 +286,15 @@ impl ConnectionSlot {
     pub fn rest(&self, rank: Rank, now: Time) {
         // Its time stays, but another connection can wait for a slot.
         let is_again = rank == Rank::Idle && self.is_idle();
-        let word = if is_again { self.seat.word.load(Relaxed) } else { word(rank, now) };
+        let word = if is_again { self.entry.word.load(Relaxed) } else { word(rank, now) };
         let is_entered = self.enter(word);
         if is_entered && rank == Rank::Silent {
-            self.slots.lock().offer(word, self.id, &self.seat);
+            self.slots.lock().offer(word, self.id, &self.entry);
         }
         if is_entered && self.slots.wanted.load(SeqCst) > 0 {
             let mut table = self.slots.lock();
             if table.found.is_empty() {
-                table.found.push_back((word, self.id, Arc::clone(&self.seat)));
+                table.found.push_back((word, self.id, Arc::clone(&self.entry)));
             }
             drop(table);
             self.slots.freed.notify_one();
@@ -308,7 +309,7 @@ impl ConnectionSlot {
 
     /// Whether the connection was evicted.
     pub fn eviction(&self) -> Eviction {
-        match self.seat.word.load(Relaxed) {
+        match self.entry.word.load(Relaxed) {
             EVICTED => Eviction::Graceful,
             EVICTED_AT_ONCE => Eviction::AtOnce,
             _ => Eviction::No,
@@ -318,19 +319,19 @@ impl ConnectionSlot {
     /// Returns once the connection was evicted. Only one task is allowed to wait for this.
     pub async fn gone(&self) {
         while self.eviction() == Eviction::No {
-            self.seat.gone.notified().await;
+            self.entry.gone.notified().await;
         }
     }
 
     /// Counts bytes that the connection holds in memory.
     pub fn hold(&self, bytes: usize) {
-        self.seat.held.fetch_add(bytes, Relaxed);
+        self.entry.held.fetch_add(bytes, Relaxed);
         self.slots.held.fetch_add(bytes, Relaxed);
     }
 
     /// The connection holds these bytes no longer.
     pub fn release(&self, bytes: usize) {
-        self.seat.held.fetch_sub(bytes, Relaxed);
+        self.entry.held.fetch_sub(bytes, Relaxed);
         self.slots.held.fetch_sub(bytes, Relaxed);
     }
 
@@ -345,14 +346,14 @@ impl ConnectionSlot {
     }
 
     fn is_idle(&self) -> bool {
-        self.seat.word.load(Relaxed) >> TIME_BITS == Rank::Idle as u64
+        self.entry.word.load(Relaxed) >> TIME_BITS == Rank::Idle as u64
     }
 
     /// Writes the word. Returns false if the connection was evicted. Only an eviction writes the word from another
     /// task.
     fn enter(&self, word: u64) -> bool {
-        let before = self.seat.word.load(Relaxed);
-        before < EVICTED && self.seat.word.compare_exchange(before, word, SeqCst, Relaxed).is_ok()
+        let before = self.entry.word.load(Relaxed);
+        before < EVICTED && self.entry.word.compare_exchange(before, word, SeqCst, Relaxed).is_ok()
     }
 }
 

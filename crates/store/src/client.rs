@@ -105,11 +105,11 @@ pub struct StoreClient {
     /// The tasks that ask the store.
     tasks: TaskTracker,
     /// The rules that use the store, for their periodic work.
-    sweeps: Mutex<Vec<Weak<dyn Sweep>>>,
+    sweeps: Mutex<Vec<Weak<dyn Upkeep>>>,
 }
 
 /// A rule that uses a store.
-pub(crate) trait Sweep: Send + Sync {
+pub(crate) trait Upkeep: Send + Sync {
     /// Does periodic work. The client's task calls it several times per second.
     fn sweep(self: Arc<Self>);
 
@@ -302,7 +302,7 @@ impl StoreClient {
         u32::try_from((mixed ^ (mixed >> 31)) >> 32).unwrap_or_default()
     }
 
-    pub(crate) fn sweeps(&self, rule: Weak<dyn Sweep>) {
+    pub(crate) fn sweeps(&self, rule: Weak<dyn Upkeep>) {
         lock(&self.sweeps).push(rule);
     }
 
@@ -480,7 +480,7 @@ impl StoreClient {
         used.iter().filter_map(KeyReport::question).collect()
     }
 
-    fn rules(&self) -> Vec<Arc<dyn Sweep>> {
+    fn rules(&self) -> Vec<Arc<dyn Upkeep>> {
         lock(&self.sweeps).iter().filter_map(Weak::upgrade).collect()
     }
 
@@ -538,7 +538,7 @@ impl StoreClient {
         rules.retain(|rule| rule.strong_count() > 0);
         let all: Vec<_> = rules.iter().filter_map(Weak::upgrade).collect();
         drop(rules);
-        all.into_iter().for_each(Sweep::sweep);
+        all.into_iter().for_each(Upkeep::sweep);
     }
 }
 

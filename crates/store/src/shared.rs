@@ -4,23 +4,23 @@
 //! For each key, at most one question is on its way. Requests that arrive meanwhile wait for its answer, and share the
 //! next question. A decision holds a lock briefly. No lock is held during I/O.
 
-mod ask;
 mod ban;
 mod decision;
-mod drive;
 mod entry;
+mod evict;
 mod hand;
+mod key_task;
 mod question;
 mod queue;
 mod rate;
-mod room;
+mod request;
 mod rule;
 mod share;
-mod share_count;
-mod sweep;
 mod table;
 #[cfg(test)]
 mod tests;
+mod upkeep;
+mod without_store;
 
 use std::{
     sync::{
@@ -34,14 +34,14 @@ use tokio::sync::oneshot;
 use weir_seats::{Left, Seats, terms::MOST_UNITS};
 
 use self::{
-    ask::{Ask, Clocks, Moment, micros},
     ban::ByBan,
     decision::QueueId,
     entry::{Entry, Waiter},
     hand::Found,
     queue::Queues,
+    request::{Clocks, KeyRequest, Moment, micros},
     rule::{Set, reach},
-    share_count::Share,
+    share::Share,
     table::Table,
 };
 pub use self::{
@@ -221,7 +221,7 @@ impl SharedLimiter {
         };
         let Moment { now, lost, .. } = moment;
         entry.used = now;
-        let claim = self.claim_in(entry, (&rule, set), Ask { hash, cost, patience }, moment);
+        let claim = self.claim_in(entry, (&rule, set), KeyRequest { hash, cost, patience }, moment);
         let refills = matches!(claim, Claim::Granted(_)) && lost.is_none() && self.refills(entry, (&rule, set), now);
         if refills {
             entry.begins_task();
@@ -241,8 +241,14 @@ impl SharedLimiter {
         Moment { now, time: self.client.time(now), lost }
     }
 
-    fn claim_in(&self, entry: &mut Entry, (rule, set): (&SharedRule, &Set), ask: Ask, moment: Moment) -> Claim {
-        let (Ask { hash, cost, patience }, Moment { now, lost, .. }) = (ask, moment);
+    fn claim_in(
+        &self,
+        entry: &mut Entry,
+        (rule, set): (&SharedRule, &Set),
+        request: KeyRequest,
+        moment: Moment,
+    ) -> Claim {
+        let (KeyRequest { hash, cost, patience }, Moment { now, lost, .. }) = (request, moment);
         let terms = &set.terms;
         let queue_id = QueueId { hash, stamp: terms.stamp(), cost };
         // A rule with a ban asks the store about each request.
@@ -271,10 +277,10 @@ impl SharedLimiter {
             }
         }
         if let Some(loss) = lost.or_else(|| self.cut_off(entry, now)) {
-            return self.without_store(entry, rule, ask, (now, loss)).into();
+            return self.without_store(entry, rule, request, (now, loss)).into();
         }
         match (entry.refused, clocks) {
-            (Some(refused), Some(clocks)) if refused.applies_to(ask, clocks) && !has_slot() => {
+            (Some(refused), Some(clocks)) if refused.applies_to(request, clocks) && !has_slot() => {
                 entry.rate.count(now, cost);
                 let left = entry.left(set, clocks.time.latest);
                 Claim::Refused(Refused::new(Some(refused.retry_after(clocks)), left))
@@ -384,19 +390,19 @@ impl SharedLimiter {
 
     /// Returns what this program knows about a key, without a side effect.
     pub fn known(&self, hash: u128, cost: u32) -> KeyView {
-        let (rule, ask) = (self.rule(), Ask { hash, cost, patience: Duration::ZERO });
+        let (rule, request) = (self.rule(), KeyRequest { hash, cost, patience: Duration::ZERO });
         let never = cost > MOST_UNITS || rule.set(hash).never_admits(cost);
         let moment @ Moment { now, lost, .. } = self.moment();
         let shard = self.table.shard_of(hash);
         let entry = shard.get(&hash).map(|entry| &**entry);
         if let Some(loss) = lost.or_else(|| self.cut_off(entry?, now)) {
-            let known = self.known_without_store(entry, &rule, ask, (now, loss));
+            let known = self.known_without_store(entry, &rule, request, (now, loss));
             return KeyView { never, refused_for: known.refused_for.filter(|_| !never), ..known };
         }
         let Some((entry, clocks @ Clocks { time, .. })) = entry.zip(moment.clocks()) else {
             return KeyView { never, ..KeyView::default() };
         };
-        let refused = entry.refused.filter(|refused| !never && refused.applies_to(ask, clocks));
+        let refused = entry.refused.filter(|refused| !never && refused.applies_to(request, clocks));
         let refused_for = refused.map(|refused| refused.retry_after(clocks));
         // A ban refuses every cost until its end.
         let refused_for = refused_for.max(entry.ban_rest(&rule, now, Some(time)).filter(|_| !never));

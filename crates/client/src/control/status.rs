@@ -12,7 +12,7 @@ use weir_enforce::{Policy, Rule};
 use weir_wire::{KeyTable, PolicyStatus, RuleStatus, Status, WIRE_VERSION};
 
 use super::Control;
-use crate::apply::in_force;
+use crate::snapshots::in_force;
 
 /// The shortest and the longest interval between two statuses on the channel.
 pub(super) const EVERY_MILLIS: (u64, u64) = (100, 3_600_000);

@@ -5,9 +5,9 @@ use weir_enforce::RulesInForce;
 
 use super::family::{NO_LABELS, counters, gauge, gauges};
 use crate::{
-    apply::{PUSH_RESULTS, Snapshots, unix_millis},
     control::{HANDSHAKES, RELOADS, Tls},
     jwks::{LOADS, Loads},
+    snapshots::{PUSH_RESULTS, Snapshots, unix_millis},
 };
 
 pub(super) fn snapshots(rules: &RulesInForce, snapshots: &Snapshots) -> [MetricFamily; 4] {

@@ -8,9 +8,9 @@ use weir_seats::{BanChange, BanQuestion, Banned, Key, Reply, StoreError, StoreTi
 
 use super::{
     Entry, SharedLimiter, SharedRule,
-    ask::{Moment, micros},
     entry::Answer,
     question::Owned,
+    request::{Moment, micros},
 };
 
 /// The age of an answer after which the store is asked whether a ban is still in force.

@@ -9,12 +9,12 @@ use tokio::sync::{Notify, oneshot};
 use weir_seats::{Left, Level, Seats, StoreTerms, terms::MOST_UNITS};
 
 use super::{
-    ask::{Ask, Clocks, micros},
     decision::{Decision, QueueId},
     hand::{Found, Hand},
     rate::Rate,
+    request::{Clocks, KeyRequest, micros},
     rule::Set,
-    share_count::Share,
+    share::Share,
 };
 
 /// The time between a question without an answer and the next one that no request waits for.
@@ -312,8 +312,8 @@ impl LastRefusal {
     }
 
     /// Returns true if asking for this request is useless.
-    pub(super) fn applies_to(&self, ask: Ask, clocks: Clocks) -> bool {
-        ask.cost >= self.cost.get() && self.rest(clocks) > ask.patience
+    pub(super) fn applies_to(&self, request: KeyRequest, clocks: Clocks) -> bool {
+        request.cost >= self.cost.get() && self.rest(clocks) > request.patience
     }
 }
 
@@ -324,8 +324,8 @@ impl Waiter {
     }
 
     /// The request, with its remaining patience.
-    pub(super) fn ask(&self, now: Duration) -> Ask {
+    pub(super) fn request(&self, now: Duration) -> KeyRequest {
         let QueueId { hash, cost, .. } = self.queue_id;
-        Ask { hash, cost, patience: self.patience(now) }
+        KeyRequest { hash, cost, patience: self.patience(now) }
     }
 }

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use weir_seats::{Seats, terms::StoreTerms};
 
-use super::ask::{Clocks, micros};
+use super::request::{Clocks, micros};
 
 /// The maximum number of runs of consecutive seats. A seat that is put back joins the run from which it was taken.
 const RUNS: usize = 16;

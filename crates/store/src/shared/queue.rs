@@ -18,10 +18,10 @@ use weir_seats::{Left, Seats};
 
 use super::{
     Refused, SharedLimiter,
-    ask::slowest,
     decision::{Decision, Grant, QueueId},
     entry::Waiter,
-    sweep::UNUSED,
+    request::slowest,
+    upkeep::UNUSED,
 };
 use crate::lock::lock;
 
@@ -42,7 +42,7 @@ struct Queue {
     /// The requests by their number.
     requests: BTreeMap<u64, oneshot::Sender<Decision>>,
     /// The slots by their time.
-    slots: VecDeque<Slot>,
+    slots: VecDeque<TimedSeats>,
     /// The time since which no request waits, if none does.
     idle_since: Duration,
     /// Wakes the task of the queue.
@@ -50,7 +50,7 @@ struct Queue {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct TimedSeats {
     /// The time on the store's clock.
     due: u64,
     /// The time on the program's clock. A store whose clock is set, or another leader, releases no slot earlier.
@@ -63,8 +63,8 @@ struct Slot {
 
 /// What the task of a queue does next.
 struct Turn {
-    go: Vec<(oneshot::Sender<Decision>, Slot)>,
-    unused: Vec<Slot>,
+    go: Vec<(oneshot::Sender<Decision>, TimedSeats)>,
+    unused: Vec<TimedSeats>,
     /// The time until the next turn. None if the queue has ended.
     next: Option<(Duration, Arc<Notify>)>,
 }
@@ -89,7 +89,7 @@ impl SharedLimiter {
         let (queue_id, now) = (waiter.queue_id, self.client.now());
         let Some(seats) = grant.seats.take() else { return };
         let goes_at = now + rest;
-        let slot = Slot { due, goes_at, latest: now + slowest(rest), seats, left: grant.left };
+        let slot = TimedSeats { due, goes_at, latest: now + slowest(rest), seats, left: grant.left };
         let mut queues = lock(&self.queues.queues);
         let begins = !queues.contains_key(&queue_id);
         let queue = queues.entry(queue_id).or_default();
@@ -189,7 +189,7 @@ impl SharedLimiter {
     }
 
     /// The time until a slot can be used. Zero if it can be used now.
-    fn rest(&self, slot: &Slot, now: Duration) -> Duration {
+    fn rest(&self, slot: &TimedSeats, now: Duration) -> Duration {
         match slot.goes_at.saturating_sub(now) {
             Duration::ZERO => self.until(slot.due).unwrap_or_default().min(slot.latest.saturating_sub(now)),
             rest => rest,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::ask::micros;
+use super::request::micros;
 
 /// The shortest time over which a rate is measured.
 const SPAN: Duration = Duration::from_millis(100);

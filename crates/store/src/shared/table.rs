@@ -9,11 +9,11 @@ use std::{
     time::Duration,
 };
 
-use super::{ask::Clocks, entry::Entry};
+use super::{entry::Entry, request::Clocks};
 use crate::{budget::KeyBudget, lock::lock};
 
 /// The extra room of a shard. It is used when every key has a request that waits, a question on its way, or debt.
-const ROOM: usize = 64;
+const SPARE: usize = 64;
 
 /// The number of keys that are compared to select one to forget.
 const LOOKS: usize = 16;
@@ -85,7 +85,7 @@ impl Table {
                     room.forgotten = self.forget_one_elsewhere(random);
                 }
             }
-            if room.forgotten.is_none() && (shard.len() >= most + ROOM || !has_room) {
+            if room.forgotten.is_none() && (shard.len() >= most + SPARE || !has_room) {
                 return None;
             }
             self.count_added();

@@ -14,7 +14,7 @@ use tokio::{runtime::Handle, time::Instant};
 use weir_core::{Quota, Strategy};
 use weir_seats::MemoryStore;
 
-use super::{Claim, KeyView, OnLoss, Refused, SharedKeys, SharedLimiter, SharedRule, ask::micros};
+use super::{Claim, KeyView, OnLoss, Refused, SharedKeys, SharedLimiter, SharedRule, request::micros};
 use crate::{
     backend::Backend,
     budget::KeyBudget,

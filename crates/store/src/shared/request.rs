@@ -9,7 +9,7 @@ const SLOWER: u32 = 4_000;
 
 /// A request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ask {
+pub(super) struct KeyRequest {
     /// The hash of the key.
     pub(super) hash: u128,
     pub(super) cost: u32,

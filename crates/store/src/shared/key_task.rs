@@ -15,12 +15,12 @@ use weir_seats::{
 
 use super::{
     OnLoss, Refused, SOON, SharedLimiter, SharedRule,
-    ask::{Ask, Moment, micros, slowest},
     ban::{ByBan, started},
     entry::{Answer, BETWEEN_ATTEMPTS, Entry, LastRefusal, Rare, Task, Waiter},
     hand::Found,
     question::{Owned, Question},
     queue::{Decisions, TimedDecision, send},
+    request::{KeyRequest, Moment, micros, slowest},
     rule::reach,
 };
 use crate::client::Answered;
@@ -76,7 +76,7 @@ impl SharedLimiter {
         self.waiting.fetch_sub(before - waiting.len(), Relaxed);
         let (mut pause, mut asks) = (None::<Duration>, VecDeque::new());
         for mut waiter in waiting {
-            let decision = self.decide_locally(entry, &rule, waiter.ask(now), moment);
+            let decision = self.decide_locally(entry, &rule, waiter.request(now), moment);
             let needs_slot = matches!(decision, LocalDecision::Asks | LocalDecision::Decided(Err(_)));
             if needs_slot && lost.is_none() && rule.ban.is_none() {
                 match self.join(waiter) {
@@ -118,8 +118,14 @@ impl SharedLimiter {
     }
 
     /// Decides on one request without a question, if possible.
-    fn decide_locally(&self, entry: &mut Entry, rule: &SharedRule, ask: Ask, moment: Moment) -> LocalDecision {
-        let (Ask { hash, cost, patience }, Moment { now, lost, .. }) = (ask, moment);
+    fn decide_locally(
+        &self,
+        entry: &mut Entry,
+        rule: &SharedRule,
+        request: KeyRequest,
+        moment: Moment,
+    ) -> LocalDecision {
+        let (KeyRequest { hash, cost, patience }, Moment { now, lost, .. }) = (request, moment);
         let set = rule.set(hash);
         match self.by_ban(entry, rule, moment) {
             Some(ByBan::Refused(rest)) => return LocalDecision::Decided(Err(Refused::banned(rest))),
@@ -137,7 +143,7 @@ impl SharedLimiter {
                 && cost >= refused.cost.get()
             {
                 let wait = refused.rest(clocks);
-                if refused.applies_to(ask, clocks) {
+                if refused.applies_to(request, clocks) {
                     let left = entry.left(set, clocks.time.latest);
                     return LocalDecision::Decided(Err(Refused::new(Some(refused.retry_after(clocks)), left)));
                 }
@@ -149,7 +155,7 @@ impl SharedLimiter {
         }
         match lost.or_else(|| self.cut_off(entry, now)) {
             Some(loss) => {
-                let decided = self.without_store(entry, rule, ask, (now, loss));
+                let decided = self.without_store(entry, rule, request, (now, loss));
                 LocalDecision::Decided(decided.map(|grant| (grant, 0)))
             }
             None => LocalDecision::Asks,
@@ -288,7 +294,7 @@ impl SharedLimiter {
         let mut shard = self.table.shard_of(hash);
         let Some(entry) = shard.get_mut(&hash) else { return Decisions::new() };
         let decide = |waiter: Waiter| {
-            let decided = self.without_store(entry, &rule, waiter.ask(now), (now, loss));
+            let decided = self.without_store(entry, &rule, waiter.request(now), (now, loss));
             (waiter, decided.map(|grant| (grant, 0)))
         };
         batch.into_iter().map(decide).collect()

@@ -8,8 +8,8 @@ use std::{
 
 use weir_seats::{BanChange, Key, Seats};
 
-use super::{Entry, SharedLimiter, ask::Clocks};
-use crate::client::{KeyReport, Sweep};
+use super::{Entry, SharedLimiter, request::Clocks};
+use crate::client::{KeyReport, Upkeep};
 
 /// The time without a request after which the seats of a key are given back to the store, by the next sweep of its shard.
 /// A sweep is short, because it visits one shard: with 64 shards, the next one can be 16 s away.
@@ -18,7 +18,7 @@ pub(super) const UNUSED: Duration = Duration::from_secs(1);
 /// The time without a request after which a key is evicted.
 const IDLE: Duration = Duration::from_secs(60);
 
-impl Sweep for SharedLimiter {
+impl Upkeep for SharedLimiter {
     /// Sweeps one shard of the table: it gives back unused seats, reports owed units, and forgets idle keys.
     fn sweep(self: Arc<Self>) {
         if self.client.current_loss().is_some() {

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{
     Entry, SharedLimiter,
-    ask::micros,
+    request::micros,
     table::{Forgotten, Room},
 };
 use crate::budget::KeyTable;
