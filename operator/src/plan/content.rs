@@ -1,8 +1,8 @@
-//! The content of snapshots: the policies of a pod, serialized to JSON once for all pods that have the same ones.
+//! The content of snapshots: the policies of a pod. All pods with the same policies share one.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    sync::{Arc, Weak},
+    sync::{Arc, Mutex, PoisonError, Weak},
 };
 
 use bytes::Bytes;
@@ -29,8 +29,9 @@ pub struct Content {
     /// The policies of which only a newer operator has rules, by UID. An agent that enforces one of them must not get
     /// this content, because it would lose the limits of that policy.
     pub too_new: TooNew,
-    /// The end of the snapshot's JSON: the policies, their stores, and the brace after them.
-    json: Bytes,
+    /// The end of the snapshot's JSON: the policies, their stores, and the brace after them. It exists only while it is
+    /// sent: if each pod of a namespace has other labels, each pod can have a content of its own, with up to 1 MiB.
+    json: Mutex<Option<Weak<[u8]>>>,
 }
 
 /// Policies by UID.
@@ -59,16 +60,31 @@ impl Content {
     }
 
     fn named(revision: String, policies: Vec<Arc<CompiledPolicy>>, too_new: TooNew) -> Self {
-        let plain: Vec<&PolicyRules> = policies.iter().map(|policy| &policy.wire).collect();
+        let fleet = fleet(&policies);
+        Self { revision, policies, fleet, too_new, json: Mutex::default() }
+    }
+
+    /// Returns the end of the snapshot's JSON. Agents to which it is sent at the same time share it.
+    fn json(&self) -> Bytes {
+        let mut known = self.json.lock().unwrap_or_else(PoisonError::into_inner);
+        let json = known.as_ref().and_then(Weak::upgrade).unwrap_or_else(|| {
+            let json = Arc::from(self.serialized());
+            *known = Some(Arc::downgrade(&json));
+            json
+        });
+        Bytes::from_owner(json)
+    }
+
+    fn serialized(&self) -> Vec<u8> {
+        let plain: Vec<&PolicyRules> = self.policies.iter().map(|policy| &policy.wire).collect();
         let mut json = serde_json::to_vec(&plain).expect("rules are plain data, which always serializes to JSON");
-        let stores = stores(&policies);
+        let stores = stores(&self.policies);
         if !stores.is_empty() {
             json.extend_from_slice(br#","stores":"#);
             json.extend(serde_json::to_vec(&stores).expect("stores are plain data, which always serializes to JSON"));
         }
         json.push(b'}');
-        let fleet = fleet(&policies);
-        Self { revision, policies, fleet, too_new, json: json.into() }
+        json
     }
 
     /// Returns the Secrets that the agent needs for its stores, in order.
@@ -76,15 +92,15 @@ impl Content {
         self.policies.iter().flat_map(|policy| &policy.secrets).collect()
     }
 
-    /// Returns the snapshot as JSON, in two parts: the start contains the sequence, and all agents with this content
-    /// share the end.
+    /// Returns the snapshot as JSON, in two parts: the start contains the sequence, and agents to which it is sent at
+    /// the same time share the end.
     pub fn snapshot(&self, sequence: u64) -> (String, Bytes) {
         let start = format!(
             r#"{{"wireVersion":{},"sequence":{sequence},"revision":"{}","policies":"#,
             weir_wire::WIRE_VERSION,
             self.revision,
         );
-        (start, self.json.clone())
+        (start, self.json())
     }
 
     /// Returns the snapshot as one piece of JSON.
@@ -126,9 +142,9 @@ impl Content {
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     known: HashMap<String, Weak<Content>>,
-    /// The number of contents that were serialized.
+    /// The number of contents that were made.
     #[cfg(test)]
-    pub(super) serialized: usize,
+    pub(super) made: usize,
 }
 
 impl Contents {
@@ -151,7 +167,7 @@ impl Contents {
         }
         #[cfg(test)]
         {
-            self.serialized += 1;
+            self.made += 1;
         }
         let content = Arc::new(Content::named(revision.clone(), policies, too_new));
         self.known.insert(revision, Arc::downgrade(&content));
@@ -235,4 +251,22 @@ fn snapshot_revision(policies: &[Arc<CompiledPolicy>], too_new: &TooNew) -> Stri
     let mut names: Vec<(&str, &str)> = known.chain(too_new.keys().map(|uid| (uid.as_str(), ""))).collect();
     names.sort_unstable();
     revision_of(&names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_json_exists_only_while_it_is_sent() {
+        let content = Content::claiming("a");
+        let is_in_memory = || content.json.lock().expect("no panic").as_ref().and_then(Weak::upgrade).is_some();
+        assert!(!is_in_memory());
+        let [(first, shared), (second, also)] = [1, 2].map(|sequence| content.snapshot(sequence));
+        assert_eq!(shared.as_ptr(), also.as_ptr());
+        assert!(first.contains(r#""sequence":1,"#) && second.contains(r#""sequence":2,"#));
+        drop((shared, also));
+        assert!(!is_in_memory());
+        assert_eq!(content.body(1), format!("{first}[]}}"));
+    }
 }

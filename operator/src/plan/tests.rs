@@ -713,12 +713,12 @@ fn cohorts_with_the_same_policies_share_a_content_that_is_too_large_for_all() {
     }
     compiler.update(&world, &mut everything(&world), |_| None);
     plan.update(&world, compiler.compiled(), &everything(&world));
-    let before = plan.contents.serialized;
+    let before = plan.contents.made;
 
     let mut dirty = DirtySet::default();
     add_large_policy(&mut world, &mut dirty, "p1", 1, 2, 301);
     compiler.update(&world, &mut dirty, |_| None);
     assert_eq!(plan.update(&world, compiler.compiled(), &dirty).pods.len(), 200);
-    assert_eq!((plan.contents.serialized - before, plan.cohorts.len()), (1, 200));
+    assert_eq!((plan.contents.made - before, plan.cohorts.len()), (1, 200));
     assert_eq!(content(&plan, "shop", "7").policies.len(), 3);
 }
