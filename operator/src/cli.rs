@@ -115,11 +115,12 @@ struct Run {
     /// owner
     #[arg(long, value_name = "NAME", env = "WEIR_LEASE_OWNER")]
     lease_owner: Option<String>,
-    /// Time for which the Lease stays valid without a renewal, in whole seconds; then another operator can take over
-    #[arg(long, value_name = "SECONDS", default_value = "8", value_parser = parse_seconds)]
+    /// Time for which the Lease stays valid without a renewal, a whole number of seconds; then another operator can take
+    /// over
+    #[arg(long, value_name = "DURATION", default_value = "8s", value_parser = parse_seconds)]
     lease_duration: Duration,
-    /// Time between two renewals of the Lease by the leader, in seconds: at most a third of the lease duration
-    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = parse_seconds)]
+    /// Time between two renewals of the Lease by the leader: at most a third of the lease duration
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_seconds)]
     lease_renewal: Duration,
 }
 
@@ -400,7 +401,7 @@ fn stop_on_signal() -> io::Result<CancellationToken> {
 
 /// Parses a duration with units, or a number of seconds.
 fn parse_seconds(text: &str) -> Result<Duration, String> {
-    match text.parse() {
+    match text.strip_suffix('s').unwrap_or(text).parse() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string()),
         Err(_) => weir_duration::duration(text).map_err(|error| format!("{error}, or a number of seconds")),
     }

@@ -164,7 +164,7 @@ impl Engine {
             EngineAction::Expect { name, uid, has_run, content } => {
                 self.context.fleet.expect(&uid, &name, has_run, content.as_deref());
             }
-            EngineAction::Leave(uid) => self.context.fleet.leave(&uid),
+            EngineAction::Leave { uid, has_run } => self.context.fleet.leave(&uid, has_run),
             EngineAction::Planned => self.context.fleet.planned(),
             EngineAction::SpreadStatuses(agents) => self.context.status_interval.spread(agents),
             EngineAction::LogListed { policies, pods } => {

@@ -115,7 +115,7 @@ fn a_pod_that_is_being_deleted_is_expected_until_it_is_gone() {
                 Some(format!("{uid} has {} rules", content.fleet.len()))
             }
             EngineAction::Expect { uid, content: None, .. } => Some(format!("{uid} is gone")),
-            EngineAction::Leave(uid) => Some(format!("{uid} leaves")),
+            EngineAction::Leave { uid, .. } => Some(format!("{uid} leaves")),
             EngineAction::Unlink(pod) => Some(format!("no link to {}", pod.name)),
             _ => None,
         });

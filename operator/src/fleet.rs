@@ -73,8 +73,8 @@ impl FleetCounter {
     }
 
     /// Records that the pod with this UID is being deleted. The counter expects it until it is gone.
-    pub fn leave(&self, pod: &str) {
-        self.with(|counter, now| counter.leave(pod, now));
+    pub fn leave(&self, pod: &str, has_run: bool) {
+        self.with(|counter, now| counter.leave(pod, has_run, now));
     }
 
     /// Records that the engine has planned all pods that it knows.

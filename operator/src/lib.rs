@@ -5,7 +5,7 @@
 //! source ──Update──► engine ──► compile ──► plan ──► link ──snapshot──► agent
 //!                       ▲                             │
 //!                       └───────Observation───────────┘◄──acknowledgement, status── agent
-//!                       └──► observed, traffic ──► status, announcer ──► report ──► apiserver or files
+//!                       └──► observed, traffic ──► status ──► report ──► apiserver or files
 //! ```
 //!
 //! The operator never decides about single requests and is not in their path, with one exception: it counts the limits

@@ -8,7 +8,7 @@
 //! | `weir_operator_leader_transitions_total` | | how often this operator began or stopped leading |
 //! | `weir_operator_lease_age_seconds` | | time since any operator was last seen to create or renew the Lease |
 //! | `weir_operator_lease_duration_seconds` | | after this time without a renewal, another operator can take the Lease; 0 in standalone mode |
-//! | `weir_operator_policies` | `accepted` | policies that the leader accepts (`true`) or refuses because of their faults (`false`) |
+//! | `weir_operator_policies` | `accepted` | policies without faults (`true`) or with faults (`false`); a target that does not exist is no fault |
 //! | `weir_operator_policy_files` | `state` | standalone mode: files that are `good`, broken with their last good content in force (`kept`), or `broken` |
 //! | `weir_operator_pods` | `state` | targeted pods that are `enforcing`, `pending` or `drifted` |
 //! | `weir_operator_policy_pods` | `namespace`, `policy`, `state` | the same for the pods of each policy; only the leader exports it |

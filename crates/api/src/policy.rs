@@ -32,7 +32,7 @@ use crate::{Deadline, Mode, OnDeadline, PodSelector, RateLimitPolicyStatus, Targ
     printcolumn(
         name = "Accepted",
         type_ = "string",
-        description = "Whether the newest generation is valid and its targets exist; otherwise the last valid one is in force",
+        description = "Whether the newest generation is valid and its targets exist; if it is not valid, the last valid one is in force",
         json_path = ".status.conditions[?(@.type=='Accepted')].status"
     ),
     printcolumn(

@@ -1,4 +1,4 @@
-//! Durations as people write them. Policies and the agent's flags use this parser.
+//! Durations as people write them. Policies and the flags of agent and operator use this parser.
 
 #[cfg(test)]
 mod fuzz;

@@ -56,8 +56,8 @@ pub(super) enum EngineAction {
     /// The counter of scope Fleet should expect this pod with this content; `None` if the pod is gone. `has_run` is false
     /// if its agent has never run.
     Expect { name: Arc<str>, uid: String, has_run: bool, content: Option<Arc<Content>> },
-    /// The pod with this UID, which the counter expects, is being deleted.
-    Leave(String),
+    /// The pod with this UID, which the counter expects, is being deleted. `has_run` is false if its agent has never run.
+    Leave { uid: String, has_run: bool },
     /// All known pods are planned, and the counter expects them.
     Planned,
     /// Set the interval at which agents send their statuses, for this number of agents.

@@ -323,8 +323,9 @@ impl EngineMachine {
     /// with the rules that its agent had: an agent that is cut off goes on with them.
     fn expect(&mut self, pod: &ObjectKey, actions: &mut Vec<EngineAction>) {
         let leaving = self.world.leaving.get(pod);
-        if let Some(Pod { uid, .. }) = leaving.filter(|leaving| self.fleet_pods.get(pod) == Some(&leaving.uid)) {
-            return actions.push(EngineAction::Leave(uid.clone()));
+        let leave = |leaving: &Pod| EngineAction::Leave { uid: leaving.uid.clone(), has_run: leaving.has_run };
+        if let Some(leaving) = leaving.filter(|leaving| self.fleet_pods.get(pod) == Some(&leaving.uid)) {
+            return actions.push(leave(leaving));
         }
         let planned = self.world.pods.get(pod).zip(self.plan.cohort(pod).map(|cohort| cohort.content.clone()));
         let known = planned.or_else(|| leaving.map(|leaving| (leaving, self.content_of_leaving(pod, leaving))));
@@ -344,7 +345,7 @@ impl EngineMachine {
         }
         if let Some((known, content)) = counted {
             actions.push(expect(known.uid.clone(), Some((known, content))));
-            actions.extend(leaving.map(|leaving| EngineAction::Leave(leaving.uid.clone())));
+            actions.extend(leaving.map(leave));
         }
     }
 

@@ -632,7 +632,7 @@ impl Simulation {
             EngineAction::SpreadStatuses(agents) => self.agents = agents,
             EngineAction::LogListed { .. }
             | EngineAction::Expect { .. }
-            | EngineAction::Leave(_)
+            | EngineAction::Leave { .. }
             | EngineAction::Planned => {}
             EngineAction::Ready => self.planned(),
             EngineAction::WriteStatuses => {

@@ -193,10 +193,10 @@ impl Counter {
     }
 
     /// Records that an expected pod is being deleted. No new channel to its agent will be opened, so a new term does not
-    /// wait for its levels. Its share is kept free while it has no channel, until it is gone.
-    pub fn leave(&mut self, pod: &str, now: Duration) {
+    /// wait for its levels. Its share is kept free while it has no channel, until it is gone. If its agent has not run yet, `has_run` is false.
+    pub fn leave(&mut self, pod: &str, has_run: bool, now: Duration) {
         let at = self.advance(now);
-        self.pods.leave(pod, at);
+        self.pods.leave(pod, has_run, at);
         self.advance(now);
     }
 

@@ -627,7 +627,7 @@ fn a_new_pod_reserves_nothing_for_ten_seconds_and_a_deleted_one_nothing() {
 fn a_pod_that_is_being_deleted_keeps_its_share_until_it_is_gone() {
     let (mut bench, [a, b]) = Bench::with(Strategy::FixedWindow, Term::unbounded()).into_counting();
     bench.counter.name("b", &"web-b".into());
-    bench.counter.leave("b", bench.now);
+    bench.counter.leave("b", true, bench.now);
     assert_eq!((bench.counter.absent(), bench.granted(1)), (0, 1), "its agent still asks");
     bench.counter.ended("b", b, bench.now);
     let late = |bench: &mut Bench| bench.counter.usage(bench.now).leaving;
@@ -647,7 +647,7 @@ fn a_pod_that_is_being_deleted_keeps_its_share_until_it_is_gone() {
 fn a_new_term_does_not_wait_for_a_pod_that_is_being_deleted_but_keeps_its_share_free() {
     let mut bench = Bench::new();
     bench.counter.expect("c", &bench.rules, true, bench.now);
-    bench.counter.leave("c", bench.now);
+    bench.counter.leave("c", true, bench.now);
     let (mut bench, _) = bench.into_counting();
     assert_eq!((bench.counter.absent(), used_up(&mut bench)), (1, vec![]));
     assert_eq!(bench.granted(100), 30);
@@ -659,7 +659,7 @@ fn a_new_term_waits_for_a_connected_agent_whose_pod_is_being_deleted() {
     let mut bench = Bench::new();
     bench.counter.expect("c", &bench.rules, true, bench.now);
     let c = bench.counter.connected("c", bench.now);
-    bench.counter.leave("c", bench.now);
+    bench.counter.leave("c", true, bench.now);
     for pod in ["a", "b"] {
         bench.ready(pod);
     }

@@ -39,6 +39,8 @@ pub(super) struct Pods {
     policies: HashMap<Arc<str>, Absence>,
     /// The times at which pods must be judged again.
     timers: BTreeSet<(u64, Arc<str>)>,
+    /// The pods that are being deleted.
+    leaving: BTreeSet<Arc<str>>,
     channels: u64,
     /// The pods whose agents could not send all levels that they knew, before the counter counts.
     incomplete: HashMap<Arc<str>, Incomplete>,
@@ -271,10 +273,14 @@ impl Pods {
     }
 
     /// Records that a pod is being deleted.
-    pub(super) fn leave(&mut self, pod: &str, now: u64) {
-        if self.pods.contains_key(pod) {
+    pub(super) fn leave(&mut self, pod: &str, has_run: bool, now: u64) {
+        if let Some((uid, _)) = self.pods.get_key_value(pod) {
+            self.leaving.insert(uid.clone());
             self.change(pod, now, |pod| {
                 pod.leaving_since.get_or_insert(now);
+                if has_run {
+                    pod.starts(now);
+                }
             });
         }
     }
@@ -423,7 +429,7 @@ impl Pods {
     /// Returns the pods of each policy that are being deleted and have been absent since then for a long time.
     pub(super) fn leaving(&self, now: u64) -> HashMap<Arc<str>, FewPods> {
         let mut leaving: HashMap<Arc<str>, FewPods> = HashMap::new();
-        for (uid, pod) in &self.pods {
+        for (uid, pod) in self.leaving.iter().filter_map(|uid| self.pods.get_key_value(uid)) {
             let since = pod.leaving_since.zip(pod.absent_since).map(|(leaving, absent)| leaving.max(absent));
             if since.is_some_and(|since| now >= since + LONG_LEAVING) {
                 for Sharing { policy, .. } in pod.shares() {
@@ -474,6 +480,7 @@ impl Pods {
         self.totals.replace(before, pod.totals());
         self.set_timer(&name, &mut pod, now);
         if pod.shares().next().is_none() && pod.channel.is_none() {
+            self.leaving.remove(&name);
             if let Some(timer) = pod.timer {
                 self.timers.remove(&(timer, name));
             }

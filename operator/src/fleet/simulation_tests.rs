@@ -352,7 +352,7 @@ impl World {
         for agent in &self.agents {
             leader.counter.expect(&agent.name, &rules, true, duration(self.now));
             if agent.is_leaving {
-                leader.counter.leave(&agent.name, duration(self.now));
+                leader.counter.leave(&agent.name, true, duration(self.now));
             }
         }
         if self.agents.iter().any(|agent| agent.is_leaving) {
@@ -509,7 +509,7 @@ impl World {
             let agent = &mut self.agents[index];
             agent.is_leaving = true;
             for leader in self.leaders.iter_mut().filter(|leader| leader.is_alive) {
-                leader.counter.leave(&agent.name, duration(self.now));
+                leader.counter.leave(&agent.name, true, duration(self.now));
             }
         }
         self.recreate();

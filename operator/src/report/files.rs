@@ -106,7 +106,8 @@ impl FileSink {
         Ok(())
     }
 
-    /// Stores the stores of a file in its status file. If that fails, the next write of the status file contains them.
+    /// Stores the stores of a file in its status file. If that fails, the next write of the status file contains them: at
+    /// the next status of a policy in it, at the next change of these stores, or after a restart.
     pub(super) fn store(&self, file: &str, stores: &StoreSpecs) {
         let status_file = status_file(file);
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);

@@ -44,6 +44,8 @@ pub(super) struct Reader {
     awaited: Vec<Arc<str>>,
     /// The files of the last listing, or of an earlier run of the operator.
     listed: BTreeSet<Arc<str>>,
+    /// What the last listing could not read, so that it is logged once.
+    unreadable: BTreeSet<String>,
     /// The last text of each file.
     known: HashMap<Arc<str>, (Signature, Text)>,
 }
@@ -73,7 +75,8 @@ impl Signature {
 impl Reader {
     /// Returns a reader. `listed` are the files of an earlier run of the operator.
     pub(super) fn new(directory: &Path, recursive: bool, listed: BTreeSet<Arc<str>>, awaited: Vec<Arc<str>>) -> Self {
-        Self { directory: directory.to_owned(), recursive, held: None, awaited, listed, known: HashMap::new() }
+        let (directory, known, unreadable) = (directory.to_owned(), HashMap::new(), BTreeSet::new());
+        Self { directory, recursive, held: None, awaited, listed, unreadable, known }
     }
 
     /// Pretends that a file was read before, with this text and its current metadata.
@@ -98,6 +101,11 @@ impl Reader {
         let mut listing = Listing::new();
         let directory = inode(&fs::metadata(&self.directory)?);
         let Found { names, hidden } = find(&self.directory, self.recursive)?;
+        let unreadable = hidden.iter().map(|(below, error)| format!("{below}: {error}")).collect::<BTreeSet<_>>();
+        for problem in unreadable.difference(&self.unreadable) {
+            tracing::warn!(problem, "cannot read a part of the directory of policies");
+        }
+        self.unreadable = unreadable;
         for (below, error) in &hidden {
             let is_below = |name: &&Arc<str>| name.strip_prefix(&**below).is_some_and(|rest| rest.starts_with('/'));
             let error = format!("directory {below}: {error}");
@@ -174,7 +182,7 @@ fn unseen(error: &io::Error) -> String {
 ///
 /// # Errors
 ///
-/// The directory cannot be read. An unreadable subdirectory is logged and ignored.
+/// The directory cannot be read. An unreadable subdirectory is ignored.
 pub fn names(directory: &Path, recursive: bool) -> io::Result<Vec<Arc<str>>> {
     find(directory, recursive).map(|found| found.names)
 }
@@ -225,7 +233,6 @@ fn collect(directory: &Path, prefix: &str, above: &[Inode], recursive: bool, fou
                 collect(&path, &format!("{below}/"), &[above, &[directory]].concat(), recursive, found)
             };
             if let Err(error) = read {
-                tracing::warn!(path = %path.display(), %error, "cannot read a directory of policies");
                 found.hidden.push((below, error));
             }
             continue;

@@ -92,7 +92,7 @@ pub(crate) fn kept(directory: &Path) -> io::Result<BTreeMap<Arc<str>, KeptFile>>
             match store(&key, &document) {
                 Ok(spec) => drop(kept.entry(file.into()).or_default().stores.insert(key, Arc::new(spec))),
                 Err(problem) => {
-                    tracing::warn!(store = %key, status_file, problem, "the last good generation is not usable");
+                    tracing::warn!(store = %key, status_file, problem, "the stored store is not usable");
                 }
             }
         }
