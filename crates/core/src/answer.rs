@@ -45,7 +45,7 @@ pub struct RuleAdmitted {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct RuleChargedAhead {
-    /// The time at which all limits have enough capacity: not before now, and not after a later `latest`.
+    /// The time at which all limits have enough capacity: not before now, and not after `latest` unless that is before now.
     pub at: Time,
     /// The charge. Give it back if the request does not use it.
     pub charge: RuleCharge,

@@ -243,7 +243,7 @@ impl Leases {
             }
             yield_now();
         }
-        // If slots are being filled the whole time, the units stay charged.
+        // If slots are being filled the whole time, the units and the returned leases stay charged.
         Ok(())
     }
 

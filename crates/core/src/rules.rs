@@ -81,8 +81,9 @@ impl Demand<'_> {
 
 /// Charges every rule, or none. The charges are stored in `charged`, in order; after a refusal it is empty.
 ///
-/// All rules without [`Demand::latest`] are checked first, so a refusal by one of them charges no other rule. A charge is
-/// given back only after a lost race, or if a rule admits only after [`Demand::latest`].
+/// All rules are checked first, so a rule that refuses now, without [`Demand::latest`], or that can never admit the cost
+/// charges no other rule. A charge is given back only after a lost race, or if a rule admits only after
+/// [`Demand::latest`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -114,8 +115,13 @@ pub fn charge_rules<'a>(
     charged.clear();
     if demands.len() > 1 {
         let now = clock();
-        for (index, demand) in demands.clone().enumerate().filter(|(_, demand)| demand.latest.is_none()) {
-            demand.rule.peek(now, demand.key, demand.cost).map_err(|refused| RuleRefusedAt { index, refused })?;
+        for (index, demand) in demands.clone().enumerate() {
+            match demand.rule.peek(now, demand.key, demand.cost) {
+                Err(refused) if demand.latest.is_none() || refused.retry_after().is_none() => {
+                    return Err(RuleRefusedAt { index, refused });
+                }
+                _ => {}
+            }
         }
     }
     for (index, demand) in demands.clone().enumerate() {

@@ -1,7 +1,7 @@
 //! The behaviour of one limiter, with made-up times and numbers that a reader can check by hand.
 #![cfg(not(loom))]
 
-use std::time::Duration;
+use std::{sync::Mutex, thread, time::Duration};
 
 use weir_core::{InvalidQuota, Limiter, Quota, Strategy, Time};
 
@@ -191,4 +191,32 @@ fn a_credit_of_a_limit_with_leases_is_never_beyond_its_full_credit() {
     limiter.refund(charged.charge, || START);
     let later = after(Duration::from_millis(1_100));
     assert_eq!(drain(&limiter, later), BURST);
+}
+
+/// A credit lowers the level, so the levels of earlier charges can belong to others when they are given back, by threads
+/// with different slots.
+#[test]
+fn charges_of_before_a_credit_do_not_exist_twice() {
+    const BURST: u64 = 20_000;
+    let limiter = Limiter::new(START, quota(Strategy::TokenBucket, BURST, Duration::from_secs(20), Some(BURST)));
+    let charge = |cost| limiter.charge(START, cost).expect("there is room").charge;
+    let first = charge(1);
+    charge(1);
+    // From now on, cores have leases.
+    limiter.refund(first, || START);
+    charge(1_800);
+    let (one, other) = (charge(100), charge(100));
+    charge(100);
+    limiter.credit(1_800, || START);
+    limiter.refund(one, || START);
+    let on_another_core =
+        |act: &(dyn Fn() -> u64 + Sync)| thread::scope(|scope| scope.spawn(act).join().expect("no panic"));
+    let other = Mutex::new(Some(other));
+    on_another_core(&|| {
+        let charge = other.lock().expect("no panic").take().expect("one charge");
+        limiter.refund(charge, || START);
+        0
+    });
+    let later = after(Duration::from_millis(150));
+    assert_eq!(drain(&limiter, later) + on_another_core(&|| drain(&limiter, later)), BURST);
 }

@@ -668,6 +668,20 @@ fn a_cost_that_a_later_limit_can_never_admit_reserves_nothing() {
     }
 }
 
+/// The same for two rules.
+#[test]
+fn a_cost_that_a_later_rule_can_never_admit_reserves_nothing() {
+    let minute = Duration::from_secs(60);
+    let wide = Quota::new(Strategy::FixedWindow, 100, minute, None).expect("valid");
+    let [wide, narrow] = [wide, per_second(10)].map(|quota| RuleLimiter::unkeyed(START, terms([("limit", quota)])));
+    wide.charge(|| START, b"", 60).expect("there is room");
+    let latest = Some(after(60 * minute));
+    let demands = [&wide, &narrow].map(|rule| Demand { rule, key: b"", cost: 70, latest });
+    let refused = charge_rules(demands.into_iter(), || START, &mut Vec::new()).expect_err("too much");
+    assert_eq!((refused.index, refused.refused.retry_after()), (1, None));
+    assert!(wide.charge(|| START, b"", 40).is_ok(), "nothing was charged");
+}
+
 #[test]
 fn a_latest_before_now_counts_as_now() {
     for strategy in STRATEGIES {

@@ -31,17 +31,17 @@ use std::{
 use weir_core::{RuleCharged, RuleRefusedAt, Time};
 use weir_tower::MonotonicClock;
 
+use self::{
+    charge::{Demand, charge_rules, slices},
+    deferred::{DeferredCost, Shadow},
+    follow_up::{Deadline, FollowUp, HeldPermit},
+    header_rules::{HeaderRule, HeaderRules},
+    outcome::{fields_of_one, fields_of_several, refusal},
+    refusal::Refusal,
+    verdict::{Pass, Verdict},
+    wait::{Entry, enter},
+};
 use super::{
-    decide::{
-        charge::{Demand, charge_rules, slices},
-        deferred::{DeferredCost, Shadow},
-        follow_up::{Deadline, FollowUp, HeldPermit},
-        header_rules::{HeaderRule, HeaderRules},
-        outcome::{fields_of_one, fields_of_several, refusal},
-        refusal::Refusal,
-        verdict::{Pass, Verdict},
-        wait::{Entry, enter},
-    },
     format::Format,
     in_force::RulesInForce,
     jwt::Tokens,

@@ -11,7 +11,7 @@ use std::{
 
 use http::{HeaderName, header::COOKIE};
 use sha2::{Digest, Sha256};
-use weir_expressions::{InvalidValue, NamedPart};
+use weir_expressions::{InvalidValue, NamedPart, cookie_value};
 
 use super::jwt::Tokens;
 use crate::matching::RequestView;
@@ -241,9 +241,8 @@ impl Part {
 
     fn named(&self) -> NamedPart {
         match self {
-            Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::JwtClaim { .. } | Self::Descriptor(_) => {
-                NamedPart::Text
-            }
+            Self::Header(_) | Self::Query(_) | Self::JwtClaim { .. } | Self::Descriptor(_) => NamedPart::Text,
+            Self::Cookie(_) => NamedPart::Cookie,
             Self::ClientIp { ipv6_prefix, .. } => NamedPart::Address { ipv6_prefix: *ipv6_prefix },
             Self::PathSegment(_) => NamedPart::Segment,
             Self::Host => NamedPart::Host,
@@ -266,8 +265,7 @@ fn cookie<'a>(request: &RequestView<'a>, name: &str) -> Option<&'a [u8]> {
         let (known, value) = pair.split_at(pair.iter().position(|byte| *byte == b'=')?);
         (known.trim_ascii() == name.as_bytes()).then_some(&value[1..])
     });
-    let value = named.next()?.trim_ascii();
-    Some(value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value))
+    named.next().map(cookie_value)
 }
 
 fn write_value(value: &[u8], to: &mut Vec<u8>) {

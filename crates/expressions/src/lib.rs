@@ -21,7 +21,7 @@ mod weight;
 pub use self::{
     cost::BUDGET,
     language::language,
-    named::{InvalidValue, NamedPart},
+    named::{InvalidValue, NamedPart, cookie_value},
     network::{InvalidNetwork, Network, network},
     path_regex::{InvalidRegex, PathRegex, PathRegexSet, path_regex},
     predicate::{InvalidPredicate, Predicate, predicate},

@@ -13,6 +13,8 @@ const LONGEST_HOST: usize = 253;
 pub enum NamedPart {
     /// Any text, such as the value of a header. It is compared byte by byte.
     Text,
+    /// The value of a cookie, which is compared as [`cookie_value`] returns it.
+    Cookie,
     /// An address. IPv6 addresses are equal if their first `ipv6_prefix` bits are.
     Address {
         /// The number of bits, 1 to 128.
@@ -52,6 +54,7 @@ impl NamedPart {
     pub fn normal(self, value: &str) -> Result<String, InvalidValue> {
         match self {
             Self::Text => Ok(value.to_owned()),
+            Self::Cookie => Ok(String::from_utf8_lossy(cookie_value(value.as_bytes())).into_owned()),
             Self::Address { ipv6_prefix } => address(value, ipv6_prefix).ok_or(InvalidValue::Address),
             Self::Segment if value.is_empty() || value.contains('/') => Err(InvalidValue::Segment),
             Self::Segment => Ok(segment(value.as_bytes())),
@@ -60,6 +63,19 @@ impl NamedPart {
             Self::Method => Err(InvalidValue::Method),
         }
     }
+}
+
+/// Returns the value of a cookie without blanks around it, and without one pair of quotation marks: programs read all these
+/// forms as one value.
+///
+/// ```
+/// use weir_expressions::cookie_value;
+///
+/// assert_eq!(cookie_value(b" \"gold\" "), b"gold");
+/// ```
+pub fn cookie_value(value: &[u8]) -> &[u8] {
+    let value = value.trim_ascii();
+    value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value)
 }
 
 fn address(value: &str, ipv6_prefix: u8) -> Option<String> {
@@ -128,6 +144,10 @@ mod tests {
         for (part, value, expected) in [
             (NamedPart::Text, "Any %61 text/", Ok("Any %61 text/")),
             (NamedPart::Text, "", Ok("")),
+            (NamedPart::Text, " \"gold\"", Ok(" \"gold\"")),
+            (NamedPart::Cookie, "gold", Ok("gold")),
+            (NamedPart::Cookie, " \"gold\"\t", Ok("gold")),
+            (NamedPart::Cookie, "\"", Ok("\"")),
             (prefix(64), "192.0.2.7", Ok("192.0.2.7")),
             (prefix(64), "::ffff:192.0.2.7", Ok("192.0.2.7")),
             (prefix(64), "2001:DB8::1", Ok("2001:db8::")),

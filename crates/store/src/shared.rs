@@ -220,7 +220,7 @@ impl SharedLimiter {
             return self.without_entry(&rule, hash).into();
         };
         let Moment { now, lost, .. } = moment;
-        entry.used = now;
+        entry.note_use(now);
         let claim = self.claim_in(entry, (&rule, set), KeyRequest { hash, cost, patience }, moment);
         let refills = matches!(claim, Claim::Granted(_)) && lost.is_none() && self.refills(entry, (&rule, set), now);
         if refills {
@@ -310,7 +310,7 @@ impl SharedLimiter {
             let _ = sender.send(self.without_entry(&rule, hash));
             return pending;
         };
-        entry.used = now;
+        entry.note_use(now);
         entry.rate.count(now, cost);
         let waiter = Waiter { id, queue_id, latest: now + patience, is_patient: !patience.is_zero(), sender };
         // A free slot does not go to this request while the store decides on earlier ones.
@@ -377,7 +377,7 @@ impl SharedLimiter {
         let (rule, now) = (self.rule(), self.client.now());
         let mut shard = self.table.shard_of(hash);
         let Some((entry, room)) = self.table.entry(&mut shard, hash, rule.most_keys) else { return };
-        entry.used = now;
+        entry.note_use(now);
         change(entry);
         entry.wake();
         let begins = self.client.current_loss().is_none() && entry.begins_task();

@@ -41,7 +41,7 @@ pub(super) fn families(proxy: &Proxy) -> [MetricFamily; 9] {
         ),
         histogram(
             "weir_upstream_seconds",
-            "Time from sending a request to the app until its response begins.",
+            "Time from the beginning of a request to the app, with the time of an upload, until its response begins.",
             proxy.upstream_time.values(),
         ),
     ]

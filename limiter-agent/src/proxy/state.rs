@@ -24,7 +24,8 @@ pub(crate) struct Proxy {
     pub(crate) rules: LiveRules,
     pub(crate) clock: MonotonicClock,
     pub(crate) failures: Arc<FailureCounts>,
-    /// The times from sending a request to the app until its response begins.
+    /// The times from the beginning of a request to the app, with the time of an upload, until its response
+    /// begins.
     pub(crate) upstream_time: Arc<Histogram>,
     /// Client connections open now.
     pub(crate) connections: AtomicU64,

@@ -33,11 +33,10 @@ pub(crate) fn check(rule: &api::Rule, mut fault: impl FnMut(String, String)) {
 /// Returns the form of a value in which agents compare it, or the reason why the value is invalid.
 fn normal(part: &api::KeyPart, value: &str) -> Result<String, String> {
     let part = match part {
-        api::KeyPart::Header(_)
-        | api::KeyPart::Cookie(_)
-        | api::KeyPart::Query(_)
-        | api::KeyPart::JwtClaim(_)
-        | api::KeyPart::Descriptor(_) => NamedPart::Text,
+        api::KeyPart::Header(_) | api::KeyPart::Query(_) | api::KeyPart::JwtClaim(_) | api::KeyPart::Descriptor(_) => {
+            NamedPart::Text
+        }
+        api::KeyPart::Cookie(_) => NamedPart::Cookie,
         api::KeyPart::PathSegment(_) => NamedPart::Segment,
         api::KeyPart::Host {} => NamedPart::Host,
         api::KeyPart::Method {} => NamedPart::Method,

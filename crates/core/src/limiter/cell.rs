@@ -38,6 +38,8 @@ pub(super) struct Cell {
     words: Words,
     /// Set after threads have lost [`RACES_BEFORE_LEASES`] races.
     leases: Once<Leases>,
+    /// True after the first credit. It has lowered the word, so the levels of earlier charges can belong to others.
+    is_credited: AtomicBool,
     /// The number of races that threads have lost.
     lost_races: AtomicU64,
     /// The time at which this cell came into force, in nanoseconds of [`Time`]. Final once the predecessor's first word
@@ -101,6 +103,7 @@ impl Cell {
             window: AtomicU64::new(NEVER),
             words,
             leases: Once::empty(),
+            is_credited: AtomicBool::new(false),
             lost_races: AtomicU64::new(0),
             since: AtomicU64::new(since.as_nanos()),
             history: OnceLock::new(),
@@ -381,15 +384,19 @@ impl Cell {
                 // The charge is a reservation, which is beyond all leases.
                 return level::refund(supply, word, receipt, clock);
             }
+            if self.is_credited.load(Ordering::SeqCst) {
+                let refilled = supply.floor(clock()).saturating_sub(supply.floor(receipt.at)).div_ceil(supply.unit());
+                return self.credit(receipt.cost.saturating_sub(refilled), clock);
+            }
             if level == receipt.mark {
                 let before = level.saturating_sub(receipt.cost * supply.unit());
                 if swap(word, level, before).is_ok() {
                     return Ok(());
                 }
             } else if let Some(leases) = self.create_leases(supply) {
-                // A credit can have lowered the word since the charge.
-                leases.refund(supply, &Receipt { mark: receipt.mark.min(level), ..*receipt });
-                return Ok(());
+                leases.refund(supply, receipt);
+                // A credit that began meanwhile can have missed this lease: it must not stay above the word.
+                return if self.is_credited.load(Ordering::SeqCst) { self.credit(0, clock) } else { Ok(()) };
             } else {
                 return level::refund(supply, word, receipt, clock);
             }
@@ -401,6 +408,7 @@ impl Cell {
         let Kind::Level(supply) = &self.meter.kind else {
             return self.meter.credit(self.words.all(), cost, clock);
         };
+        self.is_credited.store(true, Ordering::SeqCst);
         let word = self.words.line();
         let mut level = load(word)?;
         loop {

@@ -153,7 +153,7 @@ impl SharedLimiter {
         let (rule, now) = (self.rule(), self.client.now());
         let mut shard = self.table.shard_of(hash);
         let Some((entry, room)) = self.table.entry(&mut shard, hash, rule.most_keys) else { return };
-        entry.used = now;
+        entry.note_use(now);
         let asks = change(entry, now);
         if asks {
             entry.wake();

@@ -23,7 +23,8 @@ pub(super) const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(1);
 /// The state of one key in this program.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
-    pub(super) used: Duration,
+    /// The time of the last use, in microseconds of the program's clock: a `Duration` would take twice the memory.
+    used: u64,
     pub(super) rate: Rate,
     pub(super) answer: Option<Answer>,
     pub(super) refused: Option<LastRefusal>,
@@ -54,8 +55,8 @@ pub(super) struct LastRefusal {
     pub(super) jitter: u32,
     /// The time at which the refused request can go, on the store's clock.
     pub(super) until: u64,
-    /// The time on the program's clock at which a slower store's clock is certainly at `until`. A store whose clock is set
-    /// back refuses no longer.
+    /// The time on the program's clock at which a slower store's clock is certainly at `until`. The refusal ends then, also
+    /// if the store's clock is set back.
     pub(super) latest: u64,
     /// The time on the program's clock until which it does not ask: `latest`, or earlier if units can come back.
     pub(super) asks_at: u64,
@@ -194,6 +195,16 @@ impl Entry {
     /// The number of seats that the program holds for the key.
     pub(super) fn seats(&self) -> u32 {
         self.hand.as_ref().map_or(0, |hand| hand.units())
+    }
+
+    /// Records a use of the key.
+    pub(super) fn note_use(&mut self, now: Duration) {
+        self.used = micros(now);
+    }
+
+    /// The time of the last use.
+    pub(super) fn used(&self) -> Duration {
+        Duration::from_micros(self.used)
     }
 
     /// Takes seats for a request, as [`Hand::claim`].

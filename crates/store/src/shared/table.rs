@@ -108,7 +108,7 @@ impl Table {
         let first = random % shard.len().max(1);
         let from_first = shard.iter().skip(first).chain(shard.iter().take(first));
         let quiet = from_first.filter(|(_, entry)| entry.is_quiet()).take(LOOKS);
-        let oldest = quiet.min_by_key(|(_, entry)| entry.used).map(|(hash, _)| *hash)?;
+        let oldest = quiet.min_by_key(|(_, entry)| entry.used()).map(|(hash, _)| *hash)?;
         let forgotten = shard.remove(&oldest).map(|entry| (oldest, entry));
         self.count_removed(usize::from(forgotten.is_some()));
         forgotten
@@ -133,7 +133,7 @@ impl Table {
         let keys = shard.len();
         shard.retain(|_, entry| {
             let is_refused = entry.refused.is_some_and(|refused| !refused.rest(clocks).is_zero());
-            !entry.is_quiet() || is_refused || entry.used > before || entry.seats() > 0 || is_needed(entry)
+            !entry.is_quiet() || is_refused || entry.used() > before || entry.seats() > 0 || is_needed(entry)
         });
         self.count_removed(keys - shard.len());
     }

@@ -35,7 +35,7 @@ impl Upkeep for SharedLimiter {
             if is_due && entry.begins_task() {
                 owing.push(hash);
             }
-            if entry.used + UNUSED < now {
+            if entry.used() + UNUSED < now {
                 let seats = entry.drain_seats();
                 if !seats.is_empty() {
                     unused.push((hash, seats));

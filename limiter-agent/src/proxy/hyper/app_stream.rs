@@ -3,7 +3,7 @@
 //! An app can answer an upload before it has read it, for example with 413, and close the connection. Then the kernel
 //! resets the connection because of the unread bytes, and the next write fails. The answer is already in the agent's
 //! socket: the kernel keeps what arrived before a reset. hyper ends a request at the first write error, so this stream
-//! reports the error only when everything was read.
+//! reports the error only when everything was read. A response without a length that such a reset cuts off looks complete.
 
 use std::{
     io,
