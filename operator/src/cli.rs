@@ -276,7 +276,7 @@ fn in_runtime(format: LogFormat, work: impl Future<Output = Result<(), Failed>>)
         Err(failed) => {
             match format {
                 LogFormat::Json => tracing::error!("{failed}"),
-                // The exit code tells the failure, too, if nobody reads the line.
+                // If the line cannot be written, the exit code still reports the failure.
                 LogFormat::Text => drop(writeln!(io::stderr(), "weir-operator: {failed}")),
             }
             ExitCode::from(failed.0)

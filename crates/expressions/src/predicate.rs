@@ -517,7 +517,7 @@ mod tests {
     fn regular_expressions_are_compiled_last_and_once() {
         for (text, compiled) in [
             ("request.path.matches('a') || request.host.matches('a') || request.path.matches('b')", 2),
-            ("request.path.matches('a') || nobody", 0),
+            ("request.path.matches('a') || unknown", 0),
             ("request.path.matches('a') || request.path.matches('(') || request.path.matches('b')", 1),
             ("request.path.matches('a[ab]{600}c') || request.path.matches('b')", 1),
         ] {

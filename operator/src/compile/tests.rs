@@ -261,7 +261,7 @@ fn the_work_for_the_regular_expressions_of_a_policy_is_bounded() {
     };
     let regexes = json!(vec![json!({"pathRegexes": vec!["a[ab]{20}c"; 8]}); 16]);
     assert_eq!(faults(&regexes).len(), 33);
-    let unknown = format!("{}nobody", "request.path.matches('a')||".repeat(7));
+    let unknown = format!("{}unknown", "request.path.matches('a')||".repeat(7));
     let predicates = json!(vec![json!({"predicate": unknown}); 16]);
     assert_eq!(faults(&predicates).len(), 5);
     let small = |index: usize| json!({"predicate": format!(r"request.path.matches(r'(?s).*|\w{{30}}{index}')")});

@@ -533,7 +533,7 @@ impl World {
     /// A pod ends, and its agent with it.
     fn remove_agent(&mut self, index: usize) {
         let agent = self.agents.swap_remove(index);
-        // Nobody reports what its share used, or the levels that only it knew.
+        // What its share used is lost, and so are the levels that only it knew.
         self.excess +=
             if self.faults.leaders { self.most_requests() } else { self.most_requests() / u64::from(self.sharers[0]) };
         for leader in self.leaders.iter_mut().filter(|leader| leader.is_alive) {

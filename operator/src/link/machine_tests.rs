@@ -95,7 +95,7 @@ fn name(action: &LinkAction) -> String {
         LinkAction::HangUp => "hang up".to_owned(),
         LinkAction::RequestStatus(every) => format!("ask {every:?}"),
         LinkAction::Push { content, sequence } => format!("push {} {sequence}", content.revision),
-        LinkAction::RecordMessage(silence) => format!("heard {silence:?}"),
+        LinkAction::RecordMessage(silence) => format!("record {silence:?}"),
         LinkAction::Release => "release".to_owned(),
         LinkAction::LevelsSent(_) => "levels sent".to_owned(),
         LinkAction::Answer { questions, .. } => format!("answer {}", questions.len()),
@@ -216,12 +216,12 @@ fn an_agent_with_rules_of_scope_fleet_counts_as_present_while_it_talks() {
     bench.does(LinkEvent::Wanted(Content::counted("two")));
     assert_eq!(bench.does(LinkEvent::PermitGranted), ["push two 101"]);
     let does = bench.does(LinkEvent::Received(ToOperator::Unchanged));
-    assert_eq!(does, ["heard 14s"]);
+    assert_eq!(does, ["record 14s"]);
     // The agent has the old content until it acknowledges another one, and possibly afterwards.
     bench.does(LinkEvent::Received(acknowledgement(101, "two")));
     bench.does(LinkEvent::Wanted(Content::claiming("three")));
     bench.does(LinkEvent::PermitGranted);
-    assert_eq!(bench.does(LinkEvent::Received(questions(1))), ["heard 14s", "answer 1"]);
+    assert_eq!(bench.does(LinkEvent::Received(questions(1))), ["record 14s", "answer 1"]);
     bench.does(LinkEvent::Received(acknowledgement(102, "three")));
     assert_eq!(bench.does(LinkEvent::Received(questions(1))), ["answer 1"]);
 }
@@ -330,17 +330,17 @@ fn an_agent_is_asked_again_when_the_interval_differs_by_a_quarter() {
 fn a_longer_interval_counts_only_when_the_agent_has_it() {
     let mut bench = Bench::converged();
     bench.machine.wanted = Content::counted("one");
-    let mut heard = |every: u64, millis: u64| {
+    let mut recorded = |every: u64, millis: u64| {
         bench.after(Duration::from_millis(millis)).at.every = Duration::from_secs(every);
         let does = bench.does(LinkEvent::Received(ToOperator::Unchanged));
-        does.into_iter().filter(|it| it.starts_with("heard") || it.starts_with("ask")).collect::<Vec<_>>().join(", ")
+        does.into_iter().filter(|it| it.starts_with("record") || it.starts_with("ask")).collect::<Vec<_>>().join(", ")
     };
-    assert_eq!(heard(10, 0), "heard 14s");
-    assert_eq!(heard(2, 0), "heard 14s, ask 2s");
-    assert_eq!(heard(5, 0), "heard 6s, ask 5s");
-    assert_eq!(heard(10, 3_000), "heard 6s, ask 10s");
-    assert_eq!(heard(10, 5_999), "heard 6s");
-    assert_eq!(heard(10, 1), "heard 14s");
+    assert_eq!(recorded(10, 0), "record 14s");
+    assert_eq!(recorded(2, 0), "record 14s, ask 2s");
+    assert_eq!(recorded(5, 0), "record 6s, ask 5s");
+    assert_eq!(recorded(10, 3_000), "record 6s, ask 10s");
+    assert_eq!(recorded(10, 5_999), "record 6s");
+    assert_eq!(recorded(10, 1), "record 14s");
 }
 
 #[test]

@@ -145,7 +145,7 @@ pub trait QueueTicket<Request> {
 /// assert!(line.reserve(&"fourth", patience).is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "a request whose turn is dropped does not proceed"]
+#[must_use = "dropping a turn cancels its request"]
 pub enum Turn<Pass, Ticket> {
     /// The request is admitted now, and charged.
     Now(Pass),
