@@ -61,6 +61,7 @@ pub(crate) fn redis_at(topology: Topology, servers: &[Server]) -> Arc<RedisStore
     Arc::new(RedisStore::new(config).expect("a configuration"))
 }
 
+/// Returns the kinds of stores. With another server in place of Redis, only this one: nothing else differs.
 fn kinds() -> Vec<Kind> {
     let memory = Arc::new(MemoryStore::new());
     let redis = Server::redis(&[]);
@@ -70,7 +71,7 @@ fn kinds() -> Vec<Kind> {
     let memcached = Server::memcached(&[]);
     let servers = [memcached.endpoint()];
     let memcached_pod = move || Store::Memcached(Arc::new(MemcachedStore::new(&servers).expect("a store")));
-    vec![
+    let kinds = vec![
         Kind {
             name: "memory",
             pod: Box::new(move || Store::Memory(Arc::clone(&memory))),
@@ -90,7 +91,9 @@ fn kinds() -> Vec<Kind> {
             ],
             _servers: vec![memcached],
         },
-    ]
+    ];
+    let is_only_redis = std::env::var_os("WEIR_REDIS_SERVER").is_some();
+    kinds.into_iter().filter(|kind| !is_only_redis || kind.name == "redis").collect()
 }
 
 /// Microseconds since the Unix epoch. All processes of a machine share this clock.
