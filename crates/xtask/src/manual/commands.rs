@@ -17,7 +17,7 @@ use super::{fields::Fields, markdown::Page};
 use crate::{Cli, tidy::charts, workspace::Workspace};
 
 /// Programs whose arguments are not checked.
-const OTHERS: [&str; 6] = ["curl", "kind", "mdbook", "vi", "cat", "cd"];
+const OTHERS: [&str; 7] = ["curl", "jq", "kind", "mdbook", "vi", "cat", "cd"];
 
 const HELM: [&str; 10] =
     ["install", "upgrade", "uninstall", "rollback", "test", "show", "history", "get", "lint", "template"];
@@ -30,10 +30,10 @@ const KUBECTL: [&str; 13] = [
     "apply", "create", "get", "patch", "delete", "describe", "logs", "rollout", "run", "label", "port-forward",
     "explain", "replace",
 ];
-const KUBECTL_FLAGS: [&str; 20] = [
+const KUBECTL_FLAGS: [&str; 21] = [
     "-f", "-o", "-n", "-p", "--type", "--namespace", "--all-namespaces", "--selector", "--field-selector",
     "--from-file", "--follow", "--image", "--restart", "--rm", "--attach", "--recursive", "--watch", "--force",
-    "--prefix", "--tail",
+    "--prefix", "--tail", "--server-side",
 ];
 /// The names of policies in kubectl.
 const POLICY: [&str; 4] = ["rlp", "ratelimitpolicy", "ratelimitpolicies", "ratelimitpolicies.weir.dev"];
