@@ -10,6 +10,7 @@
 //! | `weir_operator_lease_duration_seconds` | | after this time without a renewal, another operator can take the Lease; 0 in standalone mode |
 //! | `weir_operator_policies` | `accepted` | policies without faults (`true`) or with faults (`false`); a target that does not exist is no fault |
 //! | `weir_operator_policy_files` | `state` | standalone mode: files that are `good`, broken with their last good content in force (`kept`), or `broken` |
+//! | `weir_operator_lost_namespaces` | | watched namespaces in which the operator may not list anything, and that it leaves out |
 //! | `weir_operator_pods` | `state` | targeted pods that are `enforcing`, `pending` or `drifted` |
 //! | `weir_operator_policy_pods` | `namespace`, `policy`, `state` | the same for the pods of each policy; only the leader exports it |
 //! | `weir_operator_pushes_total` | `result` | snapshots sent to agents: `applied`, or the kind of failure |
@@ -48,6 +49,7 @@ pub struct Metrics {
     propagation: Histogram,
     policies: IntGaugeVec,
     files: IntGaugeVec,
+    lost_namespaces: IntGauge,
     pods: IntGaugeVec,
     policy_pods: IntGaugeVec,
     contested: IntGauge,
@@ -178,6 +180,10 @@ impl Default for Metrics {
                 "Policy files of standalone mode: good, kept (broken, the last good content stays in force) or broken.",
                 &["state"],
             ),
+            lost_namespaces: gauge(
+                "weir_operator_lost_namespaces",
+                "Watched namespaces in which the operator may not list anything, and that it leaves out.",
+            ),
             pods: gauges("weir_operator_pods", "Targeted pods, by state.", &["state"]),
             policy_pods: gauges(
                 "weir_operator_policy_pods",
@@ -297,6 +303,11 @@ impl Metrics {
         for (state, count) in [("good", counts.good), ("kept", counts.kept), ("broken", counts.broken)] {
             self.files.with_label_values(&[state]).set(gauge(count));
         }
+    }
+
+    /// Sets the number of watched namespaces that the operator cannot list.
+    pub fn set_lost_namespaces(&self, count: usize) {
+        self.lost_namespaces.set(gauge(count));
     }
 
     /// Sets the state of the targeted pods.

@@ -293,7 +293,7 @@ fn start_source(
     match source {
         Source::Cluster { client, namespaces, instance, .. } => {
             let sink = Sink::Cluster(ClusterSink::new(client.clone(), instance));
-            (sink, tokio::spawn(cluster::run(client, namespaces, proof, updates)))
+            (sink, tokio::spawn(cluster::run(client, namespaces, proof, updates, metrics)))
         }
         Source::Directory { state, directory, reload } => {
             let sink = Sink::Files(Arc::new(FileSink::new(state)));

@@ -6,6 +6,7 @@
 pub mod agents;
 pub mod cluster;
 pub mod directory;
+mod first_listings;
 mod folder;
 pub(crate) mod listing;
 pub(crate) mod object;

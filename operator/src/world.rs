@@ -190,6 +190,8 @@ pub struct World {
     pub workloads: BTreeMap<Workload, Option<Selector>>,
     /// The ports of each Service. The selector of the Service is in `workloads`.
     pub services: BTreeMap<ObjectKey, Service>,
+    /// The namespaces that the source cannot list, so their policies are not known.
+    pub lost: BTreeSet<Arc<str>>,
     /// The distinct memberships of all pods.
     memberships: HashSet<Arc<Membership>>,
 }
@@ -222,6 +224,8 @@ pub enum Change {
     Workload(Workload, Option<Option<Selector>>),
     /// A Service: the pods that it selects, and its ports.
     Service(ObjectKey, Option<(Option<Selector>, Service)>),
+    /// A namespace, and whether the source cannot list it.
+    Lost(Arc<str>, bool),
 }
 
 /// The status that a source stores with a policy.
@@ -270,6 +274,14 @@ impl World {
                     dirty.workloads.insert(workload.clone());
                 }
                 put(&mut self.workloads, workload, selector, &mut dirty.workloads) || is_new
+            }
+            Change::Lost(namespace, is_lost) => {
+                if is_lost {
+                    self.lost.insert(namespace)
+                } else {
+                    self.lost.remove(&namespace)
+                };
+                false
             }
         }
     }

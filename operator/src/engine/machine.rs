@@ -123,9 +123,11 @@ impl EngineMachine {
         self.plan_at
     }
 
-    /// Returns the content that a pod has to enforce, also before it exists; `None` before the world is complete.
+    /// Returns the content that a pod has to enforce, also before it exists; `None` before the world is complete, and in a
+    /// namespace whose policies are not known.
     pub(super) fn content_for_pod(&self, namespace: &str, membership: &Membership) -> Option<Content> {
         self.complete_at
+            .filter(|_| !self.world.lost.contains(namespace))
             .map(|_| content_for_pod(&self.world.workloads, self.compiler.compiled(), namespace, membership))
     }
 
@@ -192,7 +194,11 @@ impl EngineMachine {
                     self.store_statuses.insert(key.clone(), KnownStoreStatus { stored, sent: None });
                     self.dirty_stores.insert(key.clone());
                 }
-                Change::Pod(..) | Change::Leaving(..) | Change::Workload(..) | Change::Service(..) => {}
+                Change::Pod(..)
+                | Change::Leaving(..)
+                | Change::Workload(..)
+                | Change::Service(..)
+                | Change::Lost(..) => {}
             }
             if self.world.apply(change, &mut self.dirty) {
                 self.changed_at.get_or_insert(now);
