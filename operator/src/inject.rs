@@ -36,6 +36,7 @@ mod server;
 mod settings;
 mod sidecar;
 mod suits;
+mod tokens;
 mod values;
 
 pub(crate) use self::registration::Injection;

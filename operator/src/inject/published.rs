@@ -1,32 +1,21 @@
-//! The webhook's two objects: their content, and the content that they should have. This module does no I/O. Tokens
-//! are random.
+//! The webhook's two objects: their content, and the content that they should have. This module does no I/O.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use k8s_openapi::api::{admissionregistration::v1::MutatingWebhookConfiguration, core::v1::Secret};
 use serde_json::{Value, json};
 
+use super::tokens::Tokens;
 use crate::authority::{Authorities, DAY, HOUR, Lifecycle, secret};
-
-const TOKEN: &str = "token";
 
 /// The phases of the authorities that the apiserver trusts. The operator writes these authorities into the webhook's
 /// configuration.
 pub(super) const LIFECYCLE: Lifecycle =
     Lifecycle { subject: "weir-operator webhook", lives: 365 * DAY, overlap: 120 * DAY, published_for: HOUR };
 
-/// Returns the token of a Secret; empty if there is none, or if it cannot be a part of a path.
-pub(super) fn token(secret: &Secret) -> String {
-    let token = secret::text(secret, TOKEN);
-    if token.bytes().all(|byte| byte.is_ascii_alphanumeric()) { token } else { String::new() }
-}
-
-/// Returns a token that cannot be guessed.
-pub(super) fn fresh_token() -> String {
-    rand::random::<[u8; 32]>().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-pub(super) fn secret_with(secret: &Secret, authorities: &Authorities, token: &str) -> Value {
-    secret::with(secret, authorities, &[(TOKEN, token)])
+pub(super) fn secret_with(secret: &Secret, authorities: &Authorities, tokens: &Tokens) -> Value {
+    let fields = tokens.fields();
+    let fields: Vec<(&str, &str)> = fields.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    secret::with(secret, authorities, &fields)
 }
 
 /// Returns the names and addresses under which the apiserver calls the webhook.
@@ -42,6 +31,16 @@ pub(super) fn names(webhook: &MutatingWebhookConfiguration) -> Vec<String> {
     names.sort();
     names.dedup();
     names
+}
+
+/// Returns true if the apiserver calls this path.
+pub(super) fn is_published(webhook: &MutatingWebhookConfiguration, path: &str) -> bool {
+    webhook.webhooks.iter().flatten().any(|hook| {
+        let config = &hook.client_config;
+        let of_service = config.service.as_ref().and_then(|service| service.path.as_deref());
+        let url = config.url.as_ref().and_then(|url| url.parse::<http::Uri>().ok());
+        of_service.or(url.as_ref().map(http::Uri::path)) == Some(path)
+    })
 }
 
 /// Returns the patch that makes the apiserver trust and call this webhook; `None` if no change is needed. Without a

@@ -56,24 +56,29 @@ fn an_external_issuer_keeps_its_ca_bundle() {
 }
 
 #[test]
+fn a_path_is_published_with_a_service_or_a_url() {
+    let service = |path: &str| json!({"service": {"name": "a", "namespace": "b", "path": path}});
+    for (client, expected) in [
+        (service("/p"), true),
+        (service("/other"), false),
+        (json!({"url": "https://127.0.0.1:9443/p"}), true),
+        (json!({"url": "https://127.0.0.1:9443"}), false),
+        (json!({"service": {"name": "a", "namespace": "b"}}), false),
+    ] {
+        assert_eq!(is_published(&webhook(std::slice::from_ref(&client)), "/p"), expected, "{client}");
+    }
+}
+
+#[test]
 fn a_secret_keeps_what_was_put_into_it() {
     let authorities = Authorities::none(LIFECYCLE).renewed(1_800_000_000).unwrap().unwrap();
     let empty: Secret = serde_json::from_value(json!({"metadata": {"name": "s", "resourceVersion": "7"}})).unwrap();
-    assert_eq!(token(&empty), "");
-    let written = secret_with(&empty, &authorities, "secret");
+    assert_eq!(Tokens::of(&empty), Tokens::default());
+    let first = Tokens::default().renewed(&webhook(&[]), 1_800_000_000).expect("there is no token");
+    let tokens = first.renewed(&webhook(&[]), 1_900_000_000).expect("the token is old");
+    let written = secret_with(&empty, &authorities, &tokens);
     assert_eq!(written["metadata"], json!({"name": "s", "resourceVersion": "7"}));
     let full: Secret = serde_json::from_value(written).unwrap();
-    assert_eq!(token(&full), "secret");
+    assert_eq!(Tokens::of(&full), tokens);
     assert_eq!(secret::authorities(LIFECYCLE, &full).0.certificates(), authorities.certificates());
-    assert_ne!(fresh_token(), fresh_token());
-    assert_eq!(fresh_token().len(), 64);
-}
-
-/// Such a token is replaced: the apiserver would refuse the path, or call another one.
-#[test]
-fn a_token_that_cannot_be_in_a_path_counts_as_none() {
-    for (text, expected) in [("abc123", "abc123"), ("abc123\n", ""), ("a b/c?d#e", ""), ("", "")] {
-        let secret = serde_json::from_value(json!({"data": {"token": STANDARD.encode(text)}})).unwrap();
-        assert_eq!(token(&secret), expected, "{text:?}");
-    }
 }

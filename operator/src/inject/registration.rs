@@ -26,10 +26,11 @@ use super::{
     files::{Files, FilesError},
     flags::InjectFlags,
     pod::ClusterSettings,
-    published::{LIFECYCLE, fresh_token, names, registered, secret_with, token},
+    published::{LIFECYCLE, names, registered, secret_with},
     quota::QuotaSource,
-    server::{self, Reviewer, Serving, path},
+    server::{self, Reviewer, Serving},
     sidecar::Images,
+    tokens::Tokens,
 };
 use crate::{
     authority::{Authorities, DAY, Order, Signer, renewal::Renewal, secret},
@@ -158,7 +159,7 @@ struct Registration {
 struct Issued {
     authorities: String,
     names: Vec<String>,
-    token: String,
+    tokens: Vec<String>,
     renewal: Renewal,
 }
 
@@ -224,24 +225,25 @@ impl Registration {
         }
         // If certificate files are configured, these authorities sign nothing.
         let renewed = if self.files.is_some() { None } else { authorities.renewed(now)? };
-        let token = token(secret);
-        if renewed.is_some() || token.is_empty() {
-            let token = if token.is_empty() { fresh_token() } else { token };
-            let patch = secret_with(secret, renewed.as_ref().unwrap_or(&authorities), &token);
+        let tokens = Tokens::of(secret);
+        let fresh = tokens.renewed(webhook, now);
+        if renewed.is_some() || fresh.is_some() {
+            let (authorities, tokens) = (renewed.as_ref().unwrap_or(&authorities), fresh.as_ref().unwrap_or(&tokens));
+            let patch = secret_with(secret, authorities, tokens);
             // The watch will return the result.
             self.secrets.patch(&self.secret_name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&patch)).await?;
-            tracing::info!(secret = self.secret_name, "the webhook's authorities were renewed");
+            tracing::info!(secret = self.secret_name, "renewed the webhook's authorities or its secret path");
             return Ok(());
         }
 
-        let webhook = webhook.clone();
-        let bundle = if self.take_files(&token, now).await? {
+        let (webhook, accepted) = (webhook.clone(), tokens.accepted(now));
+        let bundle = if self.take_files(&accepted, now).await? {
             None
         } else {
-            self.issue(&authorities, &webhook, &token, now)?;
+            self.issue(&authorities, &webhook, &accepted, now)?;
             Some(authorities.certificates())
         };
-        if let Some(patch) = registered(&webhook, bundle.as_deref(), &path(&token)) {
+        if let Some(patch) = registered(&webhook, bundle.as_deref(), &tokens.path(&webhook, now)) {
             let manager = PatchParams::apply(MANAGER).force();
             self.webhooks.patch(&self.webhook_name, &manager, &Patch::Apply(&patch)).await?;
             tracing::info!(webhook = self.webhook_name, "updated the webhook configuration of the apiserver");
@@ -254,19 +256,19 @@ impl Registration {
         &mut self,
         authorities: &Authorities,
         webhook: &MutatingWebhookConfiguration,
-        token: &str,
+        tokens: &[String],
         now: u64,
     ) -> Result<(), RegistrationError> {
         let issued = Issued {
             authorities: authorities.certificates(),
             names: names(webhook),
-            token: token.to_owned(),
+            tokens: tokens.to_owned(),
             renewal: Renewal::default(),
         };
         let current = self.issued.as_ref().is_some_and(|current| {
-            let same = (&current.authorities, &current.names, &current.token);
+            let same = (&current.authorities, &current.names, &current.tokens);
             !current.renewal.is_due(now, clock::since_boot())
-                && same == (&issued.authorities, &issued.names, &issued.token)
+                && same == (&issued.authorities, &issued.names, &issued.tokens)
         });
         // The certificate must be in use before its authority is published.
         let order = Order {
@@ -277,7 +279,7 @@ impl Registration {
         };
         if !current && let Some(leaf) = authorities.leaf(&order, now)? {
             let renewal = Renewal::new(leaf.renew_at, now, clock::since_boot());
-            let serving = Serving { tls: serve::tls(vec![leaf.certificate], leaf.key)?, token: issued.token.clone() };
+            let serving = Serving { tls: serve::tls(vec![leaf.certificate], leaf.key)?, tokens: issued.tokens.clone() };
             self.serving.send_replace(Some(Arc::new(serving)));
             tracing::info!(names = issued.names.join(","), "the webhook has a certificate");
             self.issued = Some(Issued { renewal, ..issued });
@@ -288,16 +290,16 @@ impl Registration {
 
     /// Uses the external issuer's certificate. Returns false if no issuer is configured. If a newer certificate is
     /// invalid, the last valid one stays in use.
-    async fn take_files(&mut self, token: &str, now: u64) -> Result<bool, RegistrationError> {
+    async fn take_files(&mut self, tokens: &[String], now: u64) -> Result<bool, RegistrationError> {
         let Some(files) = &mut self.files else { return Ok(false) };
         let newer = files.newer(now).await?;
         let current = self.serving.borrow().clone();
         let tls = match (newer, current) {
             (Some(newer), _) => newer,
-            (None, Some(current)) if current.token != token => current.tls.clone(),
+            (None, Some(current)) if current.tokens != tokens => current.tls.clone(),
             (None, _) => return Ok(true),
         };
-        self.serving.send_replace(Some(Arc::new(Serving { tls, token: token.to_owned() })));
+        self.serving.send_replace(Some(Arc::new(Serving { tls, tokens: tokens.to_owned() })));
         tracing::info!("the webhook uses the external issuer's certificate");
         self.ready.set_injecting(true);
         Ok(true)

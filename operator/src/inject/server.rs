@@ -54,8 +54,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct Serving {
     pub(super) tls: Arc<ServerConfig>,
-    /// The last part of the secret path.
-    pub(super) token: String,
+    /// The accepted last parts of the secret path.
+    pub(super) tokens: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -91,8 +91,8 @@ async fn answer(
     Extension(connection): Extension<Arc<Connection>>,
     body: Body,
 ) -> Response {
-    let known = reviewer.serving.borrow().as_ref().is_some_and(|serving| same(&serving.token, &token));
-    if !known {
+    let is_known = |serving: &Arc<Serving>| serving.tokens.iter().any(|known| same(known, &token));
+    if !reviewer.serving.borrow().as_ref().is_some_and(is_known) {
         return StatusCode::NOT_FOUND.into_response();
     }
     connection.set_proven();

@@ -16,7 +16,7 @@ use crate::{
 fn webhook(engine: mpsc::Sender<ContentRequest>) -> Router {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["webhook.test".to_owned()]).unwrap();
     let tls = serve::tls(vec![cert.into()], signing_key.into()).unwrap();
-    let (_, serving) = watch::channel(Some(Arc::new(Serving { tls, token: "secret".to_owned() })));
+    let (_, serving) = watch::channel(Some(Arc::new(Serving { tls, tokens: vec!["secret".to_owned()] })));
     let empty_answers =
         |_: http::Request<KubeBody>| async { Ok::<_, tower::BoxError>(http::Response::new(KubeBody::empty())) };
     let images = Images { agent: "weir/agent:1".to_owned(), pull_policy: None, redirect: None };
