@@ -5,7 +5,7 @@
 
 use std::{
     net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -73,10 +73,13 @@ impl Service {
         serve::run_tls(listener, router(Arc::new(self)), IDLE, current).await;
     }
 
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn identify(&self, from: IpAddr, body: Body) -> Result<IdentityReply, Refused> {
         let malformed = |problem: String| Refused(IdentityRefusalKind::Malformed, problem);
-        let admitted = self.pace.lock().unwrap_or_else(PoisonError::into_inner).admit(clock::since_boot(), from);
-        if !admitted {
+        if !self.pace().admit(clock::since_boot(), from) {
             return Err(Refused(IdentityRefusalKind::Busy, "too many requests: try again in a moment".to_owned()));
         }
         let body = serve::read_body(body, MAX_REQUEST).await.map_err(|error| malformed(error.to_string()))?;
@@ -146,8 +149,15 @@ async fn answer(
 ) -> Response {
     let from = connection.peer();
     let (word, response) = match service.identify(from, body).await {
-        Ok(reply) => ("issued", Json(reply).into_response()),
+        Ok(reply) => {
+            service.pace().ended(clock::since_boot(), from, false);
+            ("issued", Json(reply).into_response())
+        }
         Err(Refused(kind, message)) => {
+            // The other kinds are no fault of the client.
+            if !matches!(kind, IdentityRefusalKind::Busy | IdentityRefusalKind::Unavailable) {
+                service.pace().ended(clock::since_boot(), from, true);
+            }
             // Any pod can cause any number of these refusals. A metric counts them.
             if kind != IdentityRefusalKind::Busy {
                 tracing::warn!(peer = %from, reason = message, "no certificate issued");
