@@ -57,11 +57,21 @@ pub struct StoreReport {
     pub term: Term,
 }
 
+/// The stores of a file, to write into its status file.
+#[derive(Clone, Debug)]
+struct FileStores {
+    file: Arc<str>,
+    stores: StoreSpecs,
+    term: Term,
+}
+
 /// The object of a status.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Target {
     Policy(ObjectKey),
     Store(ObjectKey),
+    /// The stores of a file.
+    File(Arc<str>),
 }
 
 impl fmt::Display for Target {
@@ -69,6 +79,7 @@ impl fmt::Display for Target {
         match self {
             Self::Policy(key) => write!(f, "RateLimitPolicy {key}"),
             Self::Store(key) => write!(f, "RateLimitStore {key}"),
+            Self::File(file) => write!(f, "stores of {file}"),
         }
     }
 }
@@ -78,6 +89,7 @@ impl fmt::Display for Target {
 enum Pending {
     Policy(Box<Report>),
     Store(Box<StoreReport>),
+    File(Box<FileStores>),
 }
 
 impl Pending {
@@ -85,6 +97,7 @@ impl Pending {
         match self {
             Self::Policy(report) => Target::Policy(report.key.clone()),
             Self::Store(report) => Target::Store(report.key.clone()),
+            Self::File(stores) => Target::File(stores.file.clone()),
         }
     }
 
@@ -92,6 +105,7 @@ impl Pending {
         match self {
             Self::Policy(report) => &report.term,
             Self::Store(report) => &report.term,
+            Self::File(stores) => &stores.term,
         }
     }
 }
@@ -189,12 +203,15 @@ impl Sink {
     async fn write(&self, pending: &Pending) -> Result<StoredStatus, SinkError> {
         match (self, pending) {
             (Self::Cluster(sink), _) => sink.write(pending).await,
-            (Self::Files(_), Pending::Store(_)) => Err(SinkError::Gone),
             // The source of files reports policies without a status, because the status is in another file.
-            (Self::Files(sink), Pending::Policy(report)) => {
-                let (sink, report) = (sink.clone(), report.clone());
+            (Self::Files(sink), _) => {
+                let (sink, pending) = (sink.clone(), pending.clone());
                 // The write runs on another thread, because a disk can take long to sync.
-                let written = tokio::task::spawn_blocking(move || sink.write(&report));
+                let written = tokio::task::spawn_blocking(move || match pending {
+                    Pending::Policy(report) => sink.write(&report),
+                    Pending::Store(_) => Err(SinkError::Gone),
+                    Pending::File(stores) => Ok(sink.store(&stores.file, &stores.stores)?),
+                });
                 written.await.expect("writing does not panic and is not cancelled").map(|()| StoredStatus::default())
             }
         }
@@ -203,12 +220,6 @@ impl Sink {
     fn removed(&self, target: &Target) {
         if let (Self::Files(sink), Target::Policy(key)) = (self, target) {
             sink.removed(key);
-        }
-    }
-
-    fn store(&self, file: &str, stores: &StoreSpecs) {
-        if let Self::Files(sink) = self {
-            sink.store(file, stores);
         }
     }
 

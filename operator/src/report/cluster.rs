@@ -59,6 +59,7 @@ impl ClusterSink {
             Pending::Store(report) => {
                 (ApiResource::erase::<RateLimitStore>(&()), &report.key, &report.uid, None, json!(report.status))
             }
+            Pending::File(_) => return Err(SinkError::Gone),
         };
         // Only the status of the response is parsed, because an unknown field in the spec must not make a write fail.
         let objects: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &resource);

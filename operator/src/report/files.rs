@@ -106,22 +106,22 @@ impl FileSink {
         Ok(())
     }
 
-    /// Stores the stores of a file in its status file. If that fails, the next write of the status file contains them: at
-    /// the next status of a policy in it, at the next change of these stores, or after a restart.
-    pub(super) fn store(&self, file: &str, stores: &StoreSpecs) {
+    /// Stores the stores of a file in its status file.
+    pub(super) fn store(&self, file: &str, stores: &StoreSpecs) -> io::Result<()> {
         let status_file = status_file(file);
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        let documents = shown.by_file.entry(status_file.clone()).or_default();
-        if !documents.set_stores(file, stores) {
-            return;
+        let mut next = shown.by_file.get(&status_file).cloned().unwrap_or_default();
+        if !next.set_stores(file, stores) {
+            return Ok(());
         }
-        let written = self.render(&status_file, documents).and_then(|()| self.sync(&status_file));
-        if documents.is_empty() {
+        self.render(&status_file, &next)?;
+        self.sync(&status_file)?;
+        if next.is_empty() {
             shown.by_file.remove(&status_file);
+        } else {
+            shown.by_file.insert(status_file, next);
         }
-        if let Err(error) = written {
-            tracing::warn!(file, %error, "cannot write the stores of the file to its status file");
-        }
+        Ok(())
     }
 
     /// Lets the names of a status file's directory survive a power failure.
@@ -260,7 +260,9 @@ mod tests {
         let stores = |name: &str| crate::documents::read(&text(name)).stores;
         let (one, other) = (stores("s"), stores("t"));
         assert_eq!((one.len(), other.len()), (1, 1));
-        let write = |file: &str, stores: &StoreSpecs| FileSink::new(directory.path().to_owned()).store(file, stores);
+        let write = |file: &str, stores: &StoreSpecs| {
+            FileSink::new(directory.path().to_owned()).store(file, stores).unwrap();
+        };
         write("a.yaml", &one);
         write("a.json", &other);
         let kept = |file: &str| kept(directory.path()).unwrap().remove(file).map(|kept| kept.stores);

@@ -1,6 +1,6 @@
 //! Decides which status to write next. This module does no I/O and reads no clock.
 //!
-//! For each policy or store at most one status is being written, and at most one waits: the newest. After each failure
+//! For each policy, store or file at most one status is being written, and at most one waits: the newest. After each failure
 //! the pause grows, until the write succeeds or the object is deleted. A newer status replaces a waiting one, and takes
 //! its turn. So a status that the apiserver refuses again and again delays no other object.
 
@@ -15,8 +15,10 @@ use super::{Pending, Target};
 
 /// The upper limit of the pause after the first failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The upper limit of the pause after many failures.
+/// The upper limit of the pause after many failures that may pass.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The upper limit of the pause if the apiserver refuses the status itself: until someone changes its rules.
+const LONGEST_REFUSED_PAUSE: Duration = Duration::from_secs(60);
 
 /// The statuses that are not yet written.
 #[derive(Debug, Default)]
@@ -77,12 +79,13 @@ impl Queue {
         self.next(target, now)
     }
 
-    /// Ends a write that failed. The next attempt waits for `share` of the longest pause. Returns true if the object
-    /// was deleted in the meantime.
-    pub(super) fn failed(&mut self, now: Instant, pending: Pending, share: f64) -> bool {
+    /// Ends a write that failed. The next attempt waits for `share` of the longest pause. If the failure may pass, that pause
+    /// is short. Returns true if the object was deleted in the meantime.
+    pub(super) fn failed(&mut self, now: Instant, pending: Pending, may_pass: bool, share: f64) -> bool {
         let target = pending.target();
         let Some(slot) = self.slots.get_mut(&target) else { return false };
-        let pause = pause(slot.failures, share);
+        let longest = if may_pass { LONGEST_PAUSE } else { LONGEST_REFUSED_PAUSE };
+        let pause = pause(slot.failures, longest, share);
         slot.failures = slot.failures.saturating_add(1);
         if slot.pending.is_none() && !slot.removed {
             slot.pending = Some(pending);
@@ -121,9 +124,13 @@ impl Queue {
     }
 }
 
-/// Returns `share` of the longest pause after `failures` earlier failures.
-pub(super) fn pause(failures: u32, share: f64) -> Duration {
-    FIRST_PAUSE.saturating_mul(1 << failures.min(16)).min(LONGEST_PAUSE).mul_f64(share)
+/// Returns `share` of the pause after `failures` earlier failures of an Event, which may pass.
+pub(super) fn event_pause(failures: u32, share: f64) -> Duration {
+    pause(failures, LONGEST_PAUSE, share)
+}
+
+fn pause(failures: u32, longest: Duration, share: f64) -> Duration {
+    FIRST_PAUSE.saturating_mul(1 << failures.min(16)).min(longest).mul_f64(share)
 }
 
 #[cfg(test)]

@@ -11,11 +11,11 @@ use tokio::{
 };
 
 use super::{
-    Announcement, ClusterSink, Message, Pending, Report, Sink, SinkError, Target, WrittenStatus,
+    Announcement, ClusterSink, FileStores, Message, Pending, Report, Sink, SinkError, Target, WrittenStatus,
     budget::Budget,
-    queue::{Queue, pause},
+    queue::{Queue, event_pause},
 };
-use crate::{clock, metrics::Metrics, status::announcer::Notice, world::StoredStatus};
+use crate::{clock, leader::Term, metrics::Metrics, status::announcer::Notice, world::StoredStatus};
 
 /// The number of statuses that are written in parallel.
 const WRITERS: usize = 8;
@@ -67,7 +67,7 @@ async fn tell(sink: &ClusterSink, announcement: &Announcement) -> Result<(), Sin
             return Err(error);
         }
         let share = rand::rng().random_range(0.5..=1.0);
-        sleep_until(now + pause(failures, share)).await;
+        sleep_until(now + event_pause(failures, share)).await;
         failures += 1;
     }
 }
@@ -133,7 +133,10 @@ impl Writer<'_> {
                 Sink::Cluster(_) => self.announce(announcement),
             },
             Message::Notice(text) => self.sink.notice(&text),
-            Message::Stores(file, stores) => self.sink.store(&file, &stores),
+            Message::Stores(file, stores) => {
+                let stores = FileStores { file, stores, term: Term::unbounded() };
+                self.queue.put(clock::now(), Pending::File(Box::new(stores)));
+            }
         }
     }
 
@@ -174,7 +177,7 @@ impl Writer<'_> {
                     }
                 }
                 tracing::warn!(object = %target, error = %format!("{error:#}"), "cannot write the status, retrying");
-                self.queue.failed(now, pending, rand::rng().random_range(0.5..=1.0))
+                self.queue.failed(now, pending, error.may_pass(), rand::rng().random_range(0.5..=1.0))
             }
         };
         if removed {

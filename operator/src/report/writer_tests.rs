@@ -19,7 +19,7 @@ use tokio::{net::TcpListener, task::JoinHandle};
 use weir_api::{Fleet, LastKnownGood, RateLimitPolicyStatus, RateLimitStoreStatus, Summary};
 
 use super::{
-    super::{ClusterSink, StoreReport},
+    super::{ClusterSink, FileSink, StoreReport},
     *,
 };
 use crate::{leader::Term, world::ObjectKey};
@@ -366,4 +366,26 @@ async fn a_refused_status_of_a_store_does_not_hold_back_others() {
     stage.ends().await;
     let stores = script.lock().unwrap().stores.clone();
     assert_eq!(stores.iter().filter(|store| *store == "well/status").count(), 1, "{stores:?}");
+}
+
+/// A folder has the name of the temporary file, so the status file cannot be written.
+#[tokio::test(start_paused = true)]
+async fn the_stores_of_a_file_are_written_after_a_failure() {
+    let directory = tempfile::tempdir().unwrap();
+    let (obstacle, status) = (directory.path().join(".a.status.yaml.tmp"), directory.path().join("a.status.yaml"));
+    std::fs::create_dir(&obstacle).unwrap();
+    let sink = Sink::Files(Arc::new(FileSink::new(directory.path().to_owned())));
+    let ((messages, outgoing), (written, _unused)) = (mpsc::unbounded_channel(), mpsc::channel(1));
+    tokio::spawn(run(sink, outgoing, written, Metrics::default()));
+    let text = "apiVersion: weir.dev/v1alpha1\nkind: RateLimitStore\nmetadata: {name: s, namespace: shop}\n\
+                spec: {redis: {endpoints: [\"r:1\"]}}\n";
+    let stores = crate::documents::read(text).stores;
+    assert_eq!(stores.len(), 1);
+    messages.send(Message::Stores("a.yaml".into(), stores)).unwrap();
+    // The time of the test passes only while nothing runs, not even a write.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!status.exists());
+    std::fs::remove_dir(&obstacle).unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(std::fs::read_to_string(&status).is_ok_and(|text| text.contains("RateLimitStore")));
 }
