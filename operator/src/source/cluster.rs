@@ -26,7 +26,7 @@ use weir_api::{RateLimitPolicy, RateLimitStore};
 
 use super::{
     first_listings::FirstListings,
-    objects::{self, IdentityProof},
+    objects::{self, AnnotationFaults, IdentityProof},
     pod::Pod,
     watch::{warn, watch},
 };
@@ -71,8 +71,16 @@ pub async fn run(
         watches.spawn(follow(STORE, stores, sender.clone(), objects::store, gone));
         let gone = |key| Change::Policy(key, None);
         watches.spawn(follow(POLICY, policies, sender.clone(), objects::policy, gone));
-        let pod = move |key, pod| objects::pod(key, pod, proof);
-        let gone = |key| Change::Pod(key, None);
+        let faults = Arc::new(AnnotationFaults::default());
+        let of_gone = faults.clone();
+        let pod = move |key, pod| {
+            faults.log(&key, &pod, proof);
+            objects::pod(key, pod, proof)
+        };
+        let gone = move |key| {
+            of_gone.forget(&key);
+            Change::Pod(key, None)
+        };
         watches.spawn(follow("Pod", api::<Pod>(&client, namespace), sender.clone(), pod, gone));
         watches.spawn(follow(
             "Deployment",

@@ -1,6 +1,10 @@
 //! Converts Kubernetes objects to the types of the world.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use k8s_openapi::{
     api::{
@@ -20,12 +24,18 @@ use weir_api::{
 use super::pod::Pod;
 use crate::{
     labels::{AGENT_LABEL, CONTROL_ANNOTATION, CONTROL_PORT_ANNOTATION, INJECT, NOT_INJECTED, STORE_SECRETS},
+    log_once::LogOnce,
     pod_ports::{PodPorts, Service as Ports, agent_container, is_only_a_name},
+    wording::shorten,
     world::{AgentAddress, Change, Fault, Membership, ObjectKey, Policy, Store, StoredStatus, Workload, WorkloadKind},
 };
 
 /// The control port of a pod without the annotation.
 const DEFAULT_CONTROL_PORT: u16 = 8481;
+/// The value of the annotation that disables the proof of identity. A misspelled one does not.
+const PLAINTEXT: &str = "plaintext";
+/// The maximum size of an annotation's value in a log line.
+const LONGEST_VALUE: usize = 64;
 
 /// Converts a policy. If this program cannot read its spec, it is still a policy, and its last good rules stay in
 /// force.
@@ -112,9 +122,9 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: IdentityProof) -> Change {
     let (agent, has_run, ports) = if labels.get(AGENT_LABEL).is_none_or(|value| value != "enabled") {
         (AgentAddress::None(why_absent(&labels, &annotations)), false, PodPorts::default())
     } else {
-        let port = control_port(&key, &annotations);
-        let scheme =
-            if proof == IdentityProof::NotRequired || is_plaintext(&key, &annotations) { "http" } else { "https" };
+        let port = control_port(&annotations).unwrap_or(DEFAULT_CONTROL_PORT);
+        let is_plaintext = annotations.get(CONTROL_ANNOTATION).is_some_and(|value| value == PLAINTEXT);
+        let scheme = if proof == IdentityProof::NotRequired || is_plaintext { "http" } else { "https" };
         let agent = match status.pod_ip.as_deref() {
             None | Some("") => AgentAddress::Pending,
             Some(ip) if ip.contains(':') => AgentAddress::At(format!("{scheme}://[{ip}]:{port}").into()),
@@ -180,24 +190,50 @@ fn why_absent(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, 
     .into()
 }
 
-/// Returns true if the annotation disables the proof of identity. A misspelled annotation does not.
-fn is_plaintext(key: &ObjectKey, annotations: &BTreeMap<String, String>) -> bool {
-    match annotations.get(CONTROL_ANNOTATION).map(String::as_str) {
-        None => false,
-        Some("plaintext") => true,
-        Some(other) => {
-            tracing::warn!(pod = %key, value = other, "annotation {CONTROL_ANNOTATION} is not plaintext: its agent must prove its identity");
-            false
+/// Returns the control port of a pod. The error is the text of a faulty annotation.
+fn control_port(annotations: &BTreeMap<String, String>) -> Result<u16, &str> {
+    let Some(text) = annotations.get(CONTROL_PORT_ANNOTATION) else { return Ok(DEFAULT_CONTROL_PORT) };
+    text.parse().map_err(|_| text.as_str())
+}
+
+/// The faulty annotations of pods. Each is logged once, because the status of a pod changes often.
+#[derive(Debug, Default)]
+pub(super) struct AnnotationFaults(Mutex<HashMap<ObjectKey, LogOnce>>);
+
+impl AnnotationFaults {
+    /// Logs the faults of a pod's annotations if they differ from the last ones.
+    pub(super) fn log(&self, key: &ObjectKey, pod: &Pod, proof: IdentityProof) {
+        let faults = annotation_faults(pod, proof);
+        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if faults.is_empty() {
+            logged.remove(key);
+        } else if let Some(faults) = logged.entry(key.clone()).or_default().changed(Err(faults)) {
+            tracing::warn!(pod = %key, faults, "ignoring invalid annotations");
         }
+    }
+
+    /// Forgets a deleted pod.
+    pub(super) fn forget(&self, key: &ObjectKey) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 }
 
-fn control_port(key: &ObjectKey, annotations: &BTreeMap<String, String>) -> u16 {
-    let Some(text) = annotations.get(CONTROL_PORT_ANNOTATION) else { return DEFAULT_CONTROL_PORT };
-    text.parse().unwrap_or_else(|_| {
-        tracing::warn!(pod = %key, value = text, "annotation {CONTROL_PORT_ANNOTATION} is not a port, using {DEFAULT_CONTROL_PORT}");
-        DEFAULT_CONTROL_PORT
-    })
+fn annotation_faults(pod: &Pod, proof: IdentityProof) -> String {
+    let has_agent =
+        pod.metadata.labels.as_ref().and_then(|labels| labels.get(AGENT_LABEL)).is_some_and(|it| it == "enabled");
+    let Some(annotations) = pod.metadata.annotations.as_ref().filter(|_| has_agent) else { return String::new() };
+    let mut faults = Vec::new();
+    let shown = |text: &str| shorten(text.to_owned(), LONGEST_VALUE);
+    if let Err(text) = control_port(annotations) {
+        let text = shown(text);
+        faults.push(format!("{CONTROL_PORT_ANNOTATION} {text:?} is not a port: using {DEFAULT_CONTROL_PORT}"));
+    }
+    let control = annotations.get(CONTROL_ANNOTATION).filter(|_| proof == IdentityProof::Required);
+    if let Some(text) = control.filter(|value| *value != PLAINTEXT) {
+        let text = shown(text);
+        faults.push(format!("{CONTROL_ANNOTATION} {text:?} is not {PLAINTEXT}: the agent must prove its identity"));
+    }
+    faults.join("; ")
 }
 
 pub(super) fn deployment(key: ObjectKey, object: Deployment) -> Change {
@@ -241,6 +277,38 @@ mod tests {
         compile::{Compiled, Compiler},
         world::{DirtySet, World},
     };
+
+    /// The kubelet changes the status of a pod again and again.
+    #[test]
+    fn a_faulty_annotation_is_logged_once() {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let subscriber = tracing_subscriber::fmt().with_writer(Arc::new(log.reopen().unwrap())).finish();
+        let _guard = tracing::subscriber::set_default(subscriber);
+        let (faults, key) = (AnnotationFaults::default(), ObjectKey::new("shop", "p"));
+        let pod = |annotations: Value, ip: &str| -> Pod {
+            let metadata = json!({"labels": {"weir.dev/agent": "enabled"}, "annotations": annotations});
+            serde_json::from_value(json!({"metadata": metadata, "status": {"podIP": ip}})).unwrap()
+        };
+        let long = "x".repeat(100_000);
+        for (annotations, lines) in [
+            (json!({"weir.dev/control-port": "8481", "weir.dev/control": "plaintext"}), 0),
+            (json!({"weir.dev/control-port": "no"}), 1),
+            (json!({"weir.dev/control-port": "no", "weir.dev/control": "plain"}), 2),
+            (json!({}), 2),
+            (json!({"weir.dev/control": long}), 3),
+        ] {
+            for ip in ["", "10.0.0.1", "10.0.0.2"] {
+                faults.log(&key, &pod(annotations.clone(), ip), IdentityProof::Required);
+            }
+            let text = std::fs::read_to_string(log.path()).unwrap();
+            assert_eq!(text.lines().count(), lines, "{annotations}: {text}");
+            assert!(text.len() < 2000, "{text}");
+        }
+        faults.forget(&key);
+        assert!(faults.0.lock().unwrap().is_empty());
+        faults.log(&key, &pod(json!({"weir.dev/control": "plain"}), ""), IdentityProof::NotRequired);
+        assert!(faults.0.lock().unwrap().is_empty(), "without identities, the annotation has no effect");
+    }
 
     /// Returns a policy with this spec and status, as the apiserver sends it.
     fn policy_object(generation: i64, spec: &Value, status: &Value) -> DynamicObject {
