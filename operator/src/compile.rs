@@ -84,8 +84,8 @@ impl CompiledPolicy {
         Self { wire, stores, secrets, size, pods }
     }
 
-    /// Returns the policy for this number of pods. Old rules that stay in force need the present number: otherwise, the
-    /// shares of more pods exceed the limit.
+    /// Returns the policy for this number of pods, as if it were compiled with it. Old rules that stay in force need the
+    /// present number, too: otherwise, the shares of more pods exceed the limit.
     pub(crate) fn with_pods(self: &Arc<Self>, pods: u32) -> Arc<Self> {
         if self.pods == pods {
             return self.clone();
@@ -160,6 +160,12 @@ impl Compiled {
     pub fn too_new(&self) -> Option<&GoodGeneration> {
         self.good.as_ref().filter(|_| self.policy.is_none())
     }
+
+    /// Returns the work of compiling the policy. That of a policy with faults is not known, and can be large.
+    fn work(&self) -> u64 {
+        let size = self.policy.as_ref().filter(|_| self.faults.is_empty()).map(|policy| &policy.size);
+        size.map_or(SLICE, |size| size.expressions.saturating_add(u64::try_from(size.rules).unwrap_or(u64::MAX)))
+    }
 }
 
 /// Compiles policies and keeps the results.
@@ -168,6 +174,18 @@ pub struct Compiler {
     compiled: BTreeMap<ObjectKey, Compiled>,
     /// The number of pods for which the rules of scope Shared and Fleet of each policy are compiled.
     sharing_pods: BTreeMap<ObjectKey, u32>,
+}
+
+/// The work after which other tasks run while many policies are compiled, in bytes of rules and expressions. Ordinary
+/// policies take some kilobytes.
+const SLICE: u64 = 1024 * 1024;
+
+/// The policies that are left to compile before the next plan.
+#[derive(Debug)]
+pub struct Uncompiled {
+    left: BTreeSet<ObjectKey>,
+    /// The policies whose stores changed.
+    users: BTreeSet<ObjectKey>,
 }
 
 /// The input of a compilation, in addition to the policy.
@@ -186,30 +204,49 @@ impl Compiler {
         &self.compiled
     }
 
-    /// Compiles new and changed policies among the dirty ones, and removes deleted ones. Policies that use a dirty
-    /// store become dirty. `stored_good` returns the last good generation that a policy's status stores.
-    pub fn update<'a>(
+    /// Returns the policies to compile: new, changed and deleted ones among the dirty ones, and those that use a dirty
+    /// store, which become dirty.
+    pub fn uncompiled(&self, world: &World, dirty: &mut DirtySet) -> Uncompiled {
+        let users = self.users(world, &dirty.stores);
+        dirty.policies.extend(users.iter().cloned());
+        Uncompiled { left: dirty.policies.clone(), users }
+    }
+
+    /// Compiles some of the policies, and removes deleted ones. `stored_good` returns the last good generation that a
+    /// policy's status stores. Returns false once all are compiled. The expressions of one policy can take a large part of a
+    /// second, and a user can create many such policies, so they are compiled one by one.
+    pub fn compile_some<'a>(
+        &mut self,
+        world: &World,
+        uncompiled: &mut Uncompiled,
+        stored_good: impl Fn(&ObjectKey) -> Option<&'a LastKnownGood>,
+    ) -> bool {
+        let mut work = 0_u64;
+        while work < SLICE
+            && let Some(key) = uncompiled.left.pop_first()
+        {
+            self.compile(world, &key, uncompiled.users.contains(&key), &stored_good);
+            work = work.saturating_add(self.compiled.get(&key).map_or(0, Compiled::work));
+        }
+        !uncompiled.left.is_empty()
+    }
+
+    /// Compiles all of the policies.
+    #[cfg(test)]
+    pub(crate) fn update<'a>(
         &mut self,
         world: &World,
         dirty: &mut DirtySet,
         stored_good: impl Fn(&ObjectKey) -> Option<&'a LastKnownGood>,
     ) {
-        let users = self.users(world, &dirty.stores);
-        for key in &dirty.policies {
-            self.compile(world, key, users.contains(key), &stored_good);
-        }
-        for key in &users {
-            if dirty.policies.insert(key.clone()) {
-                self.compile(world, key, true, &stored_good);
-            }
-        }
+        let mut uncompiled = self.uncompiled(world, dirty);
+        while self.compile_some(world, &mut uncompiled, &stored_good) {}
     }
 
-    /// Compiles each policy again if the number of pods for its rules of scope Shared and Fleet has changed. `pods`
-    /// returns the number of pods that a policy targets. Returns the changed policies.
+    /// Sets the number of pods for the rules of scope Shared and Fleet of each policy, if it has changed. `pods` returns the
+    /// number of pods that a policy targets. Returns the changed policies.
     pub fn count_pods(
         &mut self,
-        world: &World,
         policies: &BTreeSet<ObjectKey>,
         pods: impl Fn(&ObjectKey) -> usize,
     ) -> BTreeSet<ObjectKey> {
@@ -224,7 +261,9 @@ impl Compiler {
             let now = rounded(pods(key), before);
             if before != Some(now) {
                 self.sharing_pods.insert(key.clone(), now);
-                self.compile(world, key, true, &|_: &ObjectKey| None);
+                if let Some(policy) = self.compiled.get_mut(key).and_then(|it| it.policy.as_mut()) {
+                    *policy = policy.with_pods(now);
+                }
                 changed.insert(key.clone());
             }
         }

@@ -14,6 +14,7 @@ use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
 use tokio::{
     sync::mpsc,
+    task::yield_now,
     time::{MissedTickBehavior, interval, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
@@ -108,14 +109,18 @@ impl Engine {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         terms.mark_changed();
         loop {
-            let due = self.machine.due();
+            let (due, is_compiling) = (self.machine.due(), self.machine.is_compiling());
+            if is_compiling {
+                // The other tasks may have only this thread.
+                yield_now().await;
+            }
             let event = tokio::select! {
                 () = stop.cancelled() => return Ok(StoppedEngine(self.machine)),
                 Ok(()) = terms.changed() => EngineEvent::Term(terms.borrow_and_update().clone()),
-                update = updates.recv() => EngineEvent::Update(update.ok_or(SourceEnded)?),
+                update = updates.recv(), if !is_compiling => EngineEvent::Update(update.ok_or(SourceEnded)?),
                 Some(written) = written.recv() => EngineEvent::Written(written),
                 Some(observation) = observations.recv() => EngineEvent::Observed(observation),
-                Some(request) = requests.recv() => {
+                Some(request) = requests.recv(), if !is_compiling => {
                     answer(&self.machine, request);
                     continue;
                 }

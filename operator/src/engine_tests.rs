@@ -348,3 +348,45 @@ async fn an_engine_answers_after_its_end_but_not_before_its_world_is_complete() 
         }
     }
 }
+
+/// The work for a policy with faults is not known, and can be large.
+#[test]
+fn policies_are_compiled_in_slices_and_planned_together() {
+    let mut machine = EngineMachine::new(Duration::from_secs(10));
+    let now = clock::now();
+    let moment = EngineMoment { now, timestamp: clock::timestamp() };
+    let policy = |name: &str, expression: &str| {
+        let limit = json!({"name": "a", "requests": 1, "per": "1s"});
+        let rule = json!({"name": "all", "match": [{"pathRegexes": [expression]}], "limits": [limit]});
+        let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [rule]});
+        let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
+        let policy = Policy { uid: name.to_owned(), generation: 1, created: None, changed: None, spec, file: None };
+        Change::Policy(ObjectKey::new("shop", name), Some((policy, StoredStatus::default())))
+    };
+    let membership = Membership::of_labels(BTreeMap::from([("app".to_owned(), "web".to_owned())]));
+    let content = |machine: &EngineMachine| Some(machine.content_for_pod("shop", &membership)?.policies.len());
+    let changes = vec![policy("a", "("), policy("b", "("), policy("c", "("), policy("d", "/d"), policy("e", "/e")];
+    machine.handle(EngineEvent::Term(Some(Term::unbounded())), moment);
+    machine.handle(EngineEvent::Update(Update { changes, complete: true }), moment);
+    for event in [EngineEvent::Due, EngineEvent::Tick, EngineEvent::Due] {
+        let actions = machine.handle(event, moment);
+        assert!(actions.is_empty(), "a report or a push before the plan: {actions:?}");
+        assert!(machine.is_compiling() && machine.due() == Some(now));
+        assert_eq!(content(&machine), None, "a pod would lose its other policies");
+    }
+    let actions = machine.handle(EngineEvent::Due, moment);
+    assert!(actions.iter().any(|action| matches!(action, EngineAction::Ready)), "{actions:?}");
+    assert!(!machine.is_compiling() && content(&machine) == Some(2));
+
+    // A change in between is part of the same plan.
+    let changes = vec![policy("f", "("), policy("g", "("), policy("h", "/h")];
+    machine.handle(EngineEvent::Update(Update { changes, complete: false }), moment);
+    machine.handle(EngineEvent::Due, moment);
+    assert!(machine.is_compiling());
+    let changes = vec![policy("i", "/i"), Change::Policy(ObjectKey::new("shop", "e"), None)];
+    machine.handle(EngineEvent::Update(Update { changes, complete: false }), moment);
+    let slices = std::iter::repeat_with(|| machine.handle(EngineEvent::Due, moment));
+    let is_planned = |actions: &Vec<EngineAction>| actions.iter().any(|it| matches!(it, EngineAction::Ready));
+    assert!(slices.take(9).any(|actions| is_planned(&actions)), "the policies are never planned");
+    assert_eq!(content(&machine), Some(3), "d, h and i");
+}

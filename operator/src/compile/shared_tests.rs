@@ -81,7 +81,7 @@ impl Bench {
     }
 
     fn pods(&mut self, pods: usize) -> (bool, u32) {
-        let changed = self.compiler.count_pods(&self.world, &[key()].into(), |_| pods);
+        let changed = self.compiler.count_pods(&[key()].into(), |_| pods);
         (changed.contains(&key()), shared_of(&self.compiler.compiled()[&key()]).sharers)
     }
 }

@@ -18,7 +18,7 @@ use weir_api::RateLimitStoreStatus;
 
 use super::event::{EngineAction, EngineEvent, EngineMoment};
 use crate::{
-    compile::Compiler,
+    compile::{Compiler, Uncompiled},
     engine::policy_record::PolicyRecord,
     leader::Term,
     link::{Observation, Seen},
@@ -50,6 +50,9 @@ pub(super) struct EngineMachine {
     /// True after a tick: the traffic of the last minute may have changed for every policy.
     pub(super) ticked: bool,
     pub(super) compiler: Compiler,
+    /// The policies that are left to compile before the next plan; `None` if nothing or everything is compiled. A change of
+    /// the world starts again, because the plan needs everything that changed.
+    uncompiled: Option<Uncompiled>,
     pub(super) plan: Plan,
     /// The last results from each agent that has a link.
     pub(super) observed: Observed,
@@ -103,6 +106,7 @@ impl EngineMachine {
             dirty_policies: BTreeSet::new(),
             ticked: false,
             compiler: Compiler::default(),
+            uncompiled: None,
             plan: Plan::default(),
             observed: Observed::default(),
             unconverged_pods: BTreeSet::new(),
@@ -123,11 +127,17 @@ impl EngineMachine {
         self.plan_at
     }
 
-    /// Returns the content that a pod has to enforce, also before it exists; `None` before the world is complete, and in a
-    /// namespace whose policies are not known.
+    /// Returns true if some policies are compiled and others are not. Then the engine should let other tasks run, and pass
+    /// no update: a user who changes policies without end would delay the plan.
+    pub(super) fn is_compiling(&self) -> bool {
+        self.uncompiled.is_some()
+    }
+
+    /// Returns the content that a pod has to enforce, also before it exists; `None` before the world is complete, while
+    /// policies are compiled, and in a namespace whose policies are not known.
     pub(super) fn content_for_pod(&self, namespace: &str, membership: &Membership) -> Option<Content> {
         self.complete_at
-            .filter(|_| !self.world.lost.contains(namespace))
+            .filter(|_| !self.is_compiling() && !self.world.lost.contains(namespace))
             .map(|_| content_for_pod(&self.world.workloads, self.compiler.compiled(), namespace, membership))
     }
 
@@ -167,6 +177,7 @@ impl EngineMachine {
         actions.push(EngineAction::StartTerm(term));
         // The writer drops what was sent in the last term.
         self.store_statuses.values_mut().for_each(|known| known.sent = None);
+        self.uncompiled = None;
         // In the next term, each pod needs its first push, and each policy its first status.
         self.dirty.pods.extend(self.world.pods.keys().chain(self.world.leaving.keys()).cloned());
         self.dirty.policies.extend(self.world.policies.keys().cloned());
@@ -202,6 +213,8 @@ impl EngineMachine {
             }
             if self.world.apply(change, &mut self.dirty) {
                 self.changed_at.get_or_insert(now);
+                // The policies that are compiled already are not compiled again.
+                self.uncompiled = None;
             }
         }
         if update.complete && self.complete_at.is_none() {
@@ -268,15 +281,18 @@ impl EngineMachine {
         if self.complete_at.is_none() {
             return;
         }
-        if let Some(changed_at) = self.changed_at.take() {
+        if let Some(changed_at) = self.changed_at {
+            if self.compile_some() {
+                // Without a report in between: it would judge policies that are not planned yet.
+                self.plan_at = Some(now);
+                return;
+            }
+            self.changed_at = None;
             let mut dirty = std::mem::take(&mut self.dirty);
-            // If a policy has a record, the compiler already has a newer generation than its status.
-            let stored_good = |key: &ObjectKey| self.found.get(key)?.status.as_ref()?.last_known_good.as_ref();
-            self.compiler.update(&self.world, &mut dirty, stored_good);
             let Planned { mut pods, mut policies } = self.plan.update(&self.world, self.compiler.compiled(), &dirty);
             // The rules of scope Shared and Fleet contain the number of pods, which only the plan can compute.
             let targeted = |key: &ObjectKey| self.plan.targets(key).map_or(0, |targets| targets.pods);
-            let recounted = self.compiler.count_pods(&self.world, &policies, targeted);
+            let recounted = self.compiler.count_pods(&policies, targeted);
             if !recounted.is_empty() {
                 dirty.policies.extend(recounted.iter().cloned());
                 let recounted = DirtySet { policies: recounted, ..DirtySet::default() };
@@ -296,6 +312,17 @@ impl EngineMachine {
             None => actions.push(EngineAction::WriteStatuses),
             too_early => self.plan_at = too_early,
         }
+    }
+
+    /// Compiles some of the changed policies. Returns false once all are compiled.
+    fn compile_some(&mut self) -> bool {
+        // If a policy has a record, the compiler already has a newer generation than its status.
+        let stored_good = |key: &ObjectKey| self.found.get(key)?.status.as_ref()?.last_known_good.as_ref();
+        let uncompiled = self.uncompiled.take();
+        let mut uncompiled = uncompiled.unwrap_or_else(|| self.compiler.uncompiled(&self.world, &mut self.dirty));
+        let is_left = self.compiler.compile_some(&self.world, &mut uncompiled, stored_good);
+        self.uncompiled = is_left.then_some(uncompiled);
+        is_left
     }
 
     /// Passes the planned content to the links of these pods.

@@ -669,7 +669,7 @@ fn the_old_rules_of_a_grown_policy_follow_the_number_of_pods() {
             compiler.update(world, &mut dirty, |_| None);
             let planned = plan.update(world, compiler.compiled(), &dirty);
             let targeted = |key: &ObjectKey| plan.targets(key).unwrap().pods;
-            let policies = compiler.count_pods(world, &planned.policies, targeted);
+            let policies = compiler.count_pods(&planned.policies, targeted);
             plan.update(world, compiler.compiled(), &DirtySet { policies, ..DirtySet::default() });
             let rules = &content(&plan, "shop", "0").policies[0].rules;
             (rules[0].shared.as_ref().unwrap().sharers, plan.left_out(&key))
