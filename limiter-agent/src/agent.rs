@@ -230,6 +230,7 @@ fn front(
                 // Behind a load balancer all clients have one address, so one address is allowed to take all slots.
                 slots: ConnectionSlots::new(most_connections, most_connections),
                 partial_heads: 0.into(),
+                stalled_uploads: Arc::default(),
                 leaving: Arc::clone(leaving),
                 drain: leaving.closed.clone(),
                 stop: CancellationToken::new(),

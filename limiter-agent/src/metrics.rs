@@ -21,7 +21,7 @@
 //! | `weir_protocol_connections_total` | `protocol` | all such connections; an upgraded one also counts as `http1` |
 //! | `weir_protocol_requests_total` | `protocol` | requests received, with any result |
 //! | `weir_upstream_seconds` | | histogram: from the beginning of a request to the app, with the time of an upload, until the response begins |
-//! | `weir_upstream_errors_total` | `reason` | requests that the app did not answer: it `refused` a connection, `connect_timeout`, `handshake`, `closed`, `protocol`, `response_timeout`, or the agent had no file `descriptors` for a connection |
+//! | `weir_upstream_errors_total` | `reason` | requests that the app did not answer: it `refused` a connection, `connect_timeout`, `handshake`, `closed`, `protocol`, `response_timeout`, the agent had no file `descriptors` for a connection, or the app left too many uploads `unread` |
 //!
 //! The `process_*` metrics that Prometheus recommends are included, with CPU time in fractions of a second. With whole
 //! seconds, rates would be zero or far too high for minutes.

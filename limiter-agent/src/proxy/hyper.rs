@@ -10,6 +10,7 @@ pub(super) use self::{
     forward::{Forwarder, forward},
     serve::{ThroughHyper, http2},
     socket::Goodbye,
+    stalled_uploads::StalledUploads,
     upgrade::Tunnels,
 };
 
@@ -31,6 +32,7 @@ mod serve;
 mod socket;
 mod stalled_streams;
 mod stalled_tunnel;
+mod stalled_uploads;
 mod streams;
 mod strict;
 mod upgrade;

@@ -12,6 +12,7 @@ use weir_tower::MonotonicClock;
 
 use super::{
     app::{AppAddress, FailureCounts},
+    hyper::StalledUploads,
     settings::Settings,
     traffic::Traffic,
 };
@@ -34,6 +35,8 @@ pub(crate) struct Proxy {
     pub(crate) slots: Arc<ConnectionSlots>,
     /// The bytes of all incomplete heads (see `hyper::partial_head`).
     pub(crate) partial_heads: AtomicUsize,
+    /// The uploads that the app does not read.
+    pub(crate) stalled_uploads: Arc<StalledUploads>,
     /// While leaving, each response is the last one on its connection.
     pub(crate) leaving: Arc<Leaving>,
     /// Cancelled to stop accepting connections and finish requests in flight.

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The values of `reason` in `weir_upstream_errors_total`, in the order of [`FailureCounts::get`].
-pub(crate) const REASONS: [&str; 7] =
-    ["refused", "connect_timeout", "handshake", "closed", "protocol", "response_timeout", "descriptors"];
+pub(crate) const REASONS: [&str; 8] =
+    ["refused", "connect_timeout", "handshake", "closed", "protocol", "response_timeout", "descriptors", "unread"];
 
 /// The number of failures of the app, by reason. Client errors do not count.
 #[derive(Debug, Default)]

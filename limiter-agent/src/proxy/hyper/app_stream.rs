@@ -17,6 +17,7 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
+use super::stalled_uploads::{CURRENT, Stall};
 use crate::clock;
 
 /// The longest pause of the reader after a failed write. hyper does not read while a client does not take the answer,
@@ -30,11 +31,13 @@ pub(super) struct AppStream<S> {
     is_read: bool,
     /// Runs after a write has failed. The app takes no more bytes then.
     failed: Option<Pin<Box<Sleep>>>,
+    /// The pause of an app that reads an upload.
+    stall: Option<Stall>,
 }
 
 impl<S> AppStream<S> {
     pub(super) fn new(stream: S) -> Self {
-        Self { stream, is_read: false, failed: None }
+        Self { stream, is_read: false, failed: None, stall: None }
     }
 }
 
@@ -45,7 +48,10 @@ impl<S: AsyncWrite + Unpin> AppStream<S> {
         write: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         if self.failed.is_none() {
-            let written = ready!(write(Pin::new(&mut self.stream), cx));
+            let Poll::Ready(written) = write(Pin::new(&mut self.stream), cx) else {
+                return self.poll_stalled(cx);
+            };
+            self.stall = None;
             if written.is_ok() {
                 return Poll::Ready(written);
             }
@@ -55,6 +61,18 @@ impl<S: AsyncWrite + Unpin> AppStream<S> {
             ready!(failed.as_mut().poll(cx));
         }
         Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+    }
+}
+
+impl<S> AppStream<S> {
+    /// Fails once the agent has given the upload up. A tunnel has its own task and no upload.
+    fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.stall.is_none() {
+            self.stall = CURRENT.try_with(|upload| upload.borrow().as_ref().map(Stall::new)).ok().flatten();
+        }
+        let Some(stall) = &mut self.stall else { return Poll::Pending };
+        ready!(stall.poll_given_up(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -98,10 +116,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for AppStream<S> {
 
 #[cfg(test)]
 mod tests {
+    use std::{cell::RefCell, net::Ipv4Addr, sync::Arc};
+
     use futures::FutureExt as _;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Join, join};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, Join, duplex, join};
 
     use super::*;
+    use crate::proxy::hyper::stalled_uploads::{PATIENCE, StalledUploads, Upload};
 
     /// A connection that was reset after the app had sent these bytes.
     fn reset_after(answer: &'static [u8]) -> AppStream<Join<&'static [u8], Broken>> {
@@ -145,5 +166,35 @@ mod tests {
         app.read_exact(&mut [0; 2]).await.unwrap();
         app.write(b"x").await.unwrap_err();
         assert_eq!(clock::now() - begun, PAUSE * 3 / 2);
+    }
+
+    /// Writes until the app accepts no more.
+    async fn fill(app: &mut AppStream<DuplexStream>) {
+        while app.write(b"x").now_or_never().is_some() {}
+        sleep(PATIENCE).await;
+        assert!(app.write(b"x").now_or_never().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upload_counts_while_the_app_does_not_read_it() {
+        let all = Arc::<StalledUploads>::default();
+        let (agent, mut app) = duplex(4);
+        let mut agent = AppStream::new(agent);
+        let upload = async {
+            Upload::new(&all, Ipv4Addr::LOCALHOST.into()).enter();
+            fill(&mut agent).await;
+            assert_eq!(all.number(), 1);
+            app.read_exact(&mut [0; 2]).await.unwrap();
+            agent.write_all(b"x").await.unwrap();
+            assert_eq!(all.number(), 0);
+            fill(&mut agent).await;
+            all.give_up_all();
+            // The response, which was not read, would delay another error.
+            assert_eq!(agent.write(b"x").await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        };
+        CURRENT.scope(RefCell::default(), upload).await;
+        let (tunnel, _app) = duplex(4);
+        fill(&mut AppStream::new(tunnel)).await;
+        assert_eq!(all.number(), 0, "a tunnel is no upload");
     }
 }

@@ -57,6 +57,8 @@ pub(in super::super) enum Failure {
     ClientStalled(Duration),
     #[error("the app did not answer within {0:?}")]
     Unanswered(Duration),
+    #[error("the app does not read the request, and too many others wait for it, too")]
+    Unread,
     #[error("the app switched protocols without a request for it")]
     UnaskedUpgrade,
 }
@@ -114,6 +116,7 @@ impl Failure {
             | Self::Reset(_)
             | Self::Unprocessed
             | Self::UnaskedUpgrade => StatusCode::BAD_GATEWAY,
+            Self::Unread => StatusCode::SERVICE_UNAVAILABLE,
             Self::ConnectMethod | Self::TraceMethod => StatusCode::NOT_IMPLEMENTED,
             Self::InvalidRequest(_) | Self::ClientBody(_) => StatusCode::BAD_REQUEST,
             Self::ClientStalled(_) => StatusCode::REQUEST_TIMEOUT,
@@ -130,6 +133,7 @@ impl Failure {
             Self::Protocol(_) | Self::InvalidResponse(_) | Self::Http2(_) | Self::UnaskedUpgrade => Some(4),
             Self::Unanswered(_) => Some(5),
             Self::Connect(ConnectError::NoDescriptor(_)) => Some(6),
+            Self::Unread => Some(7),
             Self::ConnectMethod
             | Self::TraceMethod
             | Self::InvalidRequest(_)
@@ -194,6 +198,7 @@ mod tests {
             (Failure::InvalidRequest(InvalidRequest::Host), 400),
             (Failure::ClientStalled(Duration::from_secs(1)), 408),
             (Failure::Unanswered(Duration::from_secs(1)), 504),
+            (Failure::Unread, 503),
         ] {
             let response = failure.respond(&counts, Version::HTTP_11);
             assert_eq!(response.status(), status, "{failure}");

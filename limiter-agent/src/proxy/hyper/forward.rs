@@ -1,6 +1,6 @@
 //! Sends one request to the app and returns its response, as the service behind the router's layers.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, future::poll_fn, pin::pin, sync::Arc, task::Poll};
 
 use axum::body;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
@@ -15,6 +15,7 @@ use super::{
     failure::Failure,
     request_body::ForwardedBody,
     response_body::ResponseBody,
+    stalled_uploads::Upload,
     streams::{is_cut_off, is_unprocessed},
     upgrade::{self, Tunnels},
     upstream_connection::UpstreamConnection,
@@ -92,12 +93,18 @@ impl Forwarder {
 
         let to_head = request.method() == Method::HEAD;
         let sent = self.proxy.clock.now();
-        let exchange = async {
+        let upload = (!request.body().is_end_stream()).then(|| Upload::new(&self.proxy.stalled_uploads, peer.ip()));
+        request.body_mut().belong_to(upload.clone());
+        let mut exchange = pin!(async {
             match protocol {
                 Protocol::Http1 => self.over_http1(request).await,
                 Protocol::Http2 => self.over_http2(request).await,
             }
-        };
+        });
+        let exchange = poll_fn(|cx| match &upload {
+            Some(upload) if upload.poll_given_up(cx).is_ready() => Poll::Ready(Err(Failure::Unread)),
+            _ => exchange.as_mut().poll(cx),
+        });
         let (mut response, connection) = match self.proxy.settings.response_timeout {
             None => exchange.await?,
             Some(limit) => tokio::time::timeout(limit, exchange).await.unwrap_or(Err(Failure::Unanswered(limit)))?,

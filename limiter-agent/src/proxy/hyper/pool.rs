@@ -5,13 +5,16 @@
 //! finished body returns its [`PooledConnection`] to the pool. And a connection that the app closed while it was idle
 //! must not fail a request (see [`PooledConnection::fresh`] and [`IDLE_CHECK`](super::IDLE_CHECK)).
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    cell::RefCell,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use http::Version;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 
-use super::{app_stream::AppStream, fairness::FairReader, request_body::ForwardedBody};
+use super::{app_stream::AppStream, fairness::FairReader, request_body::ForwardedBody, stalled_uploads::CURRENT};
 use crate::proxy::{
     app::{AppAddress, ConnectError},
     headers::{MAX_ANSWER_BYTES, MAX_ANSWER_FIELDS},
@@ -73,7 +76,7 @@ impl Pool {
             .await
             .map_err(|error| ConnectError::Handshake(self.address.named(), error))?;
         let pool = Arc::downgrade(self);
-        tokio::task::spawn_local(async move {
+        tokio::task::spawn_local(CURRENT.scope(RefCell::default(), async move {
             if let Err(error) = connection.with_upgrades().await {
                 tracing::debug!(%error, "upstream connection ended");
             }
@@ -82,7 +85,7 @@ impl Pool {
             {
                 pool.address.suspect();
             }
-        });
+        }));
         Ok(PooledConnection { sender, fresh: true, once: false, pool: Arc::clone(self) })
     }
 

@@ -18,6 +18,7 @@ use tokio::time::Sleep;
 use super::{
     activity::{Activity, OpenBody},
     expect::{self, Expectation},
+    stalled_uploads::Upload,
 };
 use crate::proxy::headers::cleaned;
 
@@ -51,6 +52,7 @@ pub(super) struct ForwardedBody {
     body: body::Body,
     /// The client sends its body after this expectation is met.
     expectation: Option<Expectation>,
+    upload: Option<Arc<Upload>>,
 }
 
 /// The reason why a request body did not reach its end.
@@ -152,12 +154,26 @@ impl Body for RequestBody {
 
 impl ForwardedBody {
     pub(super) fn new(body: body::Body) -> Self {
-        Self { body, expectation: None }
+        Self { body, expectation: None, upload: None }
+    }
+
+    /// Makes the body a part of this upload.
+    pub(super) fn belong_to(&mut self, upload: Option<Arc<Upload>>) {
+        self.upload = upload;
     }
 
     /// Delays the body until the expectation is met or times out.
     pub(super) fn wait_for(&mut self, expectation: Expectation) {
         self.expectation = Some(expectation);
+    }
+}
+
+impl Drop for ForwardedBody {
+    fn drop(&mut self) {
+        // hyper has sent the body to its end, or no longer sends it.
+        if let Some(upload) = &self.upload {
+            upload.progress.asked();
+        }
     }
 }
 
@@ -170,7 +186,15 @@ impl Body for ForwardedBody {
             task::ready!(expectation.poll_over(cx));
             self.expectation = None;
         }
-        Pin::new(&mut self.body).poll_frame(cx)
+        let Self { body, upload, .. } = &mut *self;
+        let Some(upload) = upload else { return Pin::new(body).poll_frame(cx) };
+        upload.enter();
+        upload.progress.asked();
+        let frame = task::ready!(Pin::new(body).poll_frame(cx));
+        if frame.is_some() {
+            upload.progress.given();
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

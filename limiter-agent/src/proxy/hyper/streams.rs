@@ -5,6 +5,7 @@
 //! ends a connection beyond [`CONNECTION_WINDOW`].
 
 use std::{
+    cell::RefCell,
     error::Error,
     future::poll_fn,
     iter,
@@ -25,7 +26,7 @@ use tokio::{
 };
 use tokio_util::io::InspectReader;
 
-use super::{executor::OnThisThread, request_body::ForwardedBody};
+use super::{executor::AppTasks, request_body::ForwardedBody, stalled_uploads::CURRENT};
 use crate::proxy::app::{AppAddress, ConnectError};
 
 /// The maximum number of streams on one connection, if the app allows as many.
@@ -128,7 +129,7 @@ impl Streams {
         let on_read = Arc::new(AtomicWaker::new());
         let waker = Arc::clone(&on_read);
         let stream = InspectReader::new(stream, move |_: &[u8]| waker.wake());
-        let (sender, driver) = http2::Builder::new(OnThisThread)
+        let (sender, driver) = http2::Builder::new(AppTasks)
             .timer(TokioTimer::new())
             .initial_max_send_streams(0)
             .initial_stream_window_size(STREAM_WINDOW)
@@ -143,7 +144,7 @@ impl Streams {
         let weak = Arc::downgrade(&connection);
         let address = Arc::clone(&self.address);
         let (tell, told) = oneshot::channel();
-        tokio::task::spawn_local(async move {
+        tokio::task::spawn_local(CURRENT.scope(RefCell::default(), async move {
             let mut driver = pin!(driver);
             let mut tell = Some(tell);
             let ended = poll_fn(|cx| {
@@ -171,7 +172,7 @@ impl Streams {
             if weak.strong_count() > 0 {
                 address.suspect();
             }
-        });
+        }));
         // Without SETTINGS, the request waits for them on the connection.
         let _ = timeout(SETTINGS_TIMEOUT, told).await;
         Ok(connection)
