@@ -348,6 +348,9 @@ async fn wrong_values_are_refused_by_name() -> Result<()> {
         ("weir", "dashboards.labels=grafana", "/dashboards/labels"),
         ("weir", "serviceMonitor.interval=often", "/serviceMonitor/interval"),
         ("weir", "podMonitor.label.a=b", "'label' not allowed"),
+        ("weir", "podMonitor.sampleLimit=-1", "/podMonitor/sampleLimit"),
+        ("weir", "podMonitor.labelLimit=many", "/podMonitor/labelLimit"),
+        ("weir", "serviceMonitor.sampleLimit=5", "'sampleLimit' not allowed"),
         ("weir", "prometheusRule.runbookUrl=docs", "/prometheusRule/runbookUrl"),
     ];
     for (name, setting, expected) in cases {

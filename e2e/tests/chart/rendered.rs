@@ -95,8 +95,13 @@ fn check_pod(pod: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a pod that only looks like an agent has no samples of another namespace or of an operator.
+/// Checks that a pod that only looks like an agent has no samples of another namespace or of an operator, and that their
+/// number and size have bounds.
 fn check_pod_monitor(monitor: &Value) -> Result<()> {
+    for (bound, at_least) in [("sampleLimit", 10_000), ("labelLimit", 20), ("labelValueLengthLimit", 512)] {
+        let found = monitor[bound].as_u64().with_context(|| format!("no {bound}"))?;
+        ensure!(found >= at_least, "an agent can exceed {bound}: {found}");
+    }
     let endpoints = monitor["podMetricsEndpoints"].as_array().context("no endpoints")?;
     ensure!(!endpoints.is_empty(), "no endpoints");
     for endpoint in endpoints {
