@@ -25,7 +25,7 @@
 //! | `weir_key_overflow_total` | rule | requests counted without a cell because the table was full |
 //! | `weir_banned_keys` | rule | keys that the rule has banned now |
 //! | `weir_bans_started_total` | rule | bans that began |
-//! | `weir_ban_requests_total` | rule | requests of banned keys, refused or in shadow mode only counted |
+//! | `weir_ban_requests_total` | rule, `decision` | requests of banned keys, which are refused (`limited`), or only counted (`shadow_limited`); each also counts in `weir_requests_total` |
 //! | `weir_ban_overflow_total` | rule | refusals that did not count because `maxKeys` other keys had refusals or bans |
 //! | `weir_policy_info` | `namespace`, `policy`, `revision`, `mode` | 1 for each policy in force |
 //! | `weir_store_up` | `store` | for each store that rules use: 1 if the store answers, 0 if it is lost or refuses all questions of a rule |

@@ -7,6 +7,7 @@ use std::{
 };
 
 use weir_core::Time;
+use weir_wire::Mode;
 
 use crate::{
     histogram::{Histogram, HistogramValues},
@@ -24,6 +25,7 @@ pub(crate) struct Statistics {
     expired: AtomicU64,
     bans_started: AtomicU64,
     banned: AtomicU64,
+    shadow_banned: AtomicU64,
     ban_overflow: AtomicU64,
     /// The waits of admitted requests.
     waits: Histogram,
@@ -56,8 +58,10 @@ pub struct RuleStatistics {
     pub expired: u64,
     /// Bans of a key that began.
     pub bans_started: u64,
-    /// Requests of banned keys: a part of `limited`, or of `shadow_limited` in shadow mode.
+    /// Requests of banned keys, which are a part of `limited`.
     pub banned: u64,
+    /// Requests of keys that are banned in shadow mode, which are a part of `shadow_limited`.
+    pub shadow_banned: u64,
     /// Refusals that did not count for a ban, because `maxKeys` other keys had refusals or were banned.
     pub ban_overflow: u64,
 }
@@ -108,9 +112,10 @@ impl Statistics {
         self.bans_started.fetch_add(1, Relaxed);
     }
 
-    /// Counts a request of a banned key, in addition to its refusal.
-    pub(super) fn count_banned(&self) {
-        self.banned.fetch_add(1, Relaxed);
+    /// Counts a request of a key that a rule in this mode has banned, in addition to its refusal.
+    pub(super) fn count_banned(&self, mode: Mode) {
+        let count = if mode == Mode::Shadow { &self.shadow_banned } else { &self.banned };
+        count.fetch_add(1, Relaxed);
     }
 
     pub(super) fn count_ban_overflow(&self) {
@@ -135,6 +140,7 @@ impl Statistics {
             expired: self.expired.load(Relaxed),
             bans_started: self.bans_started.load(Relaxed),
             banned: self.banned.load(Relaxed),
+            shadow_banned: self.shadow_banned.load(Relaxed),
             ban_overflow: self.ban_overflow.load(Relaxed),
             waited: self.waits.values().buckets.iter().sum(),
         }

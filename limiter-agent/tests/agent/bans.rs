@@ -63,13 +63,15 @@ async fn a_banned_key_is_refused_on_each_path_until_a_hand_lifts_the_ban() {
         let answer = http2.send_request(grpc).await.expect("a response");
         assert_eq!((answer.status().as_u16(), &answer.headers()["grpc-status"]), (200, &http::HeaderValue::from(8)));
         assert_eq!(agent.statuses("/", &[("x-key", "bob")], 1).await, [200]);
-        for (name, value) in [
-            ("weir_banned_keys", 1.0),
-            ("weir_bans_started_total", 1.0),
-            ("weir_ban_requests_total", 3.0),
-            ("weir_ban_overflow_total", 0.0),
-        ] {
+        for (name, value) in
+            [("weir_banned_keys", 1.0), ("weir_bans_started_total", 1.0), ("weir_ban_overflow_total", 0.0)]
+        {
             assert_eq!(metric(&agent, name).await, value, "{name}");
+        }
+        for (decision, count) in [("limited", 3.0), ("shadow_limited", 0.0)] {
+            let labels = SERIES.replace('}', &format!(",decision=\"{decision}\"}}"));
+            let series = format!("weir_ban_requests_total{labels}");
+            assert_eq!(agent.metric(&series).await, Some(count), "{series}");
         }
         assert_eq!(agent.counts(0, 0).await, [3, 6, 0], "two and three refusals, and one over HTTP/2");
         if policies.len() > 1 {

@@ -42,8 +42,11 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 22] {
         ),
         counters(
             "weir_ban_requests_total",
-            "Requests of banned keys, which are refused, or in shadow mode only counted.",
-            bans.iter().map(|(labels, counts, _)| (labels, counts.banned)),
+            "Requests of banned keys, by decision; each also counts in weir_requests_total.",
+            bans.iter().flat_map(|([namespace, policy, rule], counts, _)| {
+                [("limited", counts.banned), ("shadow_limited", counts.shadow_banned)]
+                    .map(|(decision, count)| ([*namespace, *policy, *rule, ("decision", decision)], count))
+            }),
         ),
         counters(
             "weir_ban_overflow_total",

@@ -141,7 +141,6 @@ impl Table {
         if let Entry::Banned { since } = *entry {
             // Another thread banned the key after this request was decided.
             if let Some(rest) = rest(since, at, terms) {
-                statistics.count_banned();
                 return Some(BannedNow { rest, begins: false });
             }
             *entry = Entry::Refused(VecDeque::new());

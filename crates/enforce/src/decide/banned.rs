@@ -53,7 +53,7 @@ impl RequestContext<'_> {
         let banned = if set.has_bans { self.banned_by(set, indices, keys) } else { None };
         if let Some(BannedBy { rule, .. }) = &banned {
             rule.statistics.count_shadow_limited();
-            rule.statistics.count_banned();
+            rule.statistics.count_banned(rule.mode);
         }
         banned.is_some()
     }

@@ -34,7 +34,7 @@ impl Demand<'_, '_> {
     /// Counts a refusal by a rule in shadow mode, also for the rule's ban.
     pub(crate) fn count_shadow_limited(&self, at: Time) {
         self.rule.statistics.count_shadow_limited();
-        self.limits.count_for_ban(self.key, at, &self.rule.statistics);
+        self.limits.count_for_ban(self.key, at, self.rule);
     }
 
     fn for_limiter(&self) -> weir_core::Demand<'_> {

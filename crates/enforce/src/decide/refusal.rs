@@ -67,7 +67,7 @@ impl<'a> Refusal<'a> {
     /// not retry before the ban has ended.
     pub(crate) fn counted_for_ban(self, key: &[u8]) -> Self {
         let limits = self.rule.limits.as_ref();
-        match limits.and_then(|limits| limits.count_for_ban(key, self.at, &self.rule.statistics)) {
+        match limits.and_then(|limits| limits.count_for_ban(key, self.at, self.rule)) {
             Some(rest) => self.until_the_end_of(rest),
             None => self,
         }

@@ -81,7 +81,7 @@ pub(crate) fn banned<'r>(
     at: Time,
 ) -> Refusal<'r> {
     rule.statistics.count_limited();
-    rule.statistics.count_banned();
+    rule.statistics.count_banned(rule.mode);
     let demand = Demand::new(rule, limits, key, cost);
     let (limit, override_index, retry_after) = match &limits.shared {
         Some(shared) => (0, shared.terms.override_of(key), refused_for(&split(&[demand], at).0)),
@@ -216,12 +216,12 @@ impl SharedDemand {
         let Some(key) = &self.key else { return };
         match refused.banned {
             Some(rest) => {
-                self.rule.statistics.count_banned();
+                self.rule.statistics.count_banned(self.rule.mode);
                 self.limits().learn_ban(key, rest, at);
             }
             None => {
                 self.end_lifted_ban(key, at);
-                self.limits().count_for_ban(key, at, &self.rule.statistics);
+                self.limits().count_for_ban(key, at, &self.rule);
             }
         }
     }

@@ -11,7 +11,7 @@ use weir_core::Time;
 use weir_store::{SharedLimiter, StoreError};
 
 use super::{Limits, Rule};
-use crate::{ban::Ban, statistics::Statistics};
+use crate::ban::Ban;
 
 /// A key of a rule in its store.
 pub(crate) struct KeyInStore {
@@ -57,12 +57,13 @@ impl Limits {
         Some((rest, Some(store)))
     }
 
-    /// Counts a refusal for the ban of the rule. Returns the rest of the ban if the key is banned now.
-    pub(crate) fn count_for_ban(&self, key: &[u8], at: Time, statistics: &Statistics) -> Option<Duration> {
-        let banned = self.ban.as_ref()?.refused(key, at, statistics)?;
-        if banned.begins
-            && let Some(KeyInStore { limiter, hash }) = self.key_in_store(key)
-        {
+    /// Counts a refusal for the ban of the rule that has these limits. Returns the rest of the ban if the key is banned
+    /// now.
+    pub(crate) fn count_for_ban(&self, key: &[u8], at: Time, rule: &Rule) -> Option<Duration> {
+        let banned = self.ban.as_ref()?.refused(key, at, &rule.statistics)?;
+        if !banned.begins {
+            rule.statistics.count_banned(rule.mode);
+        } else if let Some(KeyInStore { limiter, hash }) = self.key_in_store(key) {
             limiter.start_ban(hash);
         }
         Some(banned.rest)

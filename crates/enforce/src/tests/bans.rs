@@ -46,10 +46,10 @@ impl Limits {
         self.rules.load().bans(&BanSelection::default(), self.clock.now()).expect("all rules")
     }
 
-    /// `bans_started`, `banned` and `ban_overflow` of a rule.
-    fn ban_counts(&self, policy: usize, rule: usize) -> [u64; 3] {
+    /// `bans_started`, `banned`, `shadow_banned` and `ban_overflow` of a rule.
+    fn ban_counts(&self, policy: usize, rule: usize) -> [u64; 4] {
         let statistics = self.rules.load().policies()[policy].rules[rule].statistics();
-        [statistics.bans_started, statistics.banned, statistics.ban_overflow]
+        [statistics.bans_started, statistics.banned, statistics.shadow_banned, statistics.ban_overflow]
     }
 }
 
@@ -76,7 +76,7 @@ async fn the_refusal_that_starts_a_ban_reports_it_and_a_banned_request_charges_n
     }
     assert_eq!(limits.statuses("bob", 1).await, [200], "another key");
     assert_eq!((limits.counts(0, 0), limits.counts(0, 1)), ([3, 6, 0, 0], [3, 0, 0, 0]));
-    assert_eq!(limits.ban_counts(0, 0), [1, 3, 0], "the refusal that started the ban is not a banned request");
+    assert_eq!(limits.ban_counts(0, 0), [1, 3, 0, 0], "the refusal that started the ban is not a banned request");
     pass(98).await;
     assert_eq!(limits.statuses("ann", 1).await, [429], "1 ms before the end");
     pass(1).await;
@@ -141,7 +141,7 @@ async fn a_banned_client_that_waits_as_told_is_admitted() {
         for rule in &limits.rules.load().policies()[0].rules {
             let own = rule.limits.as_ref().expect("limits");
             let key = own.key.named(&["ann".to_owned()]).expect("a key");
-            own.count_for_ban(&key, limits.clock.now(), &rule.statistics);
+            own.count_for_ban(&key, limits.clock.now(), rule);
         }
         for at_once in [false, true] {
             assert_eq!(limits.of_key("ann", at_once).await, 429);
@@ -180,7 +180,7 @@ async fn only_refusals_by_the_rule_itself_count() {
     let limits = Limits::new(&[policy("p", &[tight, banning("r", 2, 1_000, 60_000, json!({}))])]);
     assert_eq!(limits.statuses("ann", 9).await[1..], [429; 8]);
     assert_eq!((limits.counts(0, 0), limits.counts(0, 1)), ([1, 8, 0, 0], [1, 0, 0, 0]));
-    assert_eq!(limits.ban_counts(0, 1), [0, 0, 0]);
+    assert_eq!(limits.ban_counts(0, 1), [0; 4]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -201,11 +201,11 @@ async fn a_request_that_waited_and_was_refused_counts() {
     limits.apply(&[paced(1)]);
     let statuses: Vec<_> =
         futures::future::join_all(waits).await.iter().map(|response| response.status().as_u16()).collect();
-    assert_eq!((statuses, limits.ban_counts(0, 0)), (vec![200, 429], [0, 0, 0]));
+    assert_eq!((statuses, limits.ban_counts(0, 0)), (vec![200, 429], [0; 4]));
     let next = [limits.send(of("ann"), ok), limits.send(of("ann"), ok)];
     let statuses = futures::future::join_all(next).await;
     assert_eq!(statuses.iter().map(|response| response.status().as_u16()).collect::<Vec<_>>(), [200, 429]);
-    assert_eq!(limits.ban_counts(0, 0), [1, 0, 0], "three refusals: immediately, after a wait, immediately");
+    assert_eq!(limits.ban_counts(0, 0), [1, 0, 0, 0], "three refusals: immediately, after a wait, immediately");
     assert_eq!(limits.of_key("ann", false).await, 429);
 }
 
@@ -214,7 +214,7 @@ async fn a_ban_in_shadow_mode_is_only_counted() {
     let limits = Limits::new(&[policy("p", &[banning("r", 3, 1_000, 60_000, json!({"mode": "Shadow"}))])]);
     assert_eq!(limits.statuses("ann", 9).await, [200; 9]);
     assert_eq!(limits.counts(0, 0), [2, 0, 7, 0]);
-    assert_eq!(limits.ban_counts(0, 0), [1, 4, 0]);
+    assert_eq!(limits.ban_counts(0, 0), [1, 0, 4, 0]);
     pass(10_000).await;
     assert_eq!(limits.statuses("ann", 1).await, [200]);
     assert_eq!(limits.counts(0, 0), [2, 0, 8, 0], "the limit has capacity, but the ban would still refuse");
