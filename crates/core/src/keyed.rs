@@ -34,7 +34,6 @@ use std::{
     sync::Arc,
 };
 
-pub(crate) use self::book::Request;
 pub use self::survey::KeySurvey;
 use self::{
     admission::Region,
@@ -43,6 +42,7 @@ use self::{
     hash::Secrets,
     histories::{Histories, Journals},
 };
+pub(crate) use self::{book::Request, survey::least_of};
 use crate::{
     Standing, Terms, Time,
     answer::{Charged, ChargedWords, KeyCharge, Receipts, RuleAdmitted, RuleCharge, RuleChargedAhead, Tightest},

@@ -11,7 +11,7 @@ use crate::{
     KeyStats, KeySurvey, Terms, Ticket, Time,
     all::{charge_limiters_ahead, peek_limiters},
     answer::{Charged, RuleAdmitted, RuleCharge, RuleChargedAhead, Tightest},
-    keyed::{Request, Table},
+    keyed::{Request, Table, least_of},
     meter::When,
     queue::NotQueued,
     refused::RuleRefused,
@@ -459,6 +459,29 @@ impl RuleLimiter {
         match &self.counted {
             Counted::ByKey(table) => Some(table.survey(now, most)),
             Counted::Unkeyed(_) => None,
+        }
+    }
+
+    /// Returns the remaining requests and the size of the limit with the smallest remaining share, as
+    /// [`KeySurvey::remaining`] and [`KeySurvey::of`], if the rule does not count by key. Charges nothing.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+    ///
+    /// let rule = RuleLimiter::unkeyed(now, Terms::new([("burst", quota)])?);
+    /// rule.charge(|| now, &[], 4)?;
+    /// assert_eq!(rule.headroom(now), Some((6, 10)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn headroom(&self, now: Time) -> Option<(u64, u64)> {
+        match &self.counted {
+            Counted::ByKey(_) => None,
+            Counted::Unkeyed(unkeyed) => {
+                Some(least_of(unkeyed.in_force().limiters().iter().map(|limiter| limiter.peek(now))))
+            }
         }
     }
 

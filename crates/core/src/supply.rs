@@ -340,7 +340,7 @@ impl Supply {
 }
 
 /// The number of requests that can be admitted at the same time.
-fn at_once(quota: &Quota) -> u64 {
+pub(crate) fn at_once(quota: &Quota) -> u64 {
     if quota.strategy() == Strategy::LeakyBucket { 1 } else { quota.most() }
 }
 

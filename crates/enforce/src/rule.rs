@@ -331,6 +331,17 @@ impl Rule {
         (capacity > 1).then_some(KeyStats { tracked, capacity, evicted, overflowed })
     }
 
+    /// Returns the remaining units of a rule without a key, and the size of its tightest limit: the one with the smallest
+    /// remaining share. `None` for a rule with a key, and for a rule of which the store has not answered, or is lost.
+    pub fn headroom(&self, now: Time) -> Option<(u64, u64)> {
+        let limits = self.limits.as_ref()?;
+        match &limits.shared {
+            None => limits.limiter.headroom(now),
+            Some(_) if self.keys().is_some() => None,
+            Some(shared) => shared.limiter.headroom(limits.key.hash(&[])),
+        }
+    }
+
     /// Returns how near keys are to their limits. Reads a bounded number of keys, so that a scrape is short.
     pub fn survey(&self, now: Time) -> Option<KeySurvey> {
         self.limits.as_ref().filter(|limits| limits.shared.is_none())?.pod_limiter().survey(now, SURVEYED)

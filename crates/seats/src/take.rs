@@ -270,6 +270,27 @@ impl Level {
         });
         each.min_by_key(|left| left.units)
     }
+
+    /// The remaining units and the size of the limit with the smallest remaining share, at this time of the store. None
+    /// if the level is of other terms.
+    pub fn headroom(&self, terms: &StoreTerms, now: u64) -> Option<(u64, u64)> {
+        if self.stamp != terms.stamp() || self.marks.len() != terms.raw().len() {
+            return None;
+        }
+        let each = terms.raw().iter().zip(&self.marks).map(|(limit, &mark)| {
+            let units = match State::of_numbers(limit, mark) {
+                Some(mut state) => {
+                    state.advance(limit, now);
+                    state.fits(limit, now, (u64::MAX, 1), 0)
+                }
+                // For a log, the mark contains the time of the answer and the used units at that time.
+                None if now >= mark[0].saturating_add(limit.period) => limit.requests,
+                None => limit.requests.saturating_sub(mark[1]),
+            };
+            (units.min(limit.at_once()), limit.at_once())
+        });
+        each.min_by_key(|&(units, of)| (u128::from(units) << 64) / u128::from(of))
+    }
 }
 
 /// A store's answer.

@@ -410,6 +410,22 @@ impl SharedLimiter {
         KeyView { seats: entry.seats(), left, refused_for, never, is_lost: false }
     }
 
+    /// Returns the remaining units of a key, and the size of its tightest limit: the one with the smallest remaining
+    /// share. None without an answer of the store, and while the store is lost.
+    pub fn headroom(&self, hash: u128) -> Option<(u64, u64)> {
+        let known = self.known(hash, 1);
+        if known.is_refused() {
+            return Some((0, 1));
+        }
+        if known.is_lost {
+            return None;
+        }
+        let time = self.moment().clocks()?.time;
+        let shard = self.table.shard_of(hash);
+        let (units, of) = shard.get(&hash)?.headroom(self.rule().set(hash), time.latest)?;
+        Some((units.saturating_add(known.seats.into()).min(of), of))
+    }
+
     /// The statistics of the table of keys.
     pub fn keys(&self) -> SharedKeys {
         SharedKeys {

@@ -52,7 +52,10 @@ async fn the_docs_name_every_family_and_no_other() {
     let patient = with(patient, json!({"ban": {"after": 2, "withinMillis": 1000, "forMillis": 1000}}));
     let patient = with(patient, json!({"cost": {"requestHeader": {"name": "x-cost", "most": 1}}}));
     let parallel = json!({"name": "parallel", "action": "Limit", "concurrency": {"name": "p", "limit": 1}});
-    agent.apply(&snapshot(3, &[with(policy("p", &[patient, parallel]), json!({"deadlineMillis": 60_000}))])).await;
+    let plain = rule("plain", &[daily("d", "TokenBucket", 1)]);
+    agent
+        .apply(&snapshot(3, &[with(policy("p", &[patient, parallel, plain]), json!({"deadlineMillis": 60_000}))]))
+        .await;
     let (_, text) = agent.telemetry("/metrics").await;
     let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     let shown: BTreeSet<_> =
@@ -190,6 +193,30 @@ async fn rules_whose_requests_cost_other_than_one_unit_are_marked() {
     let marked: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("weir_rule_weighted{")).collect();
     let expected = ["nine", "header"].map(|name| format!("namespace=\"shop\",policy=\"p\",rule=\"{name}\"}} 1"));
     assert_eq!(marked, expected);
+}
+
+/// A rule that refuses everything has no headroom, and a weighted rule has that of its units.
+#[tokio::test]
+async fn the_headroom_of_a_rule_without_a_key_is_what_its_limits_admit_now() {
+    let (_app, agent) = start().await;
+    let hourly = json!({"name": "h", "strategy": "TokenBucket", "requests": 1000, "periodMillis": 86_400_000});
+    let rules = [
+        rule("plain", &[hourly, daily("d", "TokenBucket", 4)]),
+        with(rule("two", &[daily("d", "TokenBucket", 16)]), json!({"cost": {"fixed": 2}})),
+        with(rule("keyed", &[daily("d", "TokenBucket", 9)]), json!({"key": [{"header": "x-key"}]})),
+    ];
+    agent.apply(&snapshot(1, &[policy("p", &rules)])).await;
+    let headroom = async |rule: &str| {
+        let labels = format!("{{namespace=\"shop\",policy=\"p\",rule=\"{rule}\"}}");
+        agent.metric(&format!("weir_rule_headroom_ratio{labels}")).await
+    };
+    for (status, plain, two) in
+        [(200, 0.75, 0.875), (200, 0.5, 0.75), (200, 0.25, 0.625), (200, 0.0, 0.5), (429, 0.0, 0.5)]
+    {
+        assert_eq!(agent.get("/", &[]).await.status(), status);
+        let found = (headroom("plain").await, headroom("two").await, headroom("keyed").await);
+        assert_eq!(found, (Some(plain), Some(two), None));
+    }
 }
 
 /// A sum over pods is right only for limits of scope Pod, so their series say which these are.

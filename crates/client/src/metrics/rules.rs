@@ -6,7 +6,7 @@ use weir_enforce::{Policy, Rule, RulesInForce, over_budget};
 
 use super::family::{counter, counters, gauges, histograms};
 
-pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 22] {
+pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 23] {
     let each = || rules.policies().iter().flat_map(|policy| policy.rules.iter().map(move |rule| (&**policy, &**rule)));
     let keyed = || each().filter_map(|(policy, rule)| Some((policy, rule, rule.keys()?)));
     let surveys: Vec<_> = each().filter_map(|(policy, rule)| Some((named(policy, rule), rule.survey(now)?))).collect();
@@ -97,6 +97,11 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 22] {
             "weir_rule_weighted",
             "1 for each rule whose requests can cost other than one unit of its limits; absent for other rules.",
             each().filter(|(_, rule)| rule.is_weighted()).map(|(policy, rule)| (named(policy, rule), 1_u64)),
+        ),
+        gauges(
+            "weir_rule_headroom_ratio",
+            "For a rule without a key: the remaining share of the limit that is most used.",
+            each().filter_map(|(policy, rule)| Some((named(policy, rule), rule.headroom(now)?))),
         ),
         gauges(
             "weir_in_flight_requests",

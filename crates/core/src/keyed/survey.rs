@@ -1,10 +1,11 @@
-//! The survey of keys for metrics: how near keys are to their limits. A survey reads a bounded number of keys. It
-//! charges nothing and blocks no decision.
+//! The survey for metrics: how near keys, or a rule without a key, are to their limits. A survey reads a bounded number
+//! of keys. It charges nothing and blocks no decision.
 
 use super::{Table, book::Set, cells::is_key};
 use crate::{
     Standing, Time,
     meter::Stop,
+    supply::at_once,
     sync::{AtomicU64, Ordering},
 };
 
@@ -35,7 +36,8 @@ pub struct KeySurvey {
     /// The remaining requests of the limit with the smallest remaining share. Equal to [`of`](Self::of) if no key was
     /// surveyed.
     pub remaining: u64,
-    /// The size of this limit: burst plus debt of a bucket, or requests of a window. At least 1.
+    /// The size of this limit: burst plus debt of a bucket, requests of a window, or 1 for a leaky bucket, which admits
+    /// one request at a time. At least 1.
     pub of: u64,
 }
 
@@ -96,8 +98,14 @@ impl Set {
     }
 }
 
+/// Returns the remaining requests and the size of the limit with the smallest remaining share.
+pub(crate) fn least_of(standings: impl Iterator<Item = Standing>) -> (u64, u64) {
+    let shares = standings.map(|standing| share_of(&standing));
+    shares.reduce(|least, share| if is_less(share, least) { share } else { least }).unwrap_or((1, 1))
+}
+
 fn share_of(standing: &Standing) -> (u64, u64) {
-    (standing.remaining(), standing.quota().most())
+    (standing.remaining(), at_once(&standing.quota()))
 }
 
 #[cfg(all(test, not(loom)))]
@@ -145,6 +153,44 @@ mod tests {
         assert_eq!((survey.keys, survey.exhausted, survey.remaining, survey.of), (2, 0, 100, 1000));
         let terms = Terms::new([("a", quota(Strategy::FixedWindow, 10))]).expect("valid");
         assert_eq!(RuleLimiter::unkeyed(NOW, terms).survey(NOW, 1000), None);
+    }
+
+    /// A leaky bucket with room for a hundred waiting requests admits one request at a time.
+    #[test]
+    fn the_headroom_of_an_idle_key_is_its_whole_limit_for_every_strategy() {
+        let minute = Time::from_nanos(60_000_000_000);
+        for strategy in Strategy::ALL {
+            let rule = keyed(Terms::new([("a", quota(strategy, 100))]).expect("valid"), 10);
+            rule.charge(|| NOW, b"ann", 1).expect("there is room");
+            let survey = rule.survey(minute, 1000).expect("keyed");
+            // A counter still counts the previous window.
+            let used = u64::from(strategy == Strategy::SlidingWindowCounter);
+            assert_eq!((survey.keys, survey.of - survey.remaining), (1, used), "{strategy:?}");
+        }
+    }
+
+    #[test]
+    fn the_headroom_without_a_key_is_that_of_the_limit_with_the_smallest_share() {
+        for strategy in Strategy::ALL {
+            let hour = Quota::new(Strategy::FixedWindow, 5000, Duration::from_secs(3600), None).expect("valid");
+            let terms = Terms::new([("a", quota(strategy, 8)), ("hour", hour)]).expect("valid");
+            let rule = RuleLimiter::unkeyed(NOW, terms);
+            let (left, of) = rule.headroom(NOW).expect("it has no key");
+            assert_eq!(left, of, "{strategy:?}");
+            while rule.charge(|| NOW, &[], 1).is_ok() {}
+            assert_eq!(rule.headroom(NOW).expect("it has no key").0, 0, "{strategy:?}");
+        }
+        let second = Quota::new(Strategy::TokenBucket, 100, Duration::from_secs(1), None).expect("valid");
+        let terms = Terms::new([("second", second), ("minute", quota(Strategy::FixedWindow, 500))]).expect("valid");
+        let rule = RuleLimiter::unkeyed(NOW, terms);
+        let later = |seconds: u64| Time::from_nanos(seconds * 1_000_000_000);
+        for at in 0..4 {
+            rule.charge(|| later(at), &[], 100).expect("there is room");
+        }
+        // 100 of 100 and 100 of 500: the smallest share, not the smallest number.
+        assert_eq!(rule.headroom(later(10)), Some((100, 500)));
+        assert_eq!(rule.headroom(later(60)), Some((100, 100)), "a new window");
+        assert_eq!(keyed(Terms::new([("a", second)]).expect("valid"), 10).headroom(NOW), None);
     }
 
     #[test]

@@ -43,6 +43,35 @@ async fn a_cost_above_a_limit_is_refused_by_this_limit() {
     }
 }
 
+/// A rule without a key has the headroom of the last answer, with the seats of this program.
+#[tokio::test(start_paused = true)]
+async fn the_headroom_of_a_rule_in_a_store_is_known_after_an_answer() {
+    let both = [
+        limit("TokenBucket", 100, 1_000, json!({"name": "second"})),
+        limit("FixedWindow", 20, 10_000, json!({"name": "window"})),
+    ];
+    let keyed = with(counted("FailClosed"), json!({"key": [{"header": "x-user"}], "maxKeys": 9}));
+    let world = World::before_the_end(Duration::from_secs(9));
+    let limits = world.program(&[rule("r", &both, counted("FailClosed"))]);
+    let headroom = |of: &Limits| of.rules.load().policies()[0].rules[0].headroom(of.clock.now());
+    let request = || Request::builder().uri("/").body(()).expect("a request");
+    assert_eq!(headroom(&limits), None, "the store has not answered yet");
+    for left in (0..20).rev() {
+        assert_eq!(limits.send(request(), ok).await.status(), 200);
+        sleep(Duration::from_millis(200)).await;
+        assert_eq!(headroom(&limits), Some((left, 20)), "the window has the smallest share");
+    }
+    for _ in 0..2 {
+        assert_eq!(limits.send(request(), ok).await.status(), 429);
+        assert_eq!(headroom(&limits).map(|(left, _)| left), Some(0));
+    }
+    sleep(Duration::from_secs(6)).await;
+    assert!(headroom(&limits).is_none_or(|(left, of)| left == of), "a new window has begun");
+    let limits = world.program(&[rule("r", &both, keyed)]);
+    limits.send(request(), ok).await;
+    assert_eq!(headroom(&limits), None, "each key has its own");
+}
+
 /// Another key of a rule has its own counts and bans, also for a client with an equal value.
 #[tokio::test(start_paused = true)]
 async fn a_change_of_the_key_hits_no_other_client() {

@@ -192,6 +192,10 @@ impl Entry {
         self.level()?.left(&set.terms, time)
     }
 
+    pub(super) fn headroom(&self, set: &Set, time: u64) -> Option<(u64, u64)> {
+        self.level()?.headroom(&set.terms, time)
+    }
+
     /// The number of seats that the program holds for the key.
     pub(super) fn seats(&self) -> u32 {
         self.hand.as_ref().map_or(0, |hand| hand.units())
