@@ -8,7 +8,7 @@
 //! | `weir_operator_leader_transitions_total` | | how often this operator began or stopped leading |
 //! | `weir_operator_lease_age_seconds` | | time since any operator was last seen to create or renew the Lease |
 //! | `weir_operator_lease_duration_seconds` | | after this time without a renewal, another operator can take the Lease; 0 in standalone mode |
-//! | `weir_operator_policies` | `accepted` | policies without faults (`true`) or with faults (`false`); a target that does not exist is no fault |
+//! | `weir_operator_policies` | `accepted` | policies without faults (`true`) or with faults (`false`); a target that does not exist is no fault, and neither is a snapshot that is too large |
 //! | `weir_operator_policy_files` | `state` | standalone mode: files that are `good`, broken with their last good content in force (`kept`), or `broken` |
 //! | `weir_operator_lost_namespaces` | | watched namespaces in which the operator may not list anything, and that it leaves out |
 //! | `weir_operator_pods` | `state` | targeted pods that are `enforcing`, `pending` or `drifted` |

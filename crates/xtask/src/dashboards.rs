@@ -196,9 +196,30 @@ mod tests {
                 own.map(|own| own["properties"][0]["value"]["fixedColor"].as_str().expect("a colour").to_owned())
             };
             let found = ["allowed", "limited", "shadow", "waiting", "bypassed"].map(fixed);
-            let wanted = ["semi-dark-green", "semi-dark-orange", "semi-dark-purple", "semi-dark-blue", "#8e8e8e"];
+            let wanted = ["#82c985", "#fb9a23", "#7946e0", "#4c9dd1", "#6d6d6d"];
             assert_eq!(found, wanted.map(|colour| Some(colour.to_owned())), "{}", board.uid);
         }
+    }
+
+    /// The shades of series without a known name are similar, so the legend has the order of the lines.
+    #[test]
+    fn legends_with_values_begin_with_the_highest() {
+        let mut sorted = 0;
+        for board in boards() {
+            let value: serde_json::Value = serde_json::from_str(&board.json()).expect("valid JSON");
+            for panel in value["panels"].as_array().expect("a list") {
+                let legend = &panel["options"]["legend"];
+                let by = match legend["calcs"][0].as_str() {
+                    None => continue,
+                    Some("sum") => "Total",
+                    Some("lastNotNull") => "Last *",
+                    Some(other) => panic!("{other}"),
+                };
+                assert_eq!((&legend["sortBy"], &legend["sortDesc"]), (&by.into(), &true.into()), "{}", panel["title"]);
+                sorted += 1;
+            }
+        }
+        assert!(sorted > 9, "{sorted}");
     }
 
     /// Some shares can exceed 1, and Grafana does not draw what is above a hard maximum.

@@ -9,6 +9,9 @@ use super::{
     questions::fill,
 };
 
+/// The fault of bars that are all zero.
+pub(super) const NOTHING: &str = "nothing happened that its bars could show";
+
 /// Seconds between the bars of promtool's test.
 const MINUTE: u32 = 60;
 
@@ -57,7 +60,7 @@ pub(super) fn faults(by: &str, bars: &[Series], samples: &[Series], span: &Span,
         }
     }
     if events.values().all(|events| *events == 0.0) {
-        faults.push("nothing happened that its bars could show".to_owned());
+        faults.push(NOTHING.to_owned());
     }
     faults
 }
@@ -94,6 +97,6 @@ mod tests {
         assert_eq!(of(["1", "0", "2"]), ["the bars of \"good\" show 3 events of 4"]);
         assert_eq!(of(["0", "0", "0"]), ["the bars of \"good\" show 0 events of 4"]);
         let nothing = faults("result", &[], &samples[1..], &span, 5);
-        assert_eq!(nothing, ["nothing happened that its bars could show"]);
+        assert_eq!(nothing, [NOTHING]);
     }
 }

@@ -1,4 +1,4 @@
-//! A test with promtool of the numbers that the dashboards show first.
+//! A test with promtool of the numbers that the dashboards show first, and of the marks of changes.
 
 use super::{
     boards,
@@ -33,9 +33,33 @@ pub(super) fn promtool_test() -> String {
     let counters =
         COUNTERS.map(|(name, pod, values)| format!("  - {{series: '{name}{{pod=\"{pod}\"}}', values: '{values}'}}\n"));
     format!(
-        "rule_files: []\ntests:\n- interval: 1m\n  input_series:\n{}{}  promql_expr_test:\n{}",
+        "rule_files: []\ntests:\n- interval: 1m\n  input_series:\n{}{}  promql_expr_test:\n{}{}",
         alerts.concat(),
         counters.concat(),
-        shown.concat()
+        shown.concat(),
+        test_of_marks()
     )
+}
+
+/// A policy and a snapshot change at minute 7. For ranges of an hour, of two days, and of a week, Grafana evaluates the
+/// query of the mark at steps of 15 s, 90 s, and 5 min. The first step after the change finds it, and the later ones do
+/// not.
+fn test_of_marks() -> String {
+    let input = "  - {series: 'weir_policy_info{namespace=\"default\",policy=\"checkout\",revision=\"a\"}', values: '1x83'}\n  \
+        - {series: 'weir_policy_info{namespace=\"default\",policy=\"checkout\",revision=\"b\"}', values: '_x84 1x280'}\n  \
+        - {series: 'weir_snapshot_in_force_since_timestamp_seconds{namespace=\"default\"}', values: '100x83 520x280'}\n";
+    let [_, policy, agent] = boards();
+    let mut cases = String::new();
+    for (board, labels) in [(policy, "{revision=\"b\"}"), (agent, "{namespace=\"default\"}")] {
+        let mark = board.annotation.as_ref().expect("the board marks changes");
+        // The agents have a pod, which the series of this test do not.
+        let expr = board.written(&mark.expr).replace(",pod=~\"$pod\"", "");
+        for (step, found, later) in [(15, "7m", "7m30s"), (90, "7m30s", "10m30s"), (300, "10m", "20m")] {
+            let (expr, sample) = (fill(&expr, step), format!("{{labels: '{labels}', value: 1}}"));
+            for (at, samples) in [(found, sample.as_str()), (later, "")] {
+                cases += &format!("  - expr: {expr}\n    eval_time: {at}\n    exp_samples: [{samples}]\n");
+            }
+        }
+    }
+    format!("- interval: 5s\n  input_series:\n{input}  promql_expr_test:\n{cases}")
 }

@@ -73,7 +73,7 @@ fn questions() -> Vec<Question> {
                 let expr = fill(&board.written(&query.expr), if panel.has_intervals() { BAR } else { STEP });
                 // Some queries find data only during an event, so this checks the last five minutes.
                 let expr = match &panel.kind {
-                    Kind::Bars => format!("max_over_time(({expr})[5m:1s]) > 0"),
+                    Kind::Bars if !panel.is_zero_in_demo => format!("max_over_time(({expr})[5m:1s]) > 0"),
                     _ if panel.is_over_time() => format!("last_over_time(({expr})[5m:1s])"),
                     _ => expr,
                 };

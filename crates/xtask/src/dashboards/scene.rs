@@ -85,6 +85,7 @@ impl Scene {
         load("load", &checkout, "/", &["--rate", "400", "--vary-header", "x-api-key:20"])?;
         load("probes", &checkout, "/healthz", &["--rate", "5"])?;
         load("reports", &checkout, "/reports", &["--rate", "40", "--connections", "100"])?;
+        load("logins", &checkout, "/login", &["--rate", "40", "--vary-header", "x-api-key:6"])?;
         let cart = [self.cart.listen];
         load("unlimited", &cart, "/", &["--rate", "20"])?;
         // These requests take longer than the policy's deadline, and longer than this agent waits for a response.

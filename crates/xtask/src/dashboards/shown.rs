@@ -118,7 +118,7 @@ mod tests {
         let both = ["light", "dark"].map(|theme| {
             let mut shown = json!({
                 "uid": "b", "theme": theme, "errors": [],
-                "colours": {"light-green": "rgb(0, 9, 0)", "semi-dark-red": "rgb(200, 0, 40)", "semi-dark-orange": "rgb(255, 120, 10)"},
+                "colours": {"light-green": "rgb(0, 9, 0)", "#ba2e19": "rgb(200, 0, 40)", "#fb9a23": "rgb(255, 120, 10)"},
                 "panels": [
                     {"title": "Share", "values": [{"title": "2 of 2", "number": 1.0, "colour": "rgb(0, 9, 0)"}]},
                     {"title": "Lines", "canvases": 1, "legend": [
@@ -158,11 +158,11 @@ mod tests {
             (|page| page["panels"][1]["overflows"] = json!(["mine"]), "b in dark: Lines: has no room for \"mine\""),
             (
                 |page| page["panels"][1]["legend"][0]["colour"] = json!("rgb(1, 1, 1)"),
-                "b in dark: Lines: limited is rgb(1, 1, 1), not semi-dark-orange (rgb(255, 120, 10))",
+                "b in dark: Lines: limited is rgb(1, 1, 1), not #fb9a23 (rgb(255, 120, 10))",
             ),
             (
                 |page| page["panels"][1]["legend"][1]["colour"] = json!("rgb(250, 110, 30)"),
-                "b in dark: Lines: mine is rgb(250, 110, 30), which looks like semi-dark-orange (rgb(255, 120, 10))",
+                "b in dark: Lines: mine is rgb(250, 110, 30), which looks like #fb9a23 (rgb(255, 120, 10))",
             ),
             (
                 |page| page["panels"][0]["values"][0]["number"] = json!(0.5),

@@ -14,7 +14,7 @@ const HEAD: &str = "<!-- Written by `cargo xtask manual --metrics` from the tabl
 # Metrics
 
 Agents and operators export metrics for Prometheus as `/metrics` on their telemetry ports. In the tables, *rule* stands for the labels `namespace`, `policy` and
-`rule`. No label contains a key, a path or an address of a client. [Dashboards](operations/dashboards.md) and [alerts](alerts.md) use these metrics.
+`rule`. No label contains a key, a path or an address of a client. [Dashboards](operations/dashboards.md) and [alerts](alerts.md) use most of them.
 
 Both programs also export the `process_*` metrics that Prometheus recommends, such as `process_cpu_seconds_total` and `process_resident_memory_bytes`.
 ";

@@ -37,7 +37,7 @@ pub(crate) const RESERVED: [Colour; 5] =
 pub(crate) const APART: f64 = 25.0;
 
 /// The names of series that have fixed colours. With a label, the name is the value of that label.
-pub(crate) const FIXED: [(&str, Option<&str>, Colour); 13] = [
+pub(crate) const FIXED: [(&str, Option<&str>, Colour); 15] = [
     ("allowed", None, Colour::Allowed),
     ("limited", None, Colour::Limited),
     ("shadow", None, Colour::Shadow),
@@ -49,34 +49,44 @@ pub(crate) const FIXED: [(&str, Option<&str>, Colour); 13] = [
     ("applied", Some("{{result}}"), Colour::Good),
     ("ok", Some("{{result}}"), Colour::Good),
     ("loaded", Some("{{result}}"), Colour::Good),
+    ("issued", Some("{{result}}"), Colour::Good),
+    ("injected", Some("{{outcome}}"), Colour::Good),
     ("error", Some("{{result}}"), Colour::Fault),
     ("failed", Some("{{result}}"), Colour::Fault),
 ];
 
-/// Teal, pink, brown, gold, slate and salmon.
-const OTHERS: [&str; 6] = ["#1aa6a6", "#e84393", "#9c6b4a", "#c8a200", "#708090", "#f29191"];
+/// Slate, gold, grey-green, lilac, azure, beige and moss.
+const OTHERS: [&str; 7] = ["#5a6189", "#dabc64", "#576757", "#c8b7e2", "#5e84ed", "#d3b9ad", "#466e1d"];
 
 /// The first shade for series with unknown names. Of all hues that differ enough from [`RESERVED`], seven shades of
 /// this hue differ most from each other.
 const SHADES: &str = "#b39500";
 
 /// Legends with known series. The names of the series are in the order of their colours.
-const KNOWN: [(&str, &[&str]); 14] = [
+const KNOWN: [(&str, &[&str]); 17] = [
     ("P50", &["P50", "P99"]),
     ("{{protocol}}", &["http1", "http2", "tunnel", "websocket"]),
-    ("{{reason}}", &["closed", "connect_timeout", "handshake", "protocol", "refused", "response_timeout"]),
-    // The first list contains results of a push, the second one results of a snapshot.
+    (
+        "{{reason}}",
+        &["closed", "connect_timeout", "descriptors", "handshake", "protocol", "refused", "response_timeout"],
+    ),
+    // Results of a push, and of a snapshot.
     ("{{result}}", &["garbage", "refused", "timeout", "unreachable", "untrusted"]),
     ("{{result}}", &["invalid", "malformed", "stale", "too_large", "unchanged"]),
+    // Results of a request for a certificate. The place of a name that is in two lists is the same in both.
+    ("{{result}}", &["busy", "malformed", "no_pod", "unauthenticated", "unavailable"]),
     ("requests in the overflow", &["requests in the overflow", "keys given up"]),
     ("busiest / mean", &["busiest / mean"]),
     ("Fleet", &["Fleet", "Shared"]),
-    ("P50 Fleet", &["P50 Fleet", "P99 Fleet", "P50 Shared", "P99 Shared"]),
     ("leased", &["leased", "returned", "lost"]),
-    ("{{outcome}}", &["counted", "refused"]),
+    // The first two are outcomes of a question, the others those of a review.
+    ("{{outcome}}", &["counted", "refused", "untouched", "declined", "unfit", "wrong"]),
     ("units sent", &["units sent"]),
     ("{{kind}}", &["abandon", "allow_all", "deny_all", "tokens"]),
     ("absent pods", &["absent pods", "leaders that collect"]),
+    ("contested", &["contested"]),
+    ("connections closed", &["connections closed", "conditions not run"]),
+    ("bans", &["bans", "refusals not counted"]),
 ];
 
 /// Selects the series of these legends that have a fixed colour.
@@ -94,17 +104,18 @@ pub(super) fn shades() -> Value {
 }
 
 impl Colour {
-    /// Grafana's name of the colour. The light and the dark theme render it differently.
+    /// The colour, or Grafana's name of a colour that the light and the dark theme render differently.
     pub(crate) fn id(self) -> &'static str {
         match self {
-            Self::Allowed => "semi-dark-green",
-            Self::Limited => "semi-dark-orange",
-            Self::Shadow => "semi-dark-purple",
-            Self::Waiting | Self::Change => "semi-dark-blue",
-            Self::Bypassed => "#8e8e8e",
+            Self::Allowed => "#82c985",
+            Self::Limited => "#fb9a23",
+            Self::Shadow => "#7946e0",
+            Self::Waiting => "#4c9dd1",
+            Self::Change => "semi-dark-blue",
+            Self::Bypassed => "#6d6d6d",
             Self::Good => "light-green",
             Self::Warning => "light-yellow",
-            Self::Fault => "semi-dark-red",
+            Self::Fault => "#ba2e19",
             Self::Plain => "text",
             Self::Other(at) => OTHERS[at],
         }
@@ -127,10 +138,7 @@ pub(crate) fn distance(one: [u8; 3], other: [u8; 3]) -> f64 {
 
 /// Converts a colour from sRGB to CIELAB, for the white point D65.
 fn lab(colour: [u8; 3]) -> [f64; 3] {
-    let [r, g, b] = colour.map(|value| {
-        let value = f64::from(value) / 255.0;
-        if value > 0.04045 { ((value + 0.055) / 1.055).powf(2.4) } else { value / 12.92 }
-    });
+    let [r, g, b] = colour.map(linear);
     let [x, y, z] = [
         (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505,
         0.2126 * r + 0.7152 * g + 0.0722 * b,
@@ -138,6 +146,12 @@ fn lab(colour: [u8; 3]) -> [f64; 3] {
     ]
     .map(|value| if value > 0.008_856 { value.cbrt() } else { 7.787 * value + 16.0 / 116.0 });
     [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
+}
+
+/// Converts a value of sRGB to a share of the light.
+fn linear(value: u8) -> f64 {
+    let value = f64::from(value) / 255.0;
+    if value > 0.04045 { ((value + 0.055) / 1.055).powf(2.4) } else { value / 12.92 }
 }
 
 #[cfg(test)]
@@ -156,18 +170,66 @@ mod tests {
         assert!((distance([255, 0, 0], [0; 3]) - 53.2_f64.hypot(80.1).hypot(67.2)).abs() < 0.2);
     }
 
-    /// Compares with the values of these colours in both themes of Grafana.
-    #[test]
-    fn no_other_series_looks_like_a_decision_or_a_fault() {
-        let reserved = [
-            "#56a64b", "#37872d", "#ff780a", "#fa6400", "#a352cc", "#8f3bb8", "#3274d9", "#1f60c4", "#e02f44",
-            "#c4162a",
-        ];
-        for (at, other) in OTHERS.iter().enumerate() {
-            for colour in reserved.iter().chain(&OTHERS[..at]) {
-                let distance = distance(hex(other), hex(colour));
-                assert!(distance > APART, "{other} is {distance:.1} from {colour}");
+    /// What people see of linear red, green and blue: with normal vision, without red cones, and without green cones
+    /// (Machado, Oliveira and Fernandes, 2009).
+    const VISIONS: [(&str, [[f64; 3]; 3]); 3] = [
+        ("normal", [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),
+        (
+            "protanopia",
+            [
+                [0.152_286, 1.052_583, -0.204_868],
+                [0.114_503, 0.786_281, 0.099_216],
+                [-0.003_882, -0.048_116, 1.051_998],
+            ],
+        ),
+        (
+            "deuteranopia",
+            [[0.367_322, 0.860_646, -0.227_968], [0.280_085, 0.672_501, 0.047_413], [-0.011_820, 0.042_940, 0.968_881]],
+        ),
+    ];
+
+    /// The colour as somebody sees it.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and 255")]
+    fn seen(colour: &str, vision: &[[f64; 3]; 3]) -> [u8; 3] {
+        let light = hex(colour).map(linear);
+        vision.map(|row| {
+            let value: f64 = row.iter().zip(light).map(|(share, light)| share * light).sum();
+            let value = value.clamp(0.0, 1.0);
+            let value = if value > 0.003_130_8 { 1.055 * value.powf(1.0 / 2.4) - 0.055 } else { 12.92 * value };
+            (value * 255.0).round() as u8
+        })
+    }
+
+    /// Checks that readers tell all these colours from each other.
+    fn assert_apart(colours: &[&str], visions: &[(&str, [[f64; 3]; 3])]) {
+        for (at, one) in colours.iter().enumerate() {
+            for other in &colours[..at] {
+                for (name, vision) in visions {
+                    let distance = distance(seen(one, vision), seen(other, vision));
+                    assert!(distance > APART, "{one} is {distance:.1} from {other} with {name} vision");
+                }
             }
         }
+    }
+
+    #[test]
+    fn readers_of_each_vision_tell_decisions_apart_and_other_series_too() {
+        let decisions = RESERVED.into_iter().chain([Colour::Bypassed]).map(Colour::id);
+        assert_apart(&decisions.collect::<Vec<_>>(), &VISIONS);
+        assert_apart(&OTHERS, &VISIONS);
+    }
+
+    #[test]
+    fn no_other_series_looks_like_a_decision_or_a_fault() {
+        for other in OTHERS {
+            for reserved in RESERVED {
+                assert_apart(&[other, reserved.id()], &VISIONS[..1]);
+            }
+        }
+    }
+
+    #[test]
+    fn every_known_series_has_a_colour() {
+        assert!(KNOWN.iter().all(|(_, names)| names.len() <= OTHERS.len()));
     }
 }

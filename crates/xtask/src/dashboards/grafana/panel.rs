@@ -24,6 +24,9 @@ pub(crate) struct Panel {
     thresholds: (Colour, Vec<(f64, Colour)>),
     /// The text of a panel that can correctly be without data.
     nothing: Option<String>,
+    /// Whether the bars count events that the demo does not have, so that their numbers are zero there.
+    #[serde(default)]
+    pub(crate) is_zero_in_demo: bool,
     link: Option<Link>,
 }
 
@@ -336,8 +339,13 @@ impl Panel {
                 // it as a list below the graph.
                 let wide = place["w"].as_u64().is_some_and(|width| width >= 12);
                 let legend = if wide {
-                    let last = if self.kind == Kind::Bars { "sum" } else { "lastNotNull" };
-                    json!({"displayMode": "table", "placement": "right", "calcs": [last], "showLegend": true})
+                    // Grafana's names of the value, and of its column.
+                    let (value, column) =
+                        if self.kind == Kind::Bars { ("sum", "Total") } else { ("lastNotNull", "Last *") };
+                    json!({
+                        "displayMode": "table", "placement": "right", "calcs": [value], "showLegend": true,
+                        "sortBy": column, "sortDesc": true,
+                    })
                 } else {
                     json!({"displayMode": "list", "placement": "bottom", "calcs": [], "showLegend": true})
                 };
