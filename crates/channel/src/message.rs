@@ -195,6 +195,8 @@ mod tests {
 
     #[test]
     fn messages_keep_their_tags_and_arrive_as_they_were_sent() {
+        // Programs of other versions offer the same name.
+        assert_eq!(crate::ALPN, b"weir/1");
         let in_force = SnapshotInForce { sequence: 1, revision: "a".to_owned(), since_unix_millis: 2 };
         let rejection =
             Rejection { error: RejectionKind::Stale, message: "old".to_owned(), faults: Vec::new(), in_force: None };

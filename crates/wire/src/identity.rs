@@ -10,9 +10,9 @@ pub const IDENTITY_PATH: &str = "/v1/identity";
 /// The DNS name in the certificate that an operator presents to agents.
 pub const OPERATOR_NAME: &str = "operator.weir.dev";
 
-/// The body of the request for a certificate.
+/// The body of the request for a certificate. Later versions can add fields: the operator ignores unknown fields.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct IdentityRequest {
     /// A certificate signing request (PKCS #10) in PEM. The operator uses only its key and ignores its names.
     pub csr: String,

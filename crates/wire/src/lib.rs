@@ -12,8 +12,8 @@
 //! snapshot with an unknown field is rejected, because an agent must never accept a field that it cannot enforce. The
 //! types have only the logic that both sides need: the bounds ([`check_logs`], [`log_bytes`]), and a check whether a
 //! rule matches every request ([`Rule::takes_all`]). The operator compiles policies into these types, and the agent
-//! lowers them into limiters. The files under `tests/golden/` freeze the form. A change to one of these files requires
-//! a new [`WIRE_VERSION`].
+//! lowers them into limiters. The files under `tests/golden/` freeze the form. A change of what the operator sends for
+//! policies that exist already requires a new [`WIRE_VERSION`]; a new field that only new policies use does not.
 //!
 //! # Versions
 //!
@@ -26,7 +26,6 @@
 
 mod bans;
 mod channel;
-mod everything;
 mod explain;
 mod identity;
 mod logs;
@@ -35,12 +34,12 @@ mod reply;
 mod snapshot;
 mod status;
 mod store;
+mod takes_all;
 mod times;
 
 pub use self::{
     bans::{BanList, BannedKey, LiftedBans},
     channel::{Goodbye, StatusRequest},
-    everything::takes_every_path,
     explain::{
         Decision, ExplainDescriptor, ExplainDescriptorLimit, ExplainReply, ExplainRequest, ExplainedLimit,
         ExplainedRule,
@@ -61,6 +60,7 @@ pub use self::{
     },
     status::{KeyTable, PolicyStatus, RuleStatus, SnapshotInForce, Status, StoreStatus},
     store::{OPERATOR_STORE, OnStoreLoss, Shared, Store, StoreBackend, Topology},
+    takes_all::takes_every_path,
     times::{FIRST_CHANNEL, NEW_POD, PRESENCE, SEQUENCE_HORIZON},
 };
 

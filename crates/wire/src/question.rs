@@ -23,7 +23,9 @@ pub struct Question {
     pub hash: String,
     /// The [`crate::Shared::stamp`] of the limits.
     pub stamp: u64,
-    /// The limits, with commas between them: number, strategy, requests, period, burst and debt.
+    /// The limits, with commas between them: number, strategy, requests, period, burst and debt. Each limit has exactly
+    /// these six numbers: an operator of another version refuses a seventh one. A new parameter of a limit needs a new
+    /// field of the question, or a new number of a strategy, which older operators refuse.
     pub limits: String,
     /// The number of requests that wait for the answer.
     #[serde(default, skip_serializing_if = "is_zero")]

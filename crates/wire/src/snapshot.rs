@@ -311,6 +311,7 @@ pub enum Cost {
 
 /// One part of a key: requests with different values are counted separately.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub enum KeyPart {
     /// The value of the first header with this name. Requests without this header share one key.
     #[serde(rename = "header")]

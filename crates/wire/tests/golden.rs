@@ -1,10 +1,14 @@
 //! The JSON form is frozen: every golden file parses into its type, and the type serialises to the same document.
+//! Together, the files contain each field and each value of an enum.
+
+use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use weir_wire::{
-    Answer, ApplyReply, BanList, ExplainReply, ExplainRequest, Goodbye, IdentityRefusal, IdentityReply,
-    IdentityRequest, LevelsSent, LiftedBans, Question, Rejection, Snapshot, Status, StatusRequest, WIRE_VERSION,
+    Answer, ApplyReply, BanList, ExplainReply, ExplainRequest, FIRST_CHANNEL, Goodbye, IDENTITY_PATH, IdentityRefusal,
+    IdentityReply, IdentityRequest, LevelsSent, LiftedBans, MAX_SEQUENCE, NEW_POD, OPERATOR_NAME, OPERATOR_STORE,
+    PRESENCE, Question, Rejection, SEQUENCE_HORIZON, Snapshot, Status, StatusRequest, WIRE_VERSION,
 };
 
 fn round_trip<T: Serialize + DeserializeOwned>(golden: &str) -> T {
@@ -26,6 +30,7 @@ fn a_snapshot_keeps_its_form() {
         include_str!("golden/snapshot-exceptions.json"),
         include_str!("golden/snapshot-ban.json"),
         include_str!("golden/snapshot-domain.json"),
+        include_str!("golden/snapshot-others.json"),
     ] {
         let snapshot: Snapshot = round_trip(golden);
         assert_eq!(snapshot.wire_version, WIRE_VERSION);
@@ -53,7 +58,9 @@ fn a_request_for_reports_and_a_goodbye_keep_their_form() {
 #[test]
 fn questions_and_answers_keep_their_form() {
     round_trip::<Vec<Question>>(include_str!("golden/questions.json"));
+    round_trip::<Vec<Question>>(include_str!("golden/questions-others.json"));
     round_trip::<Vec<Answer>>(include_str!("golden/answers.json"));
+    round_trip::<Vec<Answer>>(include_str!("golden/answers-others.json"));
     round_trip::<LevelsSent>(include_str!("golden/levels_sent.json"));
 }
 
@@ -63,6 +70,8 @@ fn an_explanation_keeps_its_form() {
     round_trip::<ExplainRequest>(include_str!("golden/explain-descriptor.json"));
     round_trip::<ExplainReply>(include_str!("golden/explained.json"));
     round_trip::<ExplainReply>(include_str!("golden/explained-banned.json"));
+    round_trip::<ExplainReply>(include_str!("golden/explained-others.json"));
+    round_trip::<ExplainRequest>(include_str!("golden/explain-descriptor-limit.json"));
 }
 
 #[test]
@@ -76,6 +85,29 @@ fn an_identity_keeps_its_form() {
     round_trip::<IdentityRequest>(include_str!("golden/identity-request.json"));
     round_trip::<IdentityReply>(include_str!("golden/identity.json"));
     round_trip::<IdentityRefusal>(include_str!("golden/identity-refusal.json"));
+}
+
+/// The golden files contain one kind of each.
+#[test]
+fn kinds_of_refusals_keep_their_names() {
+    use weir_wire::{IdentityRefusalKind as Identity, RejectionKind as Kind};
+    let of_snapshots = [Kind::Malformed, Kind::TooLarge, Kind::Stale, Kind::Invalid].map(serde_json::to_value);
+    assert_eq!(of_snapshots.map(Result::unwrap), ["malformed", "tooLarge", "stale", "invalid"]);
+    let of_requests =
+        [Identity::Malformed, Identity::Unauthenticated, Identity::NoPod, Identity::Busy, Identity::Unavailable];
+    let names = ["malformed", "unauthenticated", "noPod", "busy", "unavailable"];
+    assert_eq!(of_requests.map(|kind| serde_json::to_value(kind).unwrap()), names);
+}
+
+/// Agents and operators of other versions have their own copy of these values.
+#[test]
+fn what_both_sides_must_agree_on_stays_as_it_is() {
+    assert_eq!(PRESENCE, Duration::from_secs(4), "with another time, shares and counts overlap");
+    assert!(FIRST_CHANNEL >= Duration::from_secs(20), "an agent begins its share before its pod counts as absent");
+    assert!(NEW_POD <= Duration::from_secs(10), "a new pod counts as absent after its agent has begun its share");
+    assert_eq!(SEQUENCE_HORIZON, Duration::from_hours(365 * 24), "agents refuse sequences beyond their own horizon");
+    assert_eq!((OPERATOR_NAME, IDENTITY_PATH), ("operator.weir.dev", "/v1/identity"));
+    assert_eq!((OPERATOR_STORE, MAX_SEQUENCE), ("operator", 1 << 53));
 }
 
 #[test]

@@ -49,7 +49,7 @@ pub(super) const CRATES: &[Crate] = &[
         layers: &[
             &["bans", "channel", "identity", "question", "status", "store", "times"],
             &["snapshot"],
-            &["everything", "explain", "logs", "reply"],
+            &["explain", "logs", "reply", "takes_all"],
         ],
     },
     Crate { root: "crates/channel/src/lib.rs", layers: &[&["frame"], &["message"], &["channel"]] },
