@@ -150,14 +150,15 @@ pub struct Compiled {
     pub policy: Option<Arc<CompiledPolicy>>,
     /// The target of the generation that `policy` comes from.
     pub target: Option<Target>,
-    /// The generation that `policy` comes from. If there is no `policy`, a generation that only a newer operator can
-    /// enforce. `None` if no generation ever compiled.
+    /// The generation that `policy` comes from. If there is no `policy`, a generation that only an operator of another
+    /// version can enforce. `None` if no generation ever compiled.
     pub good: Option<GoodGeneration>,
 }
 
 impl Compiled {
-    /// Returns the last good generation if only a newer operator can enforce it. Agents that enforce it must keep it.
-    pub fn too_new(&self) -> Option<&GoodGeneration> {
+    /// Returns the last good generation if this operator cannot read or compile it. Agents that enforce it must keep
+    /// it.
+    pub fn unreadable(&self) -> Option<&GoodGeneration> {
         self.good.as_ref().filter(|_| self.policy.is_none())
     }
 
@@ -270,7 +271,8 @@ impl Compiler {
         changed
     }
 
-    /// Returns the policies that name one of these stores, or use it.
+    /// Returns the policies that name one of these stores, or use it. A last good generation that could not be read can
+    /// name any store of its namespace.
     fn users(&self, world: &World, stores: &BTreeSet<ObjectKey>) -> BTreeSet<ObjectKey> {
         let mut users = BTreeSet::new();
         for store in stores {
@@ -284,7 +286,8 @@ impl Compiler {
             let in_namespace = world.policies.range(ObjectKey::new(store.namespace.clone(), "")..);
             let in_namespace = in_namespace.take_while(|(key, _)| key.namespace == store.namespace);
             let of_store = in_namespace.filter(|(key, policy)| {
-                policy.spec.as_ref().is_ok_and(|spec| names(spec)) || self.compiled.get(*key).is_some_and(uses)
+                let is_user = |it: &Compiled| uses(it) || it.unreadable().is_some();
+                policy.spec.as_ref().is_ok_and(|spec| names(spec)) || self.compiled.get(*key).is_some_and(is_user)
             });
             users.extend(of_store.map(|(key, _)| key.clone()));
         }
@@ -361,9 +364,11 @@ fn compile_policy(
         restored
             .unwrap_or_else(|unusable| {
                 match unusable {
-                    Unusable::Invalid(faults) => compiled.faults.extend(faults),
-                    Unusable::TooNew(fault, good) => {
-                        compiled.faults.push(fault);
+                    // The newest generation has the same faults.
+                    Unusable::Stores(_) if stored_good.is_some_and(|it| it.generation == policy.generation) => {}
+                    Unusable::Stores(faults) => compiled.faults.extend(faults),
+                    Unusable::Unreadable(faults, good) => {
+                        compiled.faults.extend(faults);
                         compiled.good = Some(good);
                     }
                 }

@@ -145,8 +145,8 @@ impl Failure {
 
     fn withheld(kept: &ObjectKey) -> Self {
         let message = format!(
-            "the agent enforces the policy {kept}, which this operator is too old to read, so it keeps all its rules as \
-             they are: upgrade the operator, or remove the new fields of that policy"
+            "the agent enforces the policy {kept}, which this operator cannot read or compile, so it keeps all its rules \
+             as they are: correct that policy, or use the version of the operator that accepted it"
         );
         Self::new(FailureKind::Withheld, message)
     }
@@ -167,7 +167,7 @@ pub enum FailureKind {
     Unreachable,
     /// The agent rejected the content.
     Rejected,
-    /// The content was not sent to the agent, which would lose a policy of which only a newer operator has rules.
+    /// The content was not sent to the agent, which would lose a policy that this operator cannot read or compile.
     Withheld,
 }
 

@@ -79,7 +79,7 @@ async fn the_standing_of_a_pod_follows_its_observations() {
             drifted(Refused),
         ),
         (
-            "keeps what only a newer operator can read",
+            "keeps what this operator cannot read",
             here(),
             vec![enforces(Some("old")), failed(Kind::Withheld), enforces(Some("old"))],
             soon,

@@ -17,7 +17,7 @@ use weir_wire::PolicyRules;
 
 use self::{
     bypasses::bypasses,
-    content::{Contents, TooNew},
+    content::{Contents, Unreadable},
     selecting::{in_order, selects},
 };
 pub use self::{
@@ -42,8 +42,8 @@ pub struct Plan {
     targets: BTreeMap<ObjectKey, Targets>,
     /// The policies that name a workload.
     naming: BTreeMap<Workload, BTreeSet<ObjectKey>>,
-    /// The UIDs of the policies of which only a newer operator has rules.
-    too_new: BTreeMap<ObjectKey, String>,
+    /// The UIDs of the policies whose last good rules this operator cannot read or compile.
+    unreadable: BTreeMap<ObjectKey, String>,
     contents: Contents,
     newest: CohortId,
 }
@@ -160,8 +160,8 @@ impl Plan {
             let Some(cohort) = self.cohorts.get_mut(&id) else { continue };
             touched.bypasses.extend(cohort.policies.iter().cloned());
             let on_pod = cohort.policies.iter().filter_map(|key| compiled.get_key_value(key));
-            let too_new = too_new(&self.too_new, &cohort.namespace);
-            let content = self.contents.of(&in_order(on_pod), too_new, &cohort.content.policies);
+            let unreadable = unreadable(&self.unreadable, &cohort.namespace);
+            let content = self.contents.of(&in_order(on_pod), unreadable, &cohort.content.policies);
             let left_out = left_out(&cohort.policies, compiled, &content);
             for policy in cohort.left_out.symmetric_difference(&left_out) {
                 if let Some(targets) = self.targets.get_mut(policy) {
@@ -264,7 +264,7 @@ impl Plan {
             pods: BTreeSet::new(),
             policies: BTreeSet::new(),
             left_out: BTreeSet::new(),
-            content: self.contents.of(&[], TooNew::new(), &[]),
+            content: self.contents.of(&[], Unreadable::new(), &[]),
         };
         self.cohorts.insert(id, cohort);
         self.by_namespace.entry(key.0.clone()).or_default().insert(id);
@@ -288,14 +288,15 @@ impl Plan {
             }
         }
         touched.stale.extend(&before.cohorts);
-        let too_new = compiled.filter(|compiled| compiled.too_new().is_some()).map(|compiled| compiled.uid.clone());
+        let unreadable =
+            compiled.filter(|compiled| compiled.unreadable().is_some()).map(|compiled| compiled.uid.clone());
         let in_reach =
             [&*policy.namespace, OUTSIDE].into_iter().filter_map(|name| self.by_namespace.get(name)).flatten();
-        if self.too_new.get(policy) != too_new.as_ref() {
+        if self.unreadable.get(policy) != unreadable.as_ref() {
             touched.stale.extend(in_reach.clone());
-            match too_new {
-                Some(uid) => self.too_new.insert(policy.clone(), uid),
-                None => self.too_new.remove(policy),
+            match unreadable {
+                Some(uid) => self.unreadable.insert(policy.clone(), uid),
+                None => self.unreadable.remove(policy),
             };
         }
         let Some(compiled) = compiled else { return };
@@ -366,7 +367,7 @@ fn targets_cohort(world: &World, policy: &ObjectKey, compiled: &Compiled, cohort
 }
 
 /// Returns those of these policies that agents of this namespace can have in force.
-fn too_new(policies: &BTreeMap<ObjectKey, String>, namespace: &str) -> TooNew {
+fn unreadable(policies: &BTreeMap<ObjectKey, String>, namespace: &str) -> Unreadable {
     let in_reach = policies.iter().filter(|(policy, _)| namespace == OUTSIDE || *policy.namespace == *namespace);
     in_reach.map(|(policy, uid)| (uid.clone(), policy.clone())).collect()
 }

@@ -247,11 +247,11 @@ fn accepted(facts: &Facts<'_>) -> Said {
 pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
     let Tally { targeted, enforcing, .. } = tally;
     let Some(rules) = &facts.compiled.policy else {
-        let message = match facts.compiled.too_new().map(GoodGeneration::generation) {
+        let message = match facts.compiled.unreadable().map(GoodGeneration::generation) {
             Some(generation) => format!(
-                "this operator is too old for generation {generation}, so only agents that already enforce it do: these \
-                 agents get no changes of any policy, and new pods do not enforce it; upgrade the operator, or remove the \
-                 unknown fields"
+                "this operator cannot read or compile generation {generation}, so only agents that already enforce it do: \
+                 these agents get no changes of any policy, and new pods do not enforce it; fix the faults that the \
+                 condition Accepted lists, or use the version of the operator that accepted this generation"
             ),
             None => {
                 "nothing is enforced, because no generation of the policy was valid: fix the faults that the condition \

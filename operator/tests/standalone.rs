@@ -363,40 +363,86 @@ async fn a_store_in_a_file_broken_at_the_start_is_kept() {
     assert_eq!(fresh.puts(), 1, "its limits were missing for a short time");
 }
 
-/// A newer operator has written the file's policy and its status, and was rolled back.
+/// An operator of another version has written the file's policy and its status, for example before a rollback.
 #[tokio::test]
-async fn agents_keep_a_policy_that_only_a_newer_operator_can_read() {
+async fn agents_keep_a_policy_that_only_another_operator_can_read_or_compile() {
+    let condition = "match: [{predicate: newer(request.path)}]";
+    for (of_status, of_policy) in [
+        (["\"requests\":50", "\"requests\":50,\"newer\":1"], ["50", "50, newer: 1"]),
+        (
+            ["\"limits\":", "\"match\":[{\"predicate\":\"newer(request.path)\"}],\"limits\":"],
+            ["- name: all", &format!("- name: all\n    {condition}")],
+        ),
+        (["\"requests\":50", "\"requests\":9000000000"], ["50", "9000000000"]),
+    ] {
+        let agent = FakeAgent::start(Manner::Good).await;
+        let operator = started(50, &[&agent]).await;
+        operator.until("1/1", |status| count(status) == "1/1").await;
+        let directory = operator.stop().await;
+        let status = directory.path().join("checkout.status.yaml");
+        let text = fs::read_to_string(&status).unwrap();
+        let other = text.replace(of_status[0], of_status[1]);
+        assert_ne!(text, other, "the status must store the spec");
+        fs::write(&status, other).unwrap();
+        let text = policy("checkout", "50").replace(of_policy[0], of_policy[1]);
+        fs::write(directory.path().join("checkout.yaml"), text).unwrap();
+        fs::write(directory.path().join("other.yaml"), policy("other", "9")).unwrap();
+
+        let (before, fresh) = (agent.puts(), FakeAgent::start(Manner::Good).await);
+        let operator = Running::start(directory, &[&agent, &fresh]);
+        let loses_status = tokio::spawn(async move {
+            while status.exists() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        let snapshot = soon("the other policy", fresh.until(|snapshot| !snapshot.policies.is_empty())).await;
+        assert_eq!(snapshot.policies.iter().map(|policy| &*policy.name).collect::<Vec<_>>(), ["other"]);
+        let is_outdated = |status: &Value| count(status) == "1/2" && drift(status) == ["Outdated"];
+        operator.until_in("other.status.yaml", "1/2", is_outdated).await;
+        let status = operator.until("too old", |status| enforced(status) == ("False", "Invalid")).await;
+        let kept = &status["status"]["lastKnownGood"];
+        assert!(kept["spec"].as_str().is_some_and(|spec| spec.contains(of_status[1])), "{status:#}");
+        assert_eq!((agent.puts(), requests(&agent.in_force().unwrap())), (before, Some(50)), "{of_status:?}");
+        assert!(!loses_status.is_finished(), "the status was removed for a moment");
+
+        operator.write(60);
+        soon("both policies", agent.until(|snapshot| snapshot.policies.len() == 2)).await;
+        operator.until("2/2", |status| count(status) == "2/2").await;
+    }
+}
+
+/// The same for a store: the policy is readable, and the file of the store is not.
+#[tokio::test]
+async fn agents_keep_a_policy_of_a_store_that_only_another_operator_can_read() {
     let agent = FakeAgent::start(Manner::Good).await;
-    let operator = started(50, &[&agent]).await;
+    let directory = tempfile::tempdir().unwrap();
+    let store = |more: &str| {
+        "apiVersion: weir.dev/v1alpha1\nkind: RateLimitStore\nmetadata: {name: limits, namespace: shop}\n".to_owned()
+            + &format!("spec: {{memcached: {{servers: [\"127.0.0.1:9\"]{more}}}}}\n")
+    };
+    let shared = "- name: all\n    scope: Shared\n    shared: {storeRef: {name: limits}}";
+    let policy = policy("checkout", "50").replace("- name: all", shared);
+    fs::write(directory.path().join("checkout.yaml"), &policy).unwrap();
+    fs::write(directory.path().join("stores.yaml"), store("")).unwrap();
+    let operator = Running::start(directory, &[&agent]);
     operator.until("1/1", |status| count(status) == "1/1").await;
+    let is_stored = |status: &Value| status["status"]["lastKnownGood"]["spec"].is_string();
+    operator.until_in("stores.status.yaml", "the store", is_stored).await;
     let directory = operator.stop().await;
-    let status = directory.path().join("checkout.status.yaml");
+
+    let status = directory.path().join("stores.status.yaml");
     let text = fs::read_to_string(&status).unwrap();
-    let newer = text.replace("\"requests\":50", "\"requests\":50,\"newer\":1");
+    let newer = text.replace("\"servers\"", "\"newer\":1,\"servers\"");
     assert_ne!(text, newer, "the status must store the spec");
     fs::write(&status, newer).unwrap();
-    fs::write(directory.path().join("checkout.yaml"), policy("checkout", "50, newer: 1")).unwrap();
-    fs::write(directory.path().join("other.yaml"), policy("other", "9")).unwrap();
-
+    fs::write(directory.path().join("stores.yaml"), store(", newer: 1")).unwrap();
     let (before, fresh) = (agent.puts(), FakeAgent::start(Manner::Good).await);
     let operator = Running::start(directory, &[&agent, &fresh]);
-    let loses_status = tokio::spawn(async move {
-        while status.exists() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    });
-    let snapshot = soon("the other policy", fresh.until(|snapshot| !snapshot.policies.is_empty())).await;
-    assert_eq!(snapshot.policies.iter().map(|policy| &*policy.name).collect::<Vec<_>>(), ["other"]);
-    let is_outdated = |status: &Value| count(status) == "1/2" && drift(status) == ["Outdated"];
-    operator.until_in("other.status.yaml", "1/2", is_outdated).await;
     let status = operator.until("too old", |status| enforced(status) == ("False", "Invalid")).await;
-    let kept = &status["status"]["lastKnownGood"];
-    assert!(kept["spec"].as_str().is_some_and(|spec| spec.contains("newer")), "{status:#}");
+    assert!(is_stored(&status), "{status:#}");
     assert_eq!((agent.puts(), requests(&agent.in_force().unwrap())), (before, Some(50)));
-    assert!(!loses_status.is_finished(), "the status was removed for a moment");
-
-    operator.write(60);
-    soon("both policies", agent.until(|snapshot| snapshot.policies.len() == 2)).await;
+    fs::write(operator.directory.path().join("stores.yaml"), store("")).unwrap();
+    soon("the policy", fresh.until(|snapshot| requests(snapshot) == Some(50))).await;
     operator.until("2/2", |status| count(status) == "2/2").await;
 }
 

@@ -48,6 +48,9 @@ async fn what_was_good_outlives_every_operator_that_has_seen_it() -> Result<()> 
     for part in ["spec.rules[0].match[0].pathRegexes[0]", "status.lastKnownGood: is not valid either: spec.rules[0]"] {
         ensure!(message.contains(part), "{part:?} is not in {message:?}");
     }
+    for agent in [&old, &new] {
+        ensure!(requests(&agent.in_force().await?) == Some(50), "an agent lost a limit that its operator cannot read");
+    }
     // After the policy is corrected, its limits are in force again.
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
     let fixed = stage.until("2/2", |s| enforced(s) == ("True", "Enforced") && count(s) == "2/2").await?;

@@ -5,9 +5,13 @@
 //! by the schema, the CEL rules and the compiler, and it can target only pods in the policy's own namespace. A user who
 //! can write the status can enforce nothing that a user who can write the policy cannot enforce.
 //!
-//! After a rollback, the stored generation can have fields or values that this operator does not know. Without them its
-//! rules could mean something else, so this operator does not enforce it. It keeps the generation in the status as it is,
-//! and pushes nothing to agents that enforce the policy.
+//! An operator stores only what it has compiled. So if this operator cannot read or compile the stored generation, or
+//! read a store that it uses, an operator of another version has accepted it, for example before a rollback. Without an
+//! unknown field, the rules could mean something else, so this operator does not enforce them. It keeps the generation in
+//! the status as it is, and pushes nothing to agents that enforce the policy.
+//!
+//! If the reason is a store that this operator reads, or that was deleted, versions have nothing to do with it, and the
+//! rules end. Otherwise, who can change a store could stop the changes of all policies of these pods.
 
 use std::sync::Arc;
 
@@ -17,12 +21,15 @@ use weir_api::{
     check::{self, FaultKind},
 };
 
-use super::{CompiledPolicy, Sharing, Target, compile_with};
+use super::{
+    CompiledPolicy, Sharing, Target, compile_with,
+    shared::{KnownStores, names_unreadable_store},
+};
 use crate::world::{Fault, Policy};
 
 const PATH: &str = "status.lastKnownGood";
 
-/// A generation that this operator can enforce, or only a newer one.
+/// A generation that this operator can enforce, or only one of another version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GoodGeneration {
     generation: i64,
@@ -67,10 +74,10 @@ fn as_json(spec: &RateLimitPolicySpec, most: usize) -> Option<Arc<str>> {
 /// The reason why a stored generation is not enforced.
 #[derive(Debug)]
 pub(super) enum Unusable {
-    /// It is not valid.
-    Invalid(Vec<Fault>),
-    /// It has a field or a value that this operator does not know.
-    TooNew(Fault, GoodGeneration),
+    /// Stores that it uses were deleted, or cannot count it.
+    Stores(Vec<Fault>),
+    /// This operator cannot read or compile it, or read a store that it uses.
+    Unreadable(Vec<Fault>, GoodGeneration),
 }
 
 /// Compiles the generation that a status stores.
@@ -82,26 +89,32 @@ pub(super) fn restore(
     let key = sharing.policy;
     let fault = |message: String| Fault { path: PATH.to_owned(), message };
     let is_not = |what: &dyn std::fmt::Display| fault(format!("is not valid either: {what}"));
-    let spec: Value = serde_json::from_str(&kept.spec).map_err(|error| Unusable::Invalid(vec![is_not(&error)]))?;
+    let generation = kept.generation;
+    let unreadable =
+        |faults| Unusable::Unreadable(faults, GoodGeneration { generation, spec: Some(kept.spec.as_str().into()) });
+    let spec: Value = serde_json::from_str(&kept.spec).map_err(|error| unreadable(vec![is_not(&error)]))?;
     let policy = check::parse(&key.document::<RateLimitPolicy>(&spec)).map_err(|faults| {
-        match faults.iter().find(|fault| fault.kind != FaultKind::Invalid) {
+        unreadable(match faults.iter().find(|fault| fault.kind != FaultKind::Invalid) {
             Some(check::Fault { path, kind, .. }) => {
-                let generation = kept.generation;
                 let what = if *kind == FaultKind::UnknownValue { "a value in" } else { "the field" };
-                let message = format!("generation {generation} has {what} {path}, which this operator does not know");
-                let good = GoodGeneration { generation, spec: Some(kept.spec.as_str().into()) };
-                Unusable::TooNew(fault(message), good)
+                vec![fault(format!("generation {generation} has {what} {path}, which this operator does not know"))]
             }
-            None => Unusable::Invalid(faults.iter().map(|it| is_not(it)).collect()),
-        }
+            None => faults.iter().map(|it| is_not(it)).collect(),
+        })
     })?;
-    let compiled = compile_with(uid, &policy.spec, sharing)
-        .map_err(|faults| Unusable::Invalid(faults.iter().map(|it| is_not(it)).collect()))?;
-    let good = GoodGeneration {
-        generation: kept.generation,
-        spec: as_json(&policy.spec, LastKnownGood::LONGEST.max(kept.spec.len())),
-    };
+    let compiled = compile_with(uid, &policy.spec, sharing).map_err(|faults| {
+        let faults = faults.iter().map(|it| is_not(it)).collect();
+        if is_fault_of_stores(uid, &policy.spec, sharing) { Unusable::Stores(faults) } else { unreadable(faults) }
+    })?;
+    let good = GoodGeneration { generation, spec: as_json(&policy.spec, LastKnownGood::LONGEST.max(kept.spec.len())) };
     Ok((compiled, good))
+}
+
+/// Returns true if a spec that does not compile would compile with other stores, and if this operator can read all
+/// present ones.
+fn is_fault_of_stores(uid: &str, spec: &RateLimitPolicySpec, sharing: Sharing<'_>) -> bool {
+    let without = Sharing { stores: KnownStores::Unknown, ..sharing };
+    !names_unreadable_store(spec, sharing) && compile_with(uid, spec, without).is_ok()
 }
 
 #[cfg(test)]
@@ -186,17 +199,32 @@ mod tests {
     }
 
     #[test]
-    fn an_edited_status_is_validated_like_a_policy() {
+    fn a_generation_that_is_refused_is_kept_and_not_enforced() {
+        let with = |condition: &Value| {
+            let rule = json!({"name": "all", "match": [condition], "limits": rule(50)["limits"]});
+            spec(&json!([rule])).to_string()
+        };
         for (spec, told) in [
             ("{".to_owned(), "EOF while parsing"),
             ("[]".to_owned(), "spec: Invalid value"),
             (spec(&json!([rule(0)])).to_string(), "spec.rules[0].limits[0].requests: Invalid value: 0"),
             (spec(&json!([{"name": "all"}])).to_string(), "spec.rules[0]"),
             (spec(&json!([rule(1), rule(2)])).to_string(), "spec.rules[1]: Duplicate value"),
+            (with(&json!({"predicate": "request.newer == 'a'"})), "spec.rules[0].match[0].predicate"),
+            (with(&json!({"predicate": "newer(request.path)"})), "spec.rules[0].match[0].predicate"),
+            (with(&json!({"pathRegexes": ["(?<newer"]})), "spec.rules[0].match[0].pathRegexes[0]"),
         ] {
             let kept = LastKnownGood { generation: 1, spec };
-            let compiled = compiled(vec![(bad(2), Some(kept.clone()))]);
-            assert!(compiled.policy.is_none() && compiled.target.is_none() && compiled.good.is_none(), "{kept:?}");
+            let seen = [(bad(2), Some(kept.clone())), (bad(3), None)];
+            let later = compiled(seen.to_vec());
+            assert_eq!(
+                later.unreadable().and_then(GoodGeneration::to_stored),
+                Some(kept.clone()),
+                "a later generation"
+            );
+            let compiled = compiled(seen[..1].to_vec());
+            assert!(compiled.policy.is_none() && compiled.target.is_none(), "{kept:?}");
+            assert_eq!(compiled.unreadable().and_then(GoodGeneration::to_stored), Some(kept));
             let words: Vec<String> = compiled.faults.iter().map(ToString::to_string).collect();
             let mut of_status =
                 words.iter().filter(|words| words.starts_with("status.lastKnownGood: is not valid either"));
@@ -221,13 +249,13 @@ mod tests {
             for count in 1..=seen.len() {
                 let compiled = compiled(seen[..count].to_vec());
                 assert!(compiled.policy.is_none() && compiled.target.is_none(), "{compiled:?}");
-                assert_eq!(compiled.too_new().and_then(GoodGeneration::to_stored), Some(kept.clone()), "{count}");
+                assert_eq!(compiled.unreadable().and_then(GoodGeneration::to_stored), Some(kept.clone()), "{count}");
             }
             let told = compiled(seen[..1].to_vec()).faults.last().map(ToString::to_string);
             let expected = format!("{PATH}: generation 4 has {what}, which this operator does not know");
             assert_eq!(told, Some(expected));
             let fixed = compiled([&seen[..], &[(policy(6, &json!([rule(70)])), None)]].concat());
-            assert_eq!((requests(&fixed), fixed.too_new()), (Some(70), None));
+            assert_eq!((requests(&fixed), fixed.unreadable()), (Some(70), None));
         }
     }
 

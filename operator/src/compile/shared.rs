@@ -205,6 +205,14 @@ pub(super) fn shared(
     }
 }
 
+/// Returns true if a rule names a store with a spec that this operator cannot read.
+pub(super) fn names_unreadable_store(spec: &api::RateLimitPolicySpec, sharing: Sharing<'_>) -> bool {
+    let KnownStores::Known(stores) = sharing.stores else { return false };
+    let names = spec.rules.iter().filter_map(|rule| Some(&*rule.shared.as_ref()?.store_ref.name));
+    let mut keys = names.map(|name| ObjectKey::new(sharing.policy.namespace.clone(), name));
+    keys.any(|key| stores.get(&key).is_some_and(|store| store.spec.is_err()))
+}
+
 /// The longest name of a directory that the kubelet creates in a volume. It starts no pod with a longer one.
 const LONGEST_DIRECTORY: usize = 255;
 

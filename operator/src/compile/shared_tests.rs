@@ -375,6 +375,39 @@ fn rules_that_cannot_use_the_new_store_keep_the_old_one_under_another_name() {
     assert_eq!(shared_of(bench.store(Some(redis("r:1")))), before);
 }
 
+/// After a rollback of the operator, a store can have a field that the older operator does not know.
+#[test]
+fn a_new_operator_keeps_the_limits_of_a_store_that_it_cannot_read() {
+    let leaky = json!({"name": "a", "requests": 5, "per": "1s", "strategy": "LeakyBucket"});
+    let good = policy(1, &rule(&leaky, &json!({})));
+    let spec = serde_json::to_string(&**good.spec.as_ref().unwrap()).unwrap();
+    let stored = LastKnownGood { generation: 1, spec };
+    let unknown = || vec![Fault { path: "spec.redis.newer".to_owned(), message: "unknown field".to_owned() }];
+    let unreadable = Store { spec: Err(unknown()), ..redis("r:1") };
+    let invalid = Policy { generation: 2, spec: Err(unknown()), ..good.clone() };
+    for (what, store, policy, is_kept) in [
+        ("it cannot be read", Some(unreadable.clone()), &good, true),
+        ("it cannot be read, and the policy is invalid", Some(unreadable), &invalid, true),
+        ("it was deleted", None, &good, false),
+        ("another one cannot count the limit", Some(memcached()), &good, false),
+    ] {
+        let mut bench = Bench::default();
+        bench.world.policies.insert(key(), policy.clone());
+        bench.world.stores.extend(store.map(|store| (store_key_of("limits"), store)));
+        let mut dirty = DirtySet { policies: [key()].into(), ..DirtySet::default() };
+        bench.compiler.update(&bench.world, &mut dirty, |_| Some(&stored));
+        let compiled = &bench.compiler.compiled()[&key()];
+        let kept = compiled.unreadable().and_then(GoodGeneration::to_stored);
+        assert_eq!((compiled.policy.is_some(), kept), (false, is_kept.then(|| stored.clone())), "{what}");
+        assert_eq!(only_waits_for_stores(&compiled.faults), what == "it was deleted", "{:?}", compiled.faults);
+        if is_kept {
+            let compiled = bench.store(Some(redis("r:1")));
+            let good = compiled.good.as_ref().map(GoodGeneration::generation);
+            assert_eq!((compiled.policy.is_some(), good), (true, Some(1)), "{what}, and then it can");
+        }
+    }
+}
+
 #[test]
 fn sharers_follow_the_number_of_pods_without_haste() {
     let mut bench = Bench::default();

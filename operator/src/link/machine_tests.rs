@@ -389,7 +389,7 @@ fn another_operator_is_reported_and_its_end_too() {
 
 /// After a rollback of the operator, an agent enforces a policy that this operator cannot read.
 #[test]
-fn an_agent_keeps_a_policy_that_is_too_new() {
+fn an_agent_keeps_a_policy_that_the_operator_cannot_read() {
     let with = |policies: &[&str]| {
         let ToOperator::Status(mut status) = status(Some((7, "newer"))) else { panic!("not a status") };
         status.policies.extend(policies.iter().map(|policy| {
@@ -404,8 +404,8 @@ fn an_agent_keeps_a_policy_that_is_too_new() {
         bench.does(LinkEvent::PermitGranted);
         bench.does(LinkEvent::Connected { not_after: NOT_AFTER, greeting })
     };
-    let why = "Withheld: the agent enforces the policy shop/p, which this operator is too old to read, so it keeps all its \
-               rules as they are: upgrade the operator, or remove the new fields of that policy";
+    let why = "Withheld: the agent enforces the policy shop/p, which this operator cannot read or compile, so it keeps all \
+               its rules as they are: correct that policy, or use the version of the operator that accepted it";
     let mut bench = Bench::new();
     bench.machine.wanted = Content::without("two", &["p", "q"]);
     assert_eq!(connect(&mut bench, with_policy()), ["ask 10s", "status", why, "release permit"]);

@@ -23,11 +23,11 @@ pub(super) enum Connection {
 }
 
 impl Connection {
-    /// Returns a policy that the agent has in force, and of which only a newer operator has rules. The agent must not get
-    /// `wanted` while there is one.
+    /// Returns a policy that the agent has in force, and that this operator cannot read or compile. The agent must not
+    /// get `wanted` while there is one.
     pub(super) fn kept<'a>(&self, wanted: &'a Content) -> Option<&'a ObjectKey> {
         let Self::Open(open) = self else { return None };
-        open.keeps.iter().find_map(|uid| wanted.too_new.get(uid))
+        open.keeps.iter().find_map(|uid| wanted.unreadable.get(uid))
     }
 }
 
@@ -50,15 +50,15 @@ pub(super) struct Open {
     pub(super) has_acknowledged: bool,
     /// The snapshot in force according to the last status.
     pub(super) in_force: Option<SnapshotInForce>,
-    /// The UIDs of the policies in force of which only a newer operator had rules at that time.
+    /// The UIDs of the policies in force that this operator could not read or compile at that time.
     pub(super) keeps: Vec<String>,
 }
 
-/// Returns the UIDs of the policies that are in force according to a status, and of which only a newer operator has
-/// rules.
+/// Returns the UIDs of the policies that are in force according to a status, and that this operator cannot read or
+/// compile.
 pub(super) fn kept(status: &Status, wanted: &Content) -> Vec<String> {
     let is_in_force = |uid: &&String| status.policies.iter().any(|policy| policy.uid == **uid);
-    wanted.too_new.keys().filter(is_in_force).cloned().collect()
+    wanted.unreadable.keys().filter(is_in_force).cloned().collect()
 }
 
 /// Whether the agent may send the message that it sent.

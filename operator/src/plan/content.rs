@@ -26,16 +26,16 @@ pub struct Content {
     pub policies: Vec<Arc<CompiledPolicy>>,
     /// The rules of scope Fleet, by the name of their counters.
     pub fleet: Vec<CountedRule>,
-    /// The policies of which only a newer operator has rules, by UID. An agent that enforces one of them must not get
-    /// this content, because it would lose the limits of that policy.
-    pub too_new: TooNew,
+    /// The policies whose last good rules this operator cannot read or compile, by UID. An agent that enforces one of
+    /// them must not get this content, because it would lose the limits of that policy.
+    pub unreadable: Unreadable,
     /// The end of the snapshot's JSON: the policies, their stores, and the brace after them. It exists only while it is
     /// sent: if each pod of a namespace has other labels, each pod can have a content of its own, with up to 1 MiB.
     json: Mutex<Option<Weak<[u8]>>>,
 }
 
 /// Policies by UID.
-pub(super) type TooNew = BTreeMap<String, ObjectKey>;
+pub(super) type Unreadable = BTreeMap<String, ObjectKey>;
 
 /// A rule that the operator counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,12 +56,12 @@ impl Content {
     /// Returns a content of these policies, as far as they fit, in this order.
     pub(super) fn new(policies: &[Arc<CompiledPolicy>]) -> Self {
         let policies = fitting(policies, &[]);
-        Self::named(snapshot_revision(&policies, &TooNew::new()), policies, TooNew::new())
+        Self::named(snapshot_revision(&policies, &Unreadable::new()), policies, Unreadable::new())
     }
 
-    fn named(revision: String, policies: Vec<Arc<CompiledPolicy>>, too_new: TooNew) -> Self {
+    fn named(revision: String, policies: Vec<Arc<CompiledPolicy>>, unreadable: Unreadable) -> Self {
         let fleet = fleet(&policies);
-        Self { revision, policies, fleet, too_new, json: Mutex::default() }
+        Self { revision, policies, fleet, unreadable, json: Mutex::default() }
     }
 
     /// Returns the end of the snapshot's JSON. Agents to which it is sent at the same time share it.
@@ -115,7 +115,7 @@ impl Content {
 impl Content {
     /// Returns a content of one policy that claims this revision.
     pub(crate) fn of_policy(revision: &str, policy: CompiledPolicy) -> Arc<Self> {
-        Arc::new(Self::named(revision.to_owned(), vec![Arc::new(policy)], TooNew::new()))
+        Arc::new(Self::named(revision.to_owned(), vec![Arc::new(policy)], Unreadable::new()))
     }
 
     /// Returns a content without policies that claims this revision.
@@ -123,10 +123,10 @@ impl Content {
         Self::without(revision, &[])
     }
 
-    /// Returns a content like [`claiming`](Self::claiming), while only a newer operator has rules of these policies.
-    pub(crate) fn without(revision: &str, too_new: &[&str]) -> Arc<Self> {
-        let too_new = too_new.iter().map(|uid| ((*uid).to_owned(), ObjectKey::new("shop", *uid))).collect();
-        Arc::new(Self::named(revision.to_owned(), Vec::new(), too_new))
+    /// Returns a content like [`claiming`](Self::claiming), while this operator cannot read these policies.
+    pub(crate) fn without(revision: &str, unreadable: &[&str]) -> Arc<Self> {
+        let unreadable = unreadable.iter().map(|uid| ((*uid).to_owned(), ObjectKey::new("shop", *uid))).collect();
+        Arc::new(Self::named(revision.to_owned(), Vec::new(), unreadable))
     }
 
     /// Returns a content like [`claiming`](Self::claiming) with a rule of scope Fleet.
@@ -134,7 +134,7 @@ impl Content {
         let policy = Arc::from("shop/api");
         let rule =
             CountedRule { counters: "shop/api.all".to_owned(), policy, stamp: 1, sharers: 2, accepts_limits: false };
-        Arc::new(Self { fleet: vec![rule], ..Self::named(revision.to_owned(), Vec::new(), TooNew::new()) })
+        Arc::new(Self { fleet: vec![rule], ..Self::named(revision.to_owned(), Vec::new(), Unreadable::new()) })
     }
 }
 
@@ -153,11 +153,11 @@ impl Contents {
     pub(super) fn of(
         &mut self,
         policies: &[Arc<CompiledPolicy>],
-        too_new: TooNew,
+        unreadable: Unreadable,
         before: &[Arc<CompiledPolicy>],
     ) -> Arc<Content> {
         let policies = fitting(policies, before);
-        let revision = snapshot_revision(&policies, &too_new);
+        let revision = snapshot_revision(&policies, &unreadable);
         if let Some(content) = self.known.get(&revision).and_then(Weak::upgrade) {
             return content;
         }
@@ -169,7 +169,7 @@ impl Contents {
         {
             self.made += 1;
         }
-        let content = Arc::new(Content::named(revision.clone(), policies, too_new));
+        let content = Arc::new(Content::named(revision.clone(), policies, unreadable));
         self.known.insert(revision, Arc::downgrade(&content));
         content
     }
@@ -244,11 +244,11 @@ fn fleet(policies: &[Arc<CompiledPolicy>]) -> Vec<CountedRule> {
     rules
 }
 
-/// Returns the revision of a list of policies, independent of their order. It names the policies that are too new,
+/// Returns the revision of a list of policies, independent of their order. It names the policies that are unreadable,
 /// because a link must learn when agents need not keep them any longer.
-fn snapshot_revision(policies: &[Arc<CompiledPolicy>], too_new: &TooNew) -> String {
+fn snapshot_revision(policies: &[Arc<CompiledPolicy>], unreadable: &Unreadable) -> String {
     let known = policies.iter().map(|p| (p.uid.as_str(), p.revision.as_str()));
-    let mut names: Vec<(&str, &str)> = known.chain(too_new.keys().map(|uid| (uid.as_str(), ""))).collect();
+    let mut names: Vec<(&str, &str)> = known.chain(unreadable.keys().map(|uid| (uid.as_str(), ""))).collect();
     names.sort_unstable();
     revision_of(&names)
 }

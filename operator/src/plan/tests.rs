@@ -228,7 +228,7 @@ fn policies_on_a_pod_are_ordered_by_age_then_name() {
 /// After a rollback of the operator, a status stores a spec that only the newer operator can read. Nothing shows which
 /// pods that policy targets.
 #[test]
-fn a_policy_that_is_too_new_is_named_to_every_agent_that_can_have_it() {
+fn an_unreadable_policy_is_named_to_every_agent_that_can_have_it() {
     let (mut world, mut plan, mut compiler) = (World::default(), Plan::default(), Compiler::default());
     for (namespace, name) in [("shop", "a"), ("shop", "b"), ("other", "c")] {
         add_pod(&mut world, namespace, name, member(labels(&[("app", name)])), at("http://1:1"));
@@ -244,8 +244,9 @@ fn a_policy_that_is_too_new_is_named_to_every_agent_that_can_have_it() {
         let mut dirty = dirty;
         compiler.update(world, &mut dirty, |_| Some(&stored));
         let planned = plan.update(world, compiler.compiled(), &dirty);
-        let too_new = |namespace: &str, name: &str| content(&plan, namespace, name).too_new.clone();
-        let told = [("shop", "a"), ("shop", "b"), ("other", "c"), ("outside", "d")].map(|(of, pod)| too_new(of, pod));
+        let unreadable = |namespace: &str, name: &str| content(&plan, namespace, name).unreadable.clone();
+        let told =
+            [("shop", "a"), ("shop", "b"), ("other", "c"), ("outside", "d")].map(|(of, pod)| unreadable(of, pod));
         (planned.pods.len(), told.map(|policies| policies.into_iter().collect::<Vec<_>>()))
     };
     let of_policy = || DirtySet { policies: [key.clone()].into(), ..DirtySet::default() };

@@ -10,6 +10,8 @@
 //! A broken file never affects other files. At a start, its last good content comes from its status file, also the
 //! stores: rules that are counted in a store cannot be restored without it.
 
+mod stores;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -19,14 +21,15 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
-use weir_api::{LastKnownGood, RateLimitPolicySpec, RateLimitPolicyStatus, RateLimitStoreSpec};
+use weir_api::{LastKnownGood, RateLimitPolicySpec, RateLimitPolicyStatus};
 
+use self::stores::StoresOfFolder;
 use super::listing::Listing;
 use crate::{
     compile::revision_of,
     documents::{self, Broken as Faulty, Finding, Specs, StoreSpecs, TextPosition},
     metrics::FileCounts,
-    world::{Change, Fault, ObjectKey, Policy, Store, StoredStatus},
+    world::{Change, Fault, ObjectKey, Policy, StoredStatus},
 };
 
 /// The time for which a bad state must last to be accepted.
@@ -64,7 +67,7 @@ pub struct Kept {
     pub generation: i64,
     /// The time of its change, if it is known.
     pub changed: Option<Timestamp>,
-    /// The spec of the generation. If only a newer operator can read it, the JSON.
+    /// The spec of the generation. If this operator cannot read it, the JSON.
     pub spec: Result<Arc<RateLimitPolicySpec>, String>,
 }
 
@@ -84,6 +87,8 @@ impl Kept {
 pub(crate) struct KeptFile {
     pub(crate) policies: Vec<Kept>,
     pub(crate) stores: StoreSpecs,
+    /// The stores with a spec that this operator cannot read.
+    pub(crate) unread_stores: BTreeSet<ObjectKey>,
 }
 
 #[derive(Debug, Default)]
@@ -125,8 +130,10 @@ struct File {
     good: Specs,
     /// The stores of the last good content.
     stores: StoreSpecs,
-    /// The policies whose stored generations only a newer operator can read, while the file is broken.
+    /// The policies whose stored generations this operator cannot read, while the file is broken.
     unread: BTreeSet<ObjectKey>,
+    /// The same for stores.
+    unread_stores: BTreeSet<ObjectKey>,
     /// True if the text of the file ended with a line break.
     has_last_line: bool,
     broken: Option<Broken>,
@@ -147,7 +154,11 @@ impl Broken {
 
 impl File {
     fn is_empty(&self) -> bool {
-        self.good.is_empty() && self.stores.is_empty() && self.unread.is_empty()
+        self.good.is_empty() && self.unread.is_empty() && !self.has_stores()
+    }
+
+    fn has_stores(&self) -> bool {
+        !(self.stores.is_empty() && self.unread_stores.is_empty())
     }
 
     /// Returns true if the file has been broken for long enough to be reported.
@@ -161,7 +172,7 @@ impl Folder {
     pub(super) fn new(kept: BTreeMap<Arc<str>, KeptFile>) -> Self {
         let policies = kept.values().flat_map(|file| &file.policies);
         let generations = policies.map(|kept| (kept.key.clone(), kept.clone())).collect();
-        let stores = kept.iter().filter(|(_, file)| !file.stores.is_empty());
+        let stores = kept.iter().filter(|(_, file)| !(file.stores.is_empty() && file.unread_stores.is_empty()));
         let stored_stores = stores.map(|(name, file)| (name.clone(), file.stores.clone())).collect();
         Self { kept, generations, stored_stores, ..Self::default() }
     }
@@ -232,7 +243,7 @@ impl Folder {
 
     /// Lists the files whose stores must be stored.
     fn store_stores(&mut self, update: &mut FolderUpdate) {
-        let with_stores = self.files.iter().filter(|(_, file)| !file.stores.is_empty());
+        let with_stores = self.files.iter().filter(|(_, file)| file.has_stores());
         let now: BTreeMap<_, _> = with_stores.map(|(name, file)| (name.clone(), file.stores.clone())).collect();
         let before = std::mem::take(&mut self.stored_stores);
         let gone = before.keys().filter(|name| !now.contains_key(*name));
@@ -244,7 +255,7 @@ impl Folder {
 
     fn reread(&mut self, now: Instant, name: Arc<str>, seen: Result<Arc<str>, String>, update: &mut FolderUpdate) {
         let known = self.files.remove(&name).or_else(|| {
-            let KeptFile { policies, stores } = self.kept.get(&name)?;
+            let KeptFile { policies, stores, unread_stores } = self.kept.get(&name)?;
             let kept = policies.iter();
             let unread = kept.clone().filter(|kept| kept.spec.is_err()).map(|kept| kept.key.clone()).collect();
             Some(File {
@@ -252,6 +263,7 @@ impl Folder {
                 good: kept.filter_map(|kept| Some((kept.key.clone(), kept.spec.clone().ok()?))).collect(),
                 stores: stores.clone(),
                 unread,
+                unread_stores: unread_stores.clone(),
                 has_last_line: false,
                 broken: None,
             })
@@ -267,16 +279,17 @@ impl Folder {
                     });
                 }
                 let has_last_line = seen.as_ref().is_ok_and(|text| text.ends_with('\n'));
-                File { seen, good, stores, unread: BTreeSet::new(), has_last_line, broken: None }
+                let (unread, unread_stores) = (BTreeSet::new(), BTreeSet::new());
+                File { seen, good, stores, unread, unread_stores, has_last_line, broken: None }
             }
             Err(mut faulty) => {
                 let since = known.as_ref().and_then(|file| file.broken.as_ref()).map_or(now, |broken| broken.since);
-                let (good, stores, unread) =
-                    known.map(|file| (file.good, file.stores, file.unread)).unwrap_or_default();
+                let (good, stores, unread, unread_stores) =
+                    known.map(|it| (it.good, it.stores, it.unread, it.unread_stores)).unwrap_or_default();
                 // The world must contain these policies: agents keep the rules only of those.
                 faulty.named.extend(unread.iter().cloned());
                 let broken = Some(Broken { since, faulty, reported: false });
-                File { seen, good, stores, unread, has_last_line, broken }
+                File { seen, good, stores, unread, unread_stores, has_last_line, broken }
             }
         };
         self.files.insert(name, file);
@@ -355,8 +368,10 @@ impl Folder {
         // UID.
         let uid = revision_of(&(&*key.namespace, &*key.name));
         let policy = Policy { uid, generation, created: None, changed, spec, file: Some(file) };
-        // The stored status is needed only if the file is broken before the engine has compiled its good content.
-        let kept = self.generations.get(&key).filter(|_| policy.spec.is_err() && !self.is_complete);
+        // The stored status is needed only if the file, or that of a store, is broken before the engine has compiled the
+        // good content.
+        let is_needed = policy.spec.is_err() || self.files.values().any(|file| !file.unread_stores.is_empty());
+        let kept = self.generations.get(&key).filter(|_| is_needed && !self.is_complete);
         let stored = kept.map(Kept::stored).unwrap_or_default();
         self.current.insert(key.clone(), policy.clone());
         update.changes.push(Change::Policy(key, Some((policy, stored))));
@@ -415,43 +430,6 @@ impl Duplicates {
             to.notices.push(FileNotice { file: file.clone(), place: None, message });
         }
         now.0.insert(double);
-    }
-}
-
-#[derive(Debug, Default)]
-struct StoresOfFolder {
-    current: BTreeMap<ObjectKey, Store>,
-    gone: Missing,
-    doubled: Duplicates,
-}
-
-impl StoresOfFolder {
-    /// Compares the files with the previous state.
-    fn update(&mut self, now: Instant, files: &BTreeMap<Arc<str>, File>, update: &mut FolderUpdate) {
-        let mut wanted = BTreeMap::<&ObjectKey, (&Arc<str>, &Arc<RateLimitStoreSpec>)>::new();
-        let mut doubled = Duplicates::default();
-        for (file, key, spec) in
-            files.iter().flat_map(|(name, file)| file.stores.iter().map(move |it| (name, it.0, it.1)))
-        {
-            let Some((first, _)) = wanted.get(key) else {
-                wanted.insert(key, (file, spec));
-                continue;
-            };
-            self.doubled.report("store", key, file, first, &mut doubled, update);
-        }
-        self.doubled = doubled;
-        let lost = self.gone.take(now, &mut self.current, |key| wanted.contains_key(key), update);
-        update.changes.extend(lost.into_iter().map(|(key, _)| Change::Store(key, None)));
-        for (key, (_, spec)) in wanted {
-            let known = self.current.get(key);
-            if known.is_some_and(|known| known.spec.as_ref() == Ok(spec)) {
-                continue;
-            }
-            let generation = known.map_or(1, |known| known.generation + 1);
-            let store = Store { uid: String::new(), generation, spec: Ok(spec.clone()) };
-            self.current.insert(key.clone(), store.clone());
-            update.changes.push(Change::Store(key.clone(), Some((store, None))));
-        }
     }
 }
 

@@ -308,6 +308,34 @@ async fn a_generation_of_a_newer_operator_is_kept_while_the_file_is_broken() {
     assert_eq!(folder().absorb(now, TIME, listing(&[])).forgotten, [key], "its file was deleted");
 }
 
+/// The operator was rolled back. Policies of a store end if the world does not contain the store.
+#[tokio::test(start_paused = true)]
+async fn a_store_of_a_newer_operator_is_kept_while_its_file_is_broken() {
+    let now = Instant::now();
+    let spec = documents::read(&policy("p", "50")).policies().unwrap().into_values().next().unwrap();
+    let generation = Kept { key: ObjectKey::new("shop", "p"), generation: 7, changed: None, spec: Ok(spec) };
+    let unread_stores = BTreeSet::from([ObjectKey::new("shop", "s")]);
+    let kept = KeptFile { unread_stores, ..KeptFile::default() };
+    let kept = || BTreeMap::from([("a.yaml".into(), kept.clone()), ("b.yaml".into(), kept_file(generation.clone()))]);
+    let files = |stores: &str| listing(&[("a.yaml", stores), ("b.yaml", &policy("p", "50"))]);
+    let (mut folder, broken) = (Folder::new(kept()), files("a: ["));
+    let update = folder.absorb(now, TIME, broken.clone());
+    let [Change::Store(key, Some((found, None))), Change::Policy(_, Some((_, stored)))] = &update.changes[..] else {
+        panic!("{update:?}")
+    };
+    assert_eq!((&*key.name, found.spec.is_err()), ("s", true));
+    let good = stored.status.as_ref().and_then(|status| status.last_known_good.as_ref());
+    assert_eq!(good.map(|good| good.generation), Some(7), "the policy does not compile without the store");
+    let update = folder.absorb(now + CONFIRM, TIME, broken);
+    assert!(update.changes.is_empty() && update.stores.is_empty(), "{update:?}");
+    assert_eq!(folder.counts(), FileCounts { good: 1, kept: 1, broken: 0 });
+    let update = folder.absorb(now + CONFIRM * 2, TIME, files(&store("s", "m:1")));
+    assert_eq!((said(&update), update.stores.len()), (vec!["store s 2 m:1".to_owned()], 1));
+
+    let update = Folder::new(kept()).absorb(now, TIME, listing(&[("b.yaml", &policy("p", "50"))]));
+    assert_eq!((said(&update), update.stores.len()), (vec!["p 7 50".to_owned()], 1), "its file was deleted");
+}
+
 /// The stores compare stamps. After any change of a file, limits that are read later have a larger stamp.
 #[tokio::test(start_paused = true)]
 async fn limits_that_are_read_later_have_a_larger_stamp() {

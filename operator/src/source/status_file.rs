@@ -9,16 +9,14 @@ use std::{collections::BTreeMap, io, path::Path, sync::Arc};
 use jiff::Timestamp;
 use kube::Resource;
 use serde_json::{Value, json};
-use weir_api::{
-    RateLimitPolicy, RateLimitStore, RateLimitStoreSpec,
-    check::{self, FaultKind},
-};
+use weir_api::{RateLimitPolicy, RateLimitStore, RateLimitStoreSpec, check};
 
 use super::{
     folder::{Kept, KeptFile},
     listing::{self, STATUS_SUFFIX},
 };
 use crate::{
+    compile::compile,
     documents::{StoreSpecs, values},
     world::ObjectKey,
 };
@@ -93,6 +91,7 @@ pub(crate) fn kept(directory: &Path) -> io::Result<BTreeMap<Arc<str>, KeptFile>>
                 Ok(spec) => drop(kept.entry(file.into()).or_default().stores.insert(key, Arc::new(spec))),
                 Err(problem) => {
                     tracing::warn!(store = %key, status_file, problem, "the stored store is not usable");
+                    kept.entry(file.into()).or_default().unread_stores.insert(key);
                 }
             }
         }
@@ -110,15 +109,13 @@ fn file_of(document: &Value) -> Option<&str> {
 }
 
 /// Parses a stored generation. It is validated like a new policy, because every writer of the status can change it. A
-/// generation with unknown fields or values stays JSON.
+/// generation that is refused stays JSON, because another version of the operator has accepted it.
 fn spec(key: &ObjectKey, good: &Value, changed: Option<Timestamp>) -> Result<Kept, String> {
     let text = good["spec"].as_str().unwrap_or_default();
     let spec: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let spec = match check::review(&key.document::<RateLimitPolicy>(&spec)) {
-        Ok(policy) => Ok(Arc::new(policy.spec)),
-        Err(faults) if faults.iter().any(|fault| fault.kind != FaultKind::Invalid) => Err(text.to_owned()),
-        Err(faults) => return Err(faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
-    };
+    let policy = check::review(&key.document::<RateLimitPolicy>(&spec)).ok();
+    let spec = policy.map(|policy| Arc::new(policy.spec)).filter(|spec| compile(key, "", spec).is_ok());
+    let spec = spec.ok_or_else(|| text.to_owned());
     let generation = good["generation"].as_i64().filter(|generation| *generation > 0).unwrap_or(1);
     Ok(Kept { key: key.clone(), generation, changed, spec })
 }

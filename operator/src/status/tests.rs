@@ -162,11 +162,11 @@ fn a_policy_that_is_not_enforced_has_a_way_out() {
     let invalid = message(&compiled(false, fault()));
     assert!(invalid.ends_with("fix the faults that the condition Accepted lists"), "{invalid}");
     let good = Some(GoodGeneration::claiming(6));
-    let too_new = Compiled { good, ..compiled(false, fault()) };
-    let told = message(&too_new);
-    assert!(told.starts_with("this operator is too old for generation 6"), "{told}");
-    assert!(told.ends_with("upgrade the operator, or remove the unknown fields"), "{told}");
-    assert!(status_of(&too_new, &[], &[], None, 1).last_known_good.is_some(), "the status must keep the generation");
+    let unreadable = Compiled { good, ..compiled(false, fault()) };
+    let told = message(&unreadable);
+    assert!(told.starts_with("this operator cannot read or compile generation 6"), "{told}");
+    assert!(told.ends_with("use the version of the operator that accepted this generation"), "{told}");
+    assert!(status_of(&unreadable, &[], &[], None, 1).last_known_good.is_some(), "the status must keep the generation");
 }
 
 fn no_store() -> Vec<Fault> {
