@@ -7,6 +7,7 @@ mod budget;
 mod cluster;
 mod files;
 mod queue;
+mod undeclared;
 mod writer;
 
 use std::{fmt, sync::Arc};

@@ -2,7 +2,6 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::KubeSchema;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The types of the conditions in [`RateLimitPolicyStatus::conditions`] (GEP-713, and kstatus for tools that wait).
@@ -43,7 +42,8 @@ pub struct RateLimitPolicyStatus {
     /// `StoreReachable` if a rule has scope Shared; `FleetDegraded` if a rule has scope Fleet. Each condition contains
     /// the generation that it describes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 8))]
+    // There is room for conditions of later versions, whose operators can run with this definition.
+    #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
     /// Identifies the content of the compiled rules.
@@ -111,7 +111,10 @@ pub struct Drift {
     /// Name of the pod.
     #[schemars(length(max = 253))]
     pub pod: String,
-    /// Reason why the pod does not enforce the newest revision, for programs.
+    /// Reason why the pod does not enforce the newest revision, for programs: `Refused`, `Unreachable`, `Outdated`,
+    /// `NoAgent` or `Pending`. Later versions can have other reasons.
+    // An enum would refuse the statuses of a later operator that runs with this definition.
+    #[schemars(with = "String", length(max = 64))]
     pub reason: DriftReason,
     /// Explanation of the reason, for users.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -120,7 +123,7 @@ pub struct Drift {
 }
 
 /// The reason why a targeted pod does not enforce the newest revision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DriftReason {
     /// The pod's agent refused the rules.
     Refused,

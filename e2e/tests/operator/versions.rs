@@ -52,6 +52,9 @@ async fn a_definition_that_is_too_old_costs_the_status_only_what_it_does_not_kno
     let status = schema.and_then(|schema| schema.properties.as_mut()?.get_mut("status")).context("no status")?;
     let newest = status.properties.as_mut().and_then(|fields| fields.remove("lastKnownGood"));
     ensure!(newest.is_some(), "the current CRD has no lastKnownGood");
+    let mut traffic = status.properties.as_mut().and_then(|fields| fields.get_mut("traffic"));
+    let newest = traffic.as_mut().and_then(|traffic| traffic.properties.as_mut()?.remove("waited"));
+    ensure!(newest.is_some(), "the current CRD has no traffic.waited");
     definitions.replace("ratelimitpolicies.weir.dev", &PostParams::default(), &older).await?;
     // An older chart has no CRD of stores.
     definitions.delete("ratelimitstores.weir.dev", &DeleteParams::default()).await?;

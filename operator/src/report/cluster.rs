@@ -1,8 +1,8 @@
 //! Writes statuses by server-side apply, and announcements as Events.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering::Relaxed},
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use k8s_openapi::{
@@ -16,7 +16,7 @@ use kube::{
 use serde_json::{Value, json};
 use weir_api::{RateLimitPolicy, RateLimitStore};
 
-use super::{Announcement, Pending, SinkError};
+use super::{Announcement, Pending, SinkError, undeclared::remove_undeclared};
 use crate::{
     clock, source::objects::take_policy_status, status::announcer::Notice, wording::shorten, world::StoredStatus,
 };
@@ -25,17 +25,14 @@ use crate::{
 const FIELD_MANAGER: &str = "weir-operator";
 const CONTROLLER: &str = "weir.dev/operator";
 
-/// The fields of a policy's status that CRDs of earlier versions do not have. The rest of the status is still useful.
-const NEWER_FIELDS: [&str; 2] = ["fleet", "lastKnownGood"];
-
 /// Writes to the apiserver.
 #[derive(Clone)]
 pub struct ClusterSink {
     client: Client,
     /// The name of this operator in Events.
     instance: String,
-    /// For each of [`NEWER_FIELDS`], true once a write has shown that the cluster's CRD does not have it.
-    are_missing: Arc<[AtomicBool; NEWER_FIELDS.len()]>,
+    /// The fields of statuses that the cluster's definitions do not have, as writes have shown.
+    undeclared: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl std::fmt::Debug for ClusterSink {
@@ -47,7 +44,7 @@ impl std::fmt::Debug for ClusterSink {
 impl ClusterSink {
     /// Returns a sink. `instance` is the name of this operator among several: its pod.
     pub fn new(client: Client, instance: String) -> Self {
-        Self { client, instance, are_missing: Arc::default() }
+        Self { client, instance, undeclared: Arc::default() }
     }
 
     pub(super) async fn write(&self, pending: &Pending) -> Result<StoredStatus, SinkError> {
@@ -75,15 +72,12 @@ impl ClusterSink {
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         let apply = async |patch: &Value| objects.patch_status(&key.name, &parameters, &Patch::Apply(patch)).await;
         let mut answer = apply(&patch).await;
-        while let Some((field, is_missing)) = answer.as_ref().err().and_then(|error| self.unknown_field(error))
-            && patch["status"].as_object_mut().is_some_and(|status| status.remove(field).is_some())
-        {
-            if !is_missing.swap(true, Relaxed) {
-                tracing::warn!(
-                    "the cluster's definition of RateLimitPolicy is older than this operator: no status.{field} is stored; \
-                     upgrade the chart weir-crds"
-                );
+        while let Err(kube::Error::Api(error)) = &answer {
+            let removed = remove_undeclared(&mut patch, &error.message);
+            if removed.is_empty() {
+                break;
             }
+            self.warn(&resource.kind, removed);
             answer = apply(&patch).await;
         }
         match answer {
@@ -109,12 +103,17 @@ impl ClusterSink {
         }
     }
 
-    /// Returns the field that the CRD does not have, if that is the error of a server-side apply.
-    fn unknown_field(&self, error: &kube::Error) -> Option<(&'static str, &AtomicBool)> {
-        let kube::Error::Api(status) = error else { return None };
-        let is_unknown =
-            |field: &str| status.message.contains(&format!(".status.{field}: field not declared in schema"));
-        NEWER_FIELDS.into_iter().zip(&*self.are_missing).find(|(field, _)| is_unknown(field))
+    /// Logs the fields that the cluster's definition of this kind does not have, each of them once.
+    fn warn(&self, kind: &str, fields: BTreeSet<String>) {
+        let mut known = self.undeclared.lock().unwrap_or_else(PoisonError::into_inner);
+        for field in fields {
+            if known.insert(format!("{kind} {field}")) {
+                tracing::warn!(
+                    "the cluster's definition of {kind} is older than this operator: no {field} is stored; upgrade the \
+                     chart weir-crds"
+                );
+            }
+        }
     }
 
     /// Returns the Event for an announcement. The name is fixed here, so a repeated write does not create a second
