@@ -13,7 +13,7 @@ pub const EXACT: u64 = 1 << 52;
 pub const MOST_UNITS: u32 = 1 << 20;
 
 /// The maximum length of a log in a store.
-const LONGEST_LOG: u64 = 8_192;
+pub const LONGEST_LOG: u64 = 8_192;
 
 /// The maximum time by which a level can be ahead of the units that are usable now: one day in microseconds. A larger
 /// value shows that the store's clock was set back.
@@ -140,6 +140,44 @@ impl StoreTerms {
         let quotas = limits.iter().map(|limit| Some((limit.id, limit.quota()?))).collect::<Option<Vec<_>>>()?;
         Self::new(stamp, &quotas).ok().filter(|terms| terms.limits == limits)
     }
+}
+
+/// Checks that a store can count a limit of a snapshot, as [`StoreTerms::new`] does. A limit that is no valid [`Quota`]
+/// passes, because agents refuse it in any case.
+///
+/// # Errors
+///
+/// See [`InvalidStoreTerms`].
+///
+/// ```
+/// use weir_seats::{InvalidStoreTerms, terms};
+/// use weir_wire::{Limit, Strategy};
+///
+/// let log = |requests| Limit {
+///     name: "rate".to_owned(),
+///     strategy: Strategy::SlidingWindowLog,
+///     requests,
+///     period_millis: 1_000,
+///     burst: None,
+///     debt: None,
+/// };
+/// assert_eq!(terms::check(&log(terms::LONGEST_LOG)), Ok(()));
+/// assert_eq!(terms::check(&log(terms::LONGEST_LOG + 1)), Err(InvalidStoreTerms::Log));
+/// ```
+pub fn check(limit: &weir_wire::Limit) -> Result<(), InvalidStoreTerms> {
+    let weir_wire::Limit { name: _, strategy, requests, period_millis, burst, debt } = limit;
+    let strategy = match strategy {
+        weir_wire::Strategy::FixedWindow => Strategy::FixedWindow,
+        weir_wire::Strategy::SlidingWindowCounter => Strategy::SlidingWindowCounter,
+        weir_wire::Strategy::SlidingWindowLog => Strategy::SlidingWindowLog,
+        weir_wire::Strategy::TokenBucket => Strategy::TokenBucket,
+        weir_wire::Strategy::TokenBucketWithDebt => Strategy::TokenBucketWithDebt,
+        weir_wire::Strategy::LeakyBucket => Strategy::LeakyBucket,
+        weir_wire::Strategy::Gcra => Strategy::Gcra,
+    };
+    let quota = Quota::new(strategy, *requests, Duration::from_millis(*period_millis), *burst);
+    let quota = quota.and_then(|quota| debt.map_or(Ok(quota), |debt| quota.with_debt(debt)));
+    quota.map_or(Ok(()), |quota| Limit::new(0, quota).map(drop))
 }
 
 /// Formats limits for a store.

@@ -5,6 +5,10 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use weir_api as api;
+use weir_seats::{
+    InvalidStoreTerms,
+    terms::{self, LONGEST_LOG, MOST_UNITS},
+};
 use weir_wire as wire;
 
 use super::faults::Faults;
@@ -307,7 +311,7 @@ pub(super) fn check_cost(cost: &wire::Cost, path: &str, faults: &mut Faults) {
             return faults.add(path, "bytes can be counted only with scope Pod: use scope Pod, or another cost");
         }
     };
-    if u128::from(most) > MOST_UNITS {
+    if most > u64::from(MOST_UNITS) {
         faults.add(
             format!("{path}.{field}"),
             format!("{most} is more than the maximum of {MOST_UNITS} per request with scope Shared or Fleet: count in larger units"),
@@ -315,46 +319,19 @@ pub(super) fn check_cost(cost: &wire::Cost, path: &str, faults: &mut Faults) {
     }
 }
 
-/// A store's script counts exactly below this number, because it counts in floating-point numbers.
-const EXACT: u128 = 1 << 52;
-/// The maximum number of units in one question to a store.
-const MOST_UNITS: u128 = 1 << 20;
-/// The maximum number of entries of a log in a store.
-const LONGEST_LOG: u64 = 8192;
-
 /// Checks the numbers of a limit that is counted in a store.
 pub(super) fn check_numbers(limit: &wire::Limit, path: &str, faults: &mut Faults) {
-    use wire::Strategy::{
-        FixedWindow, Gcra, LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket, TokenBucketWithDebt,
-    };
-    match limit.strategy {
-        FixedWindow | SlidingWindowCounter => {}
-        SlidingWindowLog if limit.requests <= LONGEST_LOG => {}
-        SlidingWindowLog => faults.add(
-            format!("{path}.requests"),
-            format!(
-                "{} is more than the {LONGEST_LOG} that a log of scope Shared or Fleet can contain: use SlidingWindowCounter",
-                limit.requests
-            ),
+    let message = match terms::check(limit) {
+        Ok(()) => return,
+        Err(InvalidStoreTerms::Log) => format!(
+            "{} is more than the {LONGEST_LOG} that a log of scope Shared or Fleet can contain: use SlidingWindowCounter",
+            limit.requests
         ),
-        TokenBucket | TokenBucketWithDebt | LeakyBucket | Gcra => {
-            let (requests, period) = (limit.requests.max(1), limit.period_millis.saturating_mul(1000).max(1));
-            let divisor = gcd(requests, period);
-            let (requests, period) = (u128::from(requests / divisor), u128::from(period / divisor));
-            let most = u128::from(limit.burst.unwrap_or(0)) + u128::from(limit.debt.unwrap_or(0)) + 1;
-            let parts = (most + 4 * MOST_UNITS) * requests;
-            let time = most * period / requests;
-            if parts >= EXACT || time >= EXACT / 4 || period >= EXACT / 4 {
-                faults.add(
-                    format!("{path}.requests"),
-                    "the numbers are too large or too irregular for scope Shared or Fleet: lower burst, or use \
-                     numbers with a simple ratio, such as 100 per 1s",
-                );
-            }
+        Err(_) => {
+            "the numbers are too large or too irregular for scope Shared or Fleet: lower burst, or use numbers with a \
+                   simple ratio, such as 100 per 1s"
+                .to_owned()
         }
-    }
-}
-
-fn gcd(one: u64, other: u64) -> u64 {
-    if other == 0 { one } else { gcd(other, one % other) }
+    };
+    faults.add(format!("{path}.requests"), message);
 }
