@@ -414,7 +414,8 @@ fn detached(policy: Arc<CompiledPolicy>, world: &World) -> Arc<CompiledPolicy> {
 /// Returns the revision of a policy. Fields that later versions added are hashed only if they are set, so an upgrade of
 /// the operator changes no revision.
 fn revision(policy: &PolicyRules, stores: &[wire::Store]) -> String {
-    let PolicyRules { mode, domain, deadline_millis, on_deadline, rules, .. } = policy;
+    let PolicyRules { uid: _, namespace: _, name: _, revision: _, mode, domain, deadline_millis, on_deadline, rules } =
+        policy;
     if let Some(domain) = domain {
         return revision_of(&(mode, domain, rules, stores));
     }

@@ -15,16 +15,17 @@ pub(super) fn concurrency(rule: &api::Rule, path: &str, faults: &mut Faults) -> 
     let concurrent = |limit: &api::Limit| limit.concurrent.is_some();
     let index = rule.limits.iter().position(concurrent)?;
     let limit = &rule.limits[index];
+    let api::Limit { name, requests, per, concurrent: own, burst, debt, strategy } = limit;
     let path_of_limit = format!("{path}.limits[{index}]");
     if rule.limits.len() > 1 {
         faults.add(&path_of_limit, "a concurrent limit is the only limit of its rule: give each a rule of its own");
     }
     for (field, given) in [
-        ("requests", limit.requests.is_some()),
-        ("per", limit.per.is_some()),
-        ("burst", limit.burst.is_some()),
-        ("debt", limit.debt.is_some()),
-        ("strategy", limit.strategy != api::Strategy::default()),
+        ("requests", requests.is_some()),
+        ("per", per.is_some()),
+        ("burst", burst.is_some()),
+        ("debt", debt.is_some()),
+        ("strategy", *strategy != api::Strategy::default()),
     ] {
         if given {
             faults.add(format!("{path_of_limit}.{field}"), "is not valid with concurrent: remove it");
@@ -45,28 +46,26 @@ pub(super) fn concurrency(rule: &api::Rule, path: &str, faults: &mut Faults) -> 
     let number = |concurrent: Option<i64>, path: &str, faults: &mut Faults| {
         faults.number(format!("{path}.concurrent"), concurrent.unwrap_or_default(), 1)
     };
-    let own = number(limit.concurrent, &path_of_limit, faults);
+    let own = number(*own, &path_of_limit, faults);
     let mut overrides = Vec::new();
     for (o, entry) in rule.overrides.iter().enumerate() {
         for (i, other) in entry.limits.iter().enumerate() {
             let path = format!("{path}.overrides[{o}].limits[{i}]");
-            if other.name != limit.name {
-                faults.add(
-                    format!("{path}.name"),
-                    format!("the rule has no limit {:?}: name one of its limits", other.name),
-                );
+            let api::OverrideLimit { name: other, requests, per, concurrent, burst, debt } = other;
+            if other != name {
+                faults.add(format!("{path}.name"), format!("the rule has no limit {other:?}: name one of its limits"));
             }
             for (field, given) in [
-                ("requests", other.requests.is_some()),
-                ("per", other.per.is_some()),
-                ("burst", other.burst.is_some()),
-                ("debt", other.debt.is_some()),
+                ("requests", requests.is_some()),
+                ("per", per.is_some()),
+                ("burst", burst.is_some()),
+                ("debt", debt.is_some()),
             ] {
                 if given {
                     faults.add(format!("{path}.{field}"), "is not valid with concurrent: remove it");
                 }
             }
-            let limit = number(other.concurrent, &path, faults);
+            let limit = number(*concurrent, &path, faults);
             overrides.push(wire::ConcurrencyOverride { keys: entry.keys.clone(), limit });
         }
     }
@@ -75,12 +74,11 @@ pub(super) fn concurrency(rule: &api::Rule, path: &str, faults: &mut Faults) -> 
         && u64::try_from(requests).is_ok_and(|requests| requests > smallest)
     {
         let message = format!(
-            "{requests} is more than the {smallest} that limit {:?} allows in flight: lower the cost, or raise concurrent",
-            limit.name
+            "{requests} is more than the {smallest} that limit {name:?} allows in flight: lower the cost, or raise concurrent"
         );
         faults.add(format!("{path}.cost.requests"), message);
     }
-    Some(wire::Concurrency { name: limit.name.clone(), limit: own, overrides })
+    Some(wire::Concurrency { name: name.clone(), limit: own, overrides })
 }
 
 pub(super) fn limits(limits: &[api::Limit], path: &str, faults: &mut Faults) -> Vec<wire::Limit> {
@@ -90,7 +88,7 @@ pub(super) fn limits(limits: &[api::Limit], path: &str, faults: &mut Faults) -> 
     let mut compiled = Vec::with_capacity(limits.len());
     for (i, limit) in limits.iter().enumerate() {
         let path = format!("{path}.limits[{i}]");
-        let api::Limit { name, requests, per, burst, debt, strategy, .. } = limit;
+        let api::Limit { name, requests, per, concurrent: _, burst, debt, strategy } = limit;
         let numbers =
             Numbers { name, strategy: *strategy, requests: *requests, per: per.as_ref(), burst: *burst, debt: *debt };
         compiled.extend(numbers.compile(&path, faults));
@@ -117,7 +115,7 @@ pub(super) fn overridden(
             faults.add(format!("{path}.concurrent"), "is valid only for a concurrent limit: remove it");
         }
         let strategy = limit.strategy;
-        let api::OverrideLimit { name, requests, per, burst, debt, .. } = other;
+        let api::OverrideLimit { name, requests, per, concurrent: _, burst, debt } = other;
         let numbers = Numbers { name, strategy, requests: *requests, per: per.as_ref(), burst: *burst, debt: *debt };
         replaced.extend(numbers.compile(&path, faults));
     }
@@ -180,5 +178,42 @@ impl Numbers<'_> {
             burst: decided_burst,
             debt: overdrawn.then(|| debt.unwrap_or(0)),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use weir_core::{Quota, Strategy};
+
+    use super::*;
+
+    /// If the operator accepted more, agents would refuse the snapshot, and with it the rules of other policies.
+    #[test]
+    fn the_bounds_of_limits_are_those_of_agents() {
+        let quota = |strategy, requests| Quota::new(strategy, requests, Duration::from_secs(1 << 20), None);
+        for (strategy, most) in
+            [(Strategy::SlidingWindowCounter, MOST_COUNTED), (Strategy::SlidingWindowLog, LONGEST_LOG)]
+        {
+            assert!(quota(strategy, most).is_ok() && quota(strategy, most + 1).is_err(), "{strategy:?}");
+        }
+        for (of_core, strategy) in [
+            (Strategy::FixedWindow, wire::Strategy::FixedWindow),
+            (Strategy::SlidingWindowCounter, wire::Strategy::SlidingWindowCounter),
+            (Strategy::SlidingWindowLog, wire::Strategy::SlidingWindowLog),
+            (Strategy::TokenBucket, wire::Strategy::TokenBucket),
+            (Strategy::TokenBucketWithDebt, wire::Strategy::TokenBucketWithDebt),
+            (Strategy::LeakyBucket, wire::Strategy::LeakyBucket),
+            (Strategy::Gcra, wire::Strategy::Gcra),
+        ] {
+            let is_window =
+                matches!(of_core, Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog);
+            let (burst, debt) = ((!is_window).then_some(30), (of_core == Strategy::TokenBucketWithDebt).then_some(9));
+            let quota = Quota::new(of_core, 7, Duration::from_secs(1), burst).unwrap();
+            let quota = debt.map_or(quota, |debt| quota.with_debt(debt).unwrap());
+            let limit = wire::Limit { name: "a".to_owned(), strategy, requests: 7, period_millis: 1000, burst, debt };
+            assert_eq!(most(&limit), quota.most(), "{strategy:?}");
+        }
     }
 }

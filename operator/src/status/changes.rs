@@ -87,11 +87,12 @@ fn without_bookkeeping(rule: &Rule) -> Rule {
 }
 
 fn describe_limit(limit: &Limit) -> String {
-    let mut text = format!("{} per {}", limit.requests, period(limit.period_millis));
-    if let Some(burst) = limit.burst.filter(|&burst| burst != limit.requests) {
+    let Limit { name: _, strategy: _, requests, period_millis, burst, debt } = limit;
+    let mut text = format!("{requests} per {}", period(*period_millis));
+    if let Some(burst) = burst.filter(|burst| burst != requests) {
         text.push_str(&format!(" (burst {burst})"));
     }
-    if let Some(debt) = limit.debt.filter(|&debt| debt != 0) {
+    if let Some(debt) = debt.filter(|&debt| debt != 0) {
         text.push_str(&format!(" (debt {debt})"));
     }
     text

@@ -120,23 +120,22 @@ impl UsedUpRules {
 fn full_at(rule: &Rule, since: u64) -> u64 {
     let limits = rule.limits.iter().chain(rule.overrides.iter().flat_map(|it| &it.limits));
     let full_at = limits.map(|limit| {
-        let period = limit.period_millis.saturating_mul(1_000).max(1);
+        let Limit { name: _, strategy, requests, period_millis, burst, debt } = limit;
+        let period = period_millis.saturating_mul(1_000).max(1);
         let window = since - since % period;
         let refill = |units: u64| {
-            let micros = (u128::from(units) * u128::from(period)).div_ceil(u128::from(limit.requests.max(1)));
+            let micros = (u128::from(units) * u128::from(period)).div_ceil(u128::from((*requests).max(1)));
             since.saturating_add(u64::try_from(micros).unwrap_or(u64::MAX))
         };
-        match limit.strategy {
+        match strategy {
             Strategy::FixedWindow => window.saturating_add(period),
             Strategy::SlidingWindowCounter => window.saturating_add(period.saturating_mul(2)),
             Strategy::SlidingWindowLog => since.saturating_add(period),
-            Strategy::TokenBucket => refill(limit.burst.unwrap_or(limit.requests)),
-            Strategy::TokenBucketWithDebt => {
-                refill(limit.burst.unwrap_or(limit.requests).saturating_add(limit.debt.unwrap_or(0)))
-            }
+            Strategy::TokenBucket => refill(burst.unwrap_or(*requests)),
+            Strategy::TokenBucketWithDebt => refill(burst.unwrap_or(*requests).saturating_add(debt.unwrap_or(0))),
             // Its requests leave one by one.
             Strategy::LeakyBucket => refill(1),
-            Strategy::Gcra => refill(limit.burst.unwrap_or(1)),
+            Strategy::Gcra => refill(burst.unwrap_or(1)),
         }
     });
     full_at.max().unwrap_or(since)

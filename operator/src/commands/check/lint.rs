@@ -75,7 +75,18 @@ impl Warnings {
                 self.add(DUPLICATE, path, "is a duplicate: remove it".to_owned());
                 continue;
             }
-            let Match { methods, hosts, paths, path_regexes, client_cidrs, .. } = matches;
+            let Match {
+                methods,
+                hosts,
+                paths,
+                path_regexes,
+                headers: _,
+                query: _,
+                descriptor: _,
+                client_cidrs,
+                predicate: _,
+                trusted_hops: _,
+            } = matches;
             let lists = [
                 ("methods", methods),
                 ("hosts", hosts),
@@ -168,18 +179,30 @@ fn covers(outer: &Match, inner: &Match) -> bool {
     let words = |outer: &[String], inner: &[String]| {
         outer.is_empty() || (!inner.is_empty() && inner.iter().all(|word| outer.contains(word)))
     };
-    let below = |inner: &String| outer.paths.iter().any(|outer| is_below(outer, inner));
-    let globs = outer.paths.is_empty() || (!inner.paths.is_empty() && inner.paths.iter().all(below));
-    words(&outer.methods, &inner.methods)
-        && words(&outer.hosts, &inner.hosts)
+    let Match {
+        methods,
+        hosts,
+        paths,
+        path_regexes,
+        headers,
+        query,
+        descriptor,
+        client_cidrs,
+        predicate,
+        trusted_hops,
+    } = outer;
+    let below = |inner: &String| paths.iter().any(|outer| is_below(outer, inner));
+    let globs = paths.is_empty() || (!inner.paths.is_empty() && inner.paths.iter().all(below));
+    words(methods, &inner.methods)
+        && words(hosts, &inner.hosts)
         && globs
-        && words(&outer.path_regexes, &inner.path_regexes)
-        && outer.headers.iter().all(|header| inner.headers.contains(header))
-        && outer.query.iter().all(|query| inner.query.contains(query))
-        && (outer.descriptor.is_empty() || outer.descriptor == inner.descriptor)
-        && words(&outer.client_cidrs, &inner.client_cidrs)
-        && (outer.predicate.is_none() || outer.predicate == inner.predicate)
-        && (outer.trusted_hops == inner.trusted_hops || (outer.client_cidrs.is_empty() && outer.predicate.is_none()))
+        && words(path_regexes, &inner.path_regexes)
+        && headers.iter().all(|header| inner.headers.contains(header))
+        && query.iter().all(|query| inner.query.contains(query))
+        && (descriptor.is_empty() || *descriptor == inner.descriptor)
+        && words(client_cidrs, &inner.client_cidrs)
+        && (predicate.is_none() || *predicate == inner.predicate)
+        && (*trusted_hops == inner.trusted_hops || (client_cidrs.is_empty() && predicate.is_none()))
 }
 
 /// Returns true if the outer pattern certainly matches everything that the inner one matches.
