@@ -157,6 +157,40 @@ mod tests {
         Value::new(1, StoreTerms::new(1, &[(0, quota)]).expect("terms").raw(), NOW)
     }
 
+    /// Stores contain such values of earlier versions.
+    #[test]
+    fn a_recorded_value_is_read_and_written_as_it_is() {
+        let limits = "0 3 1 10000 100 0,1 0 5000 60000000 5000 0,2 1 10 1000000 10 0,3 4 3 1000 9 4,4 6 1 200000 1 0";
+        let states =
+            "1790000000012345 0 0 1789999980000000 17 0 1790000000000000 3 8 1790000000000001 1 0 1790000000000002 0 0";
+        for banned in ["", "|1790000000012345 900000000"] {
+            let text = format!("7 1790000000000000|{limits}|{states}{banned}\n");
+            let value = Value::parse(&text).expect("a value");
+            assert_eq!((value.stamp, value.birth, value.limits.len()), (7, NOW, 5));
+            let [bucket, window] = [value.limits[0], value.limits[1]];
+            let (bucket_of, window_of) = ((10_000, 100), (60_000_000, 5_000));
+            assert_eq!(((bucket.period, bucket.burst), (window.period, window.requests)), (bucket_of, window_of));
+            let strategies = value.limits.iter().map(|limit| limit.strategy).collect::<Vec<_>>();
+            let expected = [
+                Strategy::TokenBucket,
+                Strategy::FixedWindow,
+                Strategy::SlidingWindowCounter,
+                Strategy::TokenBucketWithDebt,
+                Strategy::Gcra,
+            ];
+            assert_eq!(strategies, expected);
+            let numbers = [value.states[0].numbers(), value.states[1].numbers()];
+            assert_eq!(numbers, [[1_790_000_000_012_345, 0, 0], [1_789_999_980_000_000, 17, 0]]);
+            let times = value.banned.map(|it| (it.since, it.length));
+            assert_eq!(times, (!banned.is_empty()).then_some((1_790_000_000_012_345, 900_000_000)));
+            assert_eq!(value.text(), text);
+        }
+        let log = "1 1790000000000000|0 2 5 1000 5 0|0 0 0\n";
+        assert_eq!(Value::parse(log), None, "a line has no room for the times of a log");
+        let leaky = "1 1790000000000000|0 5 1 1000 5 0|1790000000000000 0 0\n";
+        assert_eq!(Value::parse(leaky).map(|value| value.limits[0].strategy), Some(Strategy::LeakyBucket));
+    }
+
     #[test]
     fn what_shares_used_empties_a_bucket_at_most() {
         let mut bucket = value(Strategy::TokenBucket);
