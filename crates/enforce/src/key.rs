@@ -391,6 +391,19 @@ mod tests {
         assert_eq!(hash(vec![Part::Header(name(0))], b"a"), 0x9b7c_2216_b238_8dab_8d55_15ce_8e2d_3c11);
         let address = |trusted_hops, ipv6_prefix| Part::ClientIp { trusted_hops, ipv6_prefix };
         let claim = |header: usize, claim: &str| Part::JwtClaim { header: name(header), claim: claim.into() };
+        for (parts, expected) in [
+            (vec![address(1, 64)], 0x2a98_4a6d_4fe4_af84_1417_c367_9021_d08e),
+            (vec![Part::Cookie("x-0".into())], 0xb56e_69b9_8509_eda4_ccac_1a7f_cfc6_8c39),
+            (vec![Part::Query("x-0".into())], 0x793f_a156_173b_8d82_16b2_c09c_7ed7_d13a),
+            (vec![Part::PathSegment(2)], 0x4196_e12e_310e_671b_dc16_240e_83d4_d34f),
+            (vec![Part::Host], 0xa30d_0341_076e_a1f0_7c20_2cb4_31c4_7dc1),
+            (vec![Part::Method], 0x6297_6d2c_40ee_3797_3f5b_fb1a_dc55_9751),
+            (vec![claim(0, "a")], 0x5747_057f_9fd4_1e1e_6f5d_692b_9908_60a9),
+            (vec![Part::Descriptor("x-0".into())], 0xfeca_303d_8d3e_25ef_379a_3a25_8a42_1a38),
+            (vec![Part::Header(name(0)), Part::Method], 0xd42b_5a03_d7c4_1262_fa62_f86b_230e_00cb),
+        ] {
+            assert_eq!(hash(parts.clone(), b"a"), expected, "{parts:?}");
+        }
         let specs = [
             vec![Part::Header(name(0))],
             vec![Part::Header(name(1))],
@@ -413,6 +426,28 @@ mod tests {
         ];
         let hashes: HashSet<u128> = specs.iter().map(|parts| hash(parts.clone(), b"a")).collect();
         assert_eq!(hashes.len(), specs.len());
+    }
+
+    /// The hashes in stores are those of these bytes.
+    #[test]
+    fn values_have_the_bytes_that_stores_know() {
+        let named = |part: Part, value: &str| {
+            let mut key = Vec::new();
+            part.write_named(value, &mut key).unwrap();
+            key.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+        };
+        let address = || Part::ClientIp { trusted_hops: 0, ipv6_prefix: 36 };
+        let header = || Part::Header(name(0));
+        for (part, value, expected) in [
+            (header(), "ann", "0103616e6e"),
+            (header(), "", "0100"),
+            (header(), &"a".repeat(65), "02635361c48bb9eab14198e76ea8ab7f1a41685d6ad62aa9146d301d4f17eb0ae0"),
+            (address(), "192.0.2.7", "04c0000207"),
+            (address(), "2001:db8:ffff::1", "0620010db8f00000000000000000000000"),
+        ] {
+            assert_eq!(named(part, value), expected, "{value}");
+        }
+        assert_eq!(key(&KeySpec::new(vec![header()]), &HeaderMap::new(), "::1"), [0], "an absent header");
     }
 
     #[test]

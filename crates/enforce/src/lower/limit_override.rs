@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use weir_core::Quota;
-use weir_wire::{Mode, Rule};
+use weir_wire::{Limit, Mode, Rule, Strategy};
 
 use super::{
     LoweredRule,
@@ -55,12 +55,16 @@ impl LoweredLimitOverride {
         let mut rule = (*self.rule).clone();
         let own = rule.limits.first_mut()?;
         let (requests, period) = self.capped(limit);
-        (own.requests, own.period_millis) = (requests, u64::try_from(period.as_millis()).ok()?);
-        if own.strategy == weir_wire::Strategy::SlidingWindowCounter {
-            own.requests = most_counted(requests, period);
-        }
-        // The burst and the debt of the rule's limit do not fit other numbers.
-        (own.burst, own.debt) = (None, None);
+        let is_counter = own.strategy == Strategy::SlidingWindowCounter;
+        *own = Limit {
+            name: own.name.clone(),
+            strategy: own.strategy,
+            requests: if is_counter { most_counted(requests, period) } else { requests },
+            period_millis: u64::try_from(period.as_millis()).ok()?,
+            // The burst and the debt of the rule's limit do not fit other numbers.
+            burst: None,
+            debt: None,
+        };
         if let Some(shared) = &mut rule.shared {
             shared.counters = format!("{}@{}-{}", shared.counters, limit.requests, limit.period.as_millis());
         }
@@ -107,7 +111,7 @@ pub(super) fn check(rule: &Rule, path: &Path, faults: &mut Faults) {
     for (is_unfit, why) in [
         (rule.limits.len() != 1, "needs a rule with exactly one limit, whose strategy it uses"),
         (
-            rule.limits.iter().any(|limit| limit.strategy == weir_wire::Strategy::SlidingWindowLog),
+            rule.limits.iter().any(|limit| limit.strategy == Strategy::SlidingWindowLog),
             "is not allowed with SlidingWindowLog, which remembers each request: use SlidingWindowCounter",
         ),
         (rule.ban.is_some(), "is not allowed with a ban: remove one of them"),

@@ -136,3 +136,14 @@ fn number(name: &str) -> u32 {
     let digest = Sha256::digest(name);
     u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Stores contain these numbers, so they must never change.
+    #[test]
+    fn a_limit_keeps_its_number() {
+        assert_eq!([number("rate"), number("burst")], [0xc549_779d, 0x57d5_9e28]);
+    }
+}

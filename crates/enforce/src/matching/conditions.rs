@@ -78,53 +78,64 @@ impl Conditions {
 
     /// Whether the request meets all conditions. Cheap conditions are checked first.
     pub(super) fn are_met_by(&self, request: &RequestView<'_>) -> bool {
-        let headers = request.headers();
-        none_or_any(&self.methods, |method| method.as_str() == request.method())
-            && none_or_any(&self.hosts, |pattern| pattern.matches(request.host()))
-            && none_or_any(&self.paths, |glob| glob.matches(request.path()))
-            && self.headers.iter().all(|field| headers.all(&field.name).any(|value| field.value.holds(value)))
-            && self.query.iter().all(|field| request.query(&field.name).any(|value| field.value.holds(&value)))
-            && self.holds_for_client(request)
-            && none_or_any(&self.path_regexes, |regex| {
+        // Without `..`, a new condition that is not checked here does not compile.
+        let Self {
+            methods,
+            hosts,
+            paths,
+            path_regexes,
+            headers,
+            query,
+            networks,
+            trusted_hops,
+            predicate,
+            if_unknown,
+            descriptor,
+        } = self;
+        let lines = request.headers();
+        none_or_any(methods, |method| method.as_str() == request.method())
+            && none_or_any(hosts, |pattern| pattern.matches(request.host()))
+            && none_or_any(paths, |glob| glob.matches(request.path()))
+            && headers.iter().all(|field| lines.all(&field.name).any(|value| field.value.holds(value)))
+            && query.iter().all(|field| request.query(&field.name).any(|value| field.value.holds(&value)))
+            && contain_client(networks, *trusted_hops, request)
+            && none_or_any(path_regexes, |regex| {
                 let path = request.path();
-                if request.spend(regex.cost(path)) { regex.is_match(path) } else { self.if_unknown }
+                if request.spend(regex.cost(path)) { regex.is_match(path) } else { *if_unknown }
             })
-            && self
-                .predicate
-                .as_ref()
-                .is_none_or(|predicate| predicate.holds(request, self.trusted_hops).unwrap_or(self.if_unknown))
-            && self.holds_for_descriptor(request)
+            && predicate.as_ref().is_none_or(|predicate| predicate.holds(request, *trusted_hops).unwrap_or(*if_unknown))
+            && hold_for_descriptor(descriptor, request)
     }
+}
 
-    fn holds_for_client(&self, request: &RequestView<'_>) -> bool {
-        if self.networks.is_empty() {
-            return true;
-        }
-        let client = request.client_ip(self.trusted_hops);
-        self.networks.iter().any(|network| network.contains(client))
+fn contain_client(networks: &[Network], trusted_hops: u8, request: &RequestView<'_>) -> bool {
+    if networks.is_empty() {
+        return true;
     }
+    let client = request.client_ip(trusted_hops);
+    networks.iter().any(|network| network.contains(client))
+}
 
-    fn holds_for_descriptor(&self, request: &RequestView<'_>) -> bool {
-        let entries = request.descriptor();
-        let holds = |(entry, (key, value)): (&EntryCondition, &(&str, &str))| {
-            *entry.name == **key
-                && entry.value.holds(value.as_bytes())
-                && !entry.except.iter().any(|except| except.holds(value.as_bytes()))
-        };
-        if self.descriptor.is_empty() {
-            return true;
-        }
-        if self.descriptor.len() != entries.len() {
-            return false;
-        }
-        if request.is_unordered() {
-            // The keys of the entries differ, so two conditions on one key match no bucket.
-            let is_met = |entry| entries.iter().any(|pair| holds((entry, pair)));
-            let is_read = |(key, _): &(&str, &str)| self.descriptor.iter().any(|entry| *entry.name == **key);
-            return self.descriptor.iter().all(is_met) && entries.iter().all(is_read);
-        }
-        self.descriptor.iter().zip(entries).all(holds)
+fn hold_for_descriptor(conditions: &[EntryCondition], request: &RequestView<'_>) -> bool {
+    let entries = request.descriptor();
+    let holds = |(entry, (key, value)): (&EntryCondition, &(&str, &str))| {
+        *entry.name == **key
+            && entry.value.holds(value.as_bytes())
+            && !entry.except.iter().any(|except| except.holds(value.as_bytes()))
+    };
+    if conditions.is_empty() {
+        return true;
     }
+    if conditions.len() != entries.len() {
+        return false;
+    }
+    if request.is_unordered() {
+        // The keys of the entries differ, so two conditions on one key match no bucket.
+        let is_met = |entry| entries.iter().any(|pair| holds((entry, pair)));
+        let is_read = |(key, _): &(&str, &str)| conditions.iter().any(|entry| *entry.name == **key);
+        return conditions.iter().all(is_met) && entries.iter().all(is_read);
+    }
+    conditions.iter().zip(entries).all(holds)
 }
 
 impl ValueCondition {
