@@ -9,10 +9,12 @@
 //! wakes its waker because its turn has come.
 
 mod order;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use std::{collections::HashMap, sync::Arc, task::Waker, time::Duration};
 
-use self::order::{Entry, EntryState, GRACE, Order};
+use self::order::{EntryState, GRACE, Order};
 use crate::{
     Time,
     forecast::{Forecast, Longest},
@@ -127,12 +129,8 @@ impl Queue {
         // The turn of a request that waits forever can be later than a limit can represent.
         let joined = match due.or_else(|| latest.is_none().then(|| tail.end(cost)).flatten()) {
             Some(due) => {
-                let number = order.next;
-                order.next += 1;
-                order.total += u128::from(cost);
-                let entry = Entry { cost, latest, due, called: None, waker: None, entry_state: EntryState::Present };
-                order.entries.insert(number, entry);
-                self.waiting.store(order.entries.len(), Ordering::Relaxed);
+                let number = order.push(cost, latest, due);
+                self.waiting.store(order.len(), Ordering::Relaxed);
                 Ok(number)
             }
             None => Err(NotQueued::Refused(tail.longest(now, cost))),
@@ -151,12 +149,12 @@ impl Queue {
     fn position(&self, number: u64, now: Time, waker: Option<&Waker>) -> Position {
         let mut called = Vec::new();
         let mut order = lock(&self.order);
-        let entry = order.entries.get_mut(&number).expect("a ticket has its entry");
+        let (entry_state, entry) = order.get_mut(number);
         let replaced = match &mut entry.waker {
             Some(known) if waker.is_none_or(|waker| known.will_wake(waker)) => None,
             known => std::mem::replace(known, waker.cloned()),
         };
-        let position = if entry.entry_state == EntryState::Late {
+        let position = if entry_state == EntryState::Late {
             Position::Late
         } else {
             entry.called = None;
@@ -164,12 +162,12 @@ impl Queue {
             let own = entry.due;
             match order.first(now, &mut called) {
                 Some((first, until)) if first < number => {
-                    order.come_back(number);
+                    order.set_state(number, EntryState::Present);
                     let look = own.saturating_add(GRACE).max(now.saturating_add(PATROL));
                     Position::Behind(if order.is_near(number) { until } else { until.max(look) })
                 }
                 _ => {
-                    order.entries.get_mut(&number).expect("looked at above").called = None;
+                    order.get_mut(number).1.called = None;
                     Position::Head
                 }
             }
@@ -183,16 +181,13 @@ impl Queue {
 
     fn set_state(&self, number: u64, entry_state: EntryState, due: Time) {
         let mut order = lock(&self.order);
-        let entry = order.entries.get_mut(&number).expect("a ticket has its entry");
-        if entry.entry_state == EntryState::Late {
+        let (before, entry) = order.get_mut(number);
+        if before == EntryState::Late {
             return;
         }
-        let steps_aside = entry.is_present() && entry_state == EntryState::Aside;
         entry.due = due;
-        order.come_back(number);
-        if entry_state == EntryState::Aside {
-            order.entries.get_mut(&number).expect("looked at above").entry_state = EntryState::Aside;
-        }
+        order.set_state(number, entry_state);
+        let steps_aside = before == EntryState::Present && entry_state == EntryState::Aside;
         let called = if steps_aside { order.call_first() } else { None };
         drop(order);
         called.into_iter().for_each(Waker::wake);
@@ -217,26 +212,7 @@ impl Queue {
         }
         let mut called = Vec::new();
         let mut order = lock(&self.order);
-        let mut tail = forecast();
-        let mut late = 0;
-        for entry in order.entries.values_mut().filter(|entry| entry.counts()) {
-            match tail.opens(now, entry.cost) {
-                Some(due) if entry.latest.is_none_or(|latest| due <= latest) => {
-                    tail.admit(due, entry.cost);
-                    entry.due = due;
-                }
-                None if entry.latest.is_none() && tail.end(entry.cost).is_some() => {
-                    entry.due = Time::from_nanos(u64::MAX);
-                }
-                _ => {
-                    entry.entry_state = EntryState::Late;
-                    late += u128::from(entry.cost);
-                    called.extend(entry.waker.clone());
-                }
-            }
-        }
-        order.total -= late;
-        order.tail = Some(tail);
+        order.reassess(now, forecast(), &mut called);
         called.extend(order.call_first());
         drop(order);
         called.into_iter().for_each(Waker::wake);
@@ -246,7 +222,7 @@ impl Queue {
     fn leave(&self, number: u64, closes: bool) -> bool {
         let mut order = lock(&self.order);
         let (entry, called) = order.remove(number);
-        let waiting = order.entries.len();
+        let waiting = order.len();
         self.waiting.store(waiting, Ordering::Relaxed);
         order.closed = closes && waiting == 0;
         drop(order);
@@ -257,7 +233,7 @@ impl Queue {
 
     fn close_if_empty(&self) -> bool {
         let mut order = lock(&self.order);
-        order.closed = order.entries.is_empty();
+        order.closed = order.len() == 0;
         order.closed
     }
 }

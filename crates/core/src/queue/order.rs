@@ -19,29 +19,35 @@ const ROLL: usize = 64;
 /// The time of a call until the next check of the queue, which stores the real time.
 const UNKNOWN: Time = Time::from_nanos(0);
 
+/// The waiting requests by number, in order of arrival, in one map for each state. So no request is looked at because
+/// it is ahead of another: requests that others overtake cost the others nothing.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    /// The waiting requests by number, in order of arrival.
-    pub(super) entries: BTreeMap<u64, Entry>,
-    pub(super) next: u64,
+    present: BTreeMap<u64, Entry>,
+    aside: BTreeMap<u64, Entry>,
+    passed: BTreeMap<u64, Entry>,
+    late: BTreeMap<u64, Entry>,
+    next: u64,
     /// The cost of all requests that later requests must wait for.
-    pub(super) total: u128,
+    total: u128,
     /// The forecast after the admission of all waiting requests. None if it must be computed again.
     pub(super) tail: Option<Forecast>,
     /// Whether the key has another queue, which must be looked up.
     pub(super) closed: bool,
+    /// The number of entries that the methods have looked at one after the other.
+    #[cfg(all(test, not(loom)))]
+    pub(super) looks: usize,
 }
 
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub(super) cost: u64,
-    pub(super) latest: Option<Time>,
+    cost: u64,
+    latest: Option<Time>,
     /// The time at which the request tries, or is expected to try, to be admitted.
     pub(super) due: Time,
     /// The time at which the request was called for its turn, until it comes.
     pub(super) called: Option<Time>,
     pub(super) waker: Option<Waker>,
-    pub(super) entry_state: EntryState,
 }
 
 /// The state of a request in its queue.
@@ -57,32 +63,92 @@ pub(super) enum EntryState {
     Late,
 }
 
-impl Entry {
-    pub(super) fn is_present(&self) -> bool {
-        self.entry_state == EntryState::Present
-    }
-
+impl EntryState {
     /// Returns true if later requests must wait for this request.
-    pub(super) fn counts(&self) -> bool {
-        matches!(self.entry_state, EntryState::Present | EntryState::Aside)
+    fn counts(self) -> bool {
+        matches!(self, Self::Present | Self::Aside)
     }
 }
 
 impl Order {
+    pub(super) fn len(&mut self) -> usize {
+        self.states().into_iter().map(|(_, entries)| entries.len()).sum()
+    }
+
+    fn states(&mut self) -> [(EntryState, &mut BTreeMap<u64, Entry>); 4] {
+        let Self { present, aside, passed, late, .. } = self;
+        [
+            (EntryState::Present, present),
+            (EntryState::Aside, aside),
+            (EntryState::Passed, passed),
+            (EntryState::Late, late),
+        ]
+    }
+
+    fn in_state(&mut self, entry_state: EntryState) -> &mut BTreeMap<u64, Entry> {
+        match entry_state {
+            EntryState::Present => &mut self.present,
+            EntryState::Aside => &mut self.aside,
+            EntryState::Passed => &mut self.passed,
+            EntryState::Late => &mut self.late,
+        }
+    }
+
+    /// Returns a request and its state.
+    pub(super) fn get_mut(&mut self, number: u64) -> (EntryState, &mut Entry) {
+        let mut states = self.states().into_iter();
+        let found = states.find_map(|(entry_state, entries)| Some((entry_state, entries.get_mut(&number)?)));
+        found.expect("a ticket has its entry")
+    }
+
+    fn take(&mut self, number: u64) -> (EntryState, Entry) {
+        let mut states = self.states().into_iter();
+        let found = states.find_map(|(entry_state, entries)| Some((entry_state, entries.remove(&number)?)));
+        found.expect("a ticket has its entry")
+    }
+
+    /// Adds a request behind all others. Returns its number.
+    pub(super) fn push(&mut self, cost: u64, latest: Option<Time>, due: Time) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.total += u128::from(cost);
+        self.present.insert(number, Entry { cost, latest, due, called: None, waker: None });
+        number
+    }
+
+    /// Changes the state of a request, which keeps its position.
+    pub(super) fn set_state(&mut self, number: u64, entry_state: EntryState) {
+        if self.in_state(entry_state).contains_key(&number) {
+            return;
+        }
+        let (before, entry) = self.take(number);
+        match (before.counts(), entry_state.counts()) {
+            (false, true) => self.total += u128::from(entry.cost),
+            (true, false) => self.total -= u128::from(entry.cost),
+            _ => {}
+        }
+        self.tail.take_if(|_| before.counts() != entry_state.counts());
+        self.in_state(entry_state).insert(number, entry);
+    }
+
     /// Calls the first request that is present. The caller wakes the waker after it released the lock.
     pub(super) fn call_first(&mut self) -> Option<Waker> {
-        let first = self.entries.values_mut().find(|entry| entry.is_present())?;
-        first.called = Some(UNKNOWN);
-        first.waker.clone()
+        let mut first = self.present.first_entry()?;
+        first.get_mut().called = Some(UNKNOWN);
+        first.get().waker.clone()
     }
 
     /// Lets others overtake requests that were called and did not come. Returns the number of the first present
     /// request, and the time until which it must come.
     pub(super) fn first(&mut self, now: Time, wakers: &mut Vec<Waker>) -> Option<(u64, Time)> {
-        let (mut passed, mut first, mut calls) = (0, None, 0);
-        for (number, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.is_present()) {
+        let (mut passed, mut first, mut calls) = (Vec::new(), None, 0);
+        for (number, entry) in &mut self.present {
             if first.is_some() && calls == 0 {
                 break;
+            }
+            #[cfg(all(test, not(loom)))]
+            {
+                self.looks += 1;
             }
             // A request without a waker cannot be called.
             if first.is_none() && entry.waker.is_none() && entry.due.saturating_add(GRACE) <= now {
@@ -92,8 +158,7 @@ impl Order {
                 *at = if *at == UNKNOWN { now } else { *at };
                 let until = at.saturating_add(GRACE);
                 if until <= now {
-                    entry.entry_state = EntryState::Passed;
-                    passed += u128::from(entry.cost);
+                    passed.push(*number);
                 } else {
                     first = first.or(Some((*number, until)));
                 }
@@ -103,7 +168,7 @@ impl Order {
                 let until = entry.due.saturating_add(GRACE);
                 // The request behind the overtaken requests is the new head. If it is overdue, later requests can be
                 // overdue, too.
-                calls = if until <= now { ROLL } else { usize::from(passed > 0) };
+                calls = if until <= now { ROLL } else { usize::from(!passed.is_empty()) };
                 first = Some((*number, if calls > 0 { now.saturating_add(GRACE) } else { until }));
             }
             if calls > 0 {
@@ -112,55 +177,83 @@ impl Order {
                 wakers.extend(entry.waker.clone());
             }
         }
-        self.total -= passed;
-        self.tail.take_if(|_| passed > 0);
+        for number in passed {
+            self.set_state(number, EntryState::Passed);
+        }
         first
     }
 
     /// Returns true if fewer than [`WATCH`] present requests are ahead of this request.
     pub(super) fn is_near(&self, number: u64) -> bool {
-        self.entries.range(..number).filter(|(_, entry)| entry.is_present()).take(WATCH).count() < WATCH
+        self.present.range(..number).take(WATCH).count() < WATCH
     }
 
     /// Returns the forecast for a new request.
     pub(super) fn forecast(&mut self, now: Time, forecast: impl FnOnce() -> Forecast) -> &mut Forecast {
-        let (entries, total) = (&self.entries, self.total);
         // Without waiting requests, an old forecast is invalid, because other requests were charged since.
+        let total = self.total;
         self.tail.take_if(|_| total == 0);
-        self.tail.get_or_insert_with(|| {
+        if self.tail.is_none() {
             let mut tail = forecast();
             if tail.is_additive() {
                 tail.add(total);
-                return tail;
-            }
-            for entry in entries.values().filter(|entry| entry.counts()) {
-                if let Some(at) = tail.opens(now, entry.cost) {
-                    tail.admit(at, entry.cost);
+            } else {
+                for (_, entry) in self.counted() {
+                    if let Some(at) = tail.opens(now, entry.cost) {
+                        tail.admit(at, entry.cost);
+                    }
                 }
             }
-            tail
-        })
+            self.tail = Some(tail);
+        }
+        self.tail.as_mut().expect("computed above")
     }
 
-    /// Puts a request back in order. The queue calls it when it is first.
-    pub(super) fn come_back(&mut self, number: u64) {
-        let entry = self.entries.get_mut(&number).expect("a ticket has its entry");
-        if !entry.counts() {
-            self.total += u128::from(entry.cost);
-            self.tail = None;
+    /// Returns all requests that later requests must wait for, in order.
+    fn counted(&mut self) -> Vec<(u64, &mut Entry)> {
+        let counted = self.present.iter_mut().chain(&mut self.aside).map(|(number, entry)| (*number, entry));
+        let mut counted: Vec<_> = counted.collect();
+        #[cfg(all(test, not(loom)))]
+        {
+            self.looks += counted.len();
         }
-        entry.entry_state = EntryState::Present;
+        counted.sort_by_key(|(number, _)| *number);
+        counted
+    }
+
+    /// Computes all turns again, and adds the wakers of the requests that cannot be admitted in time to `called`.
+    pub(super) fn reassess(&mut self, now: Time, mut tail: Forecast, called: &mut Vec<Waker>) {
+        let mut late = Vec::new();
+        for (number, entry) in self.counted() {
+            match tail.opens(now, entry.cost) {
+                Some(due) if entry.latest.is_none_or(|latest| due <= latest) => {
+                    tail.admit(due, entry.cost);
+                    entry.due = due;
+                }
+                None if entry.latest.is_none() && tail.end(entry.cost).is_some() => {
+                    entry.due = Time::from_nanos(u64::MAX);
+                }
+                _ => {
+                    late.push(number);
+                    called.extend(entry.waker.clone());
+                }
+            }
+        }
+        for number in late {
+            self.set_state(number, EntryState::Late);
+        }
+        self.tail = Some(tail);
     }
 
     /// Removes a request. Returns it with the waker of the next request if that is called.
     pub(super) fn remove(&mut self, number: u64) -> (Entry, Option<Waker>) {
-        let entry = self.entries.remove(&number).expect("a ticket has its entry");
-        if entry.counts() {
+        let (entry_state, entry) = self.take(number);
+        if entry_state.counts() {
             self.total -= u128::from(entry.cost);
         }
         self.tail = None;
-        let was_first = entry.is_present()
-            && self.entries.iter().find(|(_, entry)| entry.is_present()).is_none_or(|(first, _)| *first > number);
+        let was_first = entry_state == EntryState::Present
+            && self.present.first_key_value().is_none_or(|(first, _)| *first > number);
         let called = if was_first { self.call_first() } else { None };
         (entry, called)
     }
