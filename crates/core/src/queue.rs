@@ -240,10 +240,11 @@ impl Queue {
 
 impl Queues {
     /// Returns the number of waiting requests for this key.
-    pub(crate) fn len(&self, fingerprint: u64) -> usize {
+    pub(crate) fn len(&self, fingerprint: impl FnOnce() -> u64) -> usize {
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return 0;
         }
+        let fingerprint = fingerprint();
         lock(&self.by_key).get(&fingerprint).map_or(0, |queue| queue.len())
     }
 

@@ -10,10 +10,11 @@ use weir_core::{Admitted, Limiter, Quota, Refused, Ticket, Time};
 
 use crate::{
     Admit, AtHead, MonotonicClock, QueueTicket, Reserve, Turn, Waiting,
-    waiting::{Enqueue, Entry, enter},
+    waiting::{Enqueue, Entry, behind, enter},
 };
 
-/// Charges one [`Limiter`] a cost of one for each request. Clones share the limiter.
+/// Charges one [`Limiter`] a cost of one for each request. Clones share the limiter. Layers that wait and layers that
+/// refuse immediately can share it, too: no request takes the capacity of a request that waits.
 ///
 /// Keep a clone of the limiter to [`retune`](Limiter::retune) it at run time. The new quota is reached in one step, after
 /// any number of retunes.
@@ -98,6 +99,7 @@ impl<Request> Admit<Request> for LimiterAdmit {
     type Refusal = Refused;
 
     fn admit(&self, _: &Request) -> Result<Admitted, Refused> {
+        let _position = behind(self, self.clock)?;
         self.limiter.charge(self.clock.now(), 1)
     }
 }

@@ -169,6 +169,18 @@ pub(crate) fn enter<L: Enqueue>(
 #[inline(never)]
 fn enter_queue<L: Enqueue>(
     limit: &L,
+/// Takes the last position in the queue for a request that does not wait. It is refused unless the limit has room now
+/// for all requests in the queue and for this one. Returns none if no request waits.
+#[inline]
+pub(crate) fn behind<L: Enqueue>(limit: &L, clock: MonotonicClock) -> Result<Option<Ticket>, L::Refusal> {
+    if limit.queue_len() == 0 { Ok(None) } else { join_behind(limit, clock.now()) }
+}
+
+#[inline(never)]
+fn join_behind<L: Enqueue>(limit: &L, now: Time) -> Result<Option<Ticket>, L::Refusal> {
+    limit.enqueue(now, Some(now)).map(Some)
+}
+
     now: Time,
     latest: Option<Time>,
     clock: MonotonicClock,

@@ -40,7 +40,7 @@ impl Table {
     }
 
     pub(crate) fn queue_len(&self, key: &[u8]) -> usize {
-        self.lineage.queues.len(self.lineage.fingerprint_of(key))
+        self.lineage.queues.len(|| self.lineage.fingerprint_of(key))
     }
 
     /// Wakes the head of the key's queue after a refund.

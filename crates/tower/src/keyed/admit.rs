@@ -2,8 +2,8 @@
 
 use weir_core::{RuleLimiter, RuleRefused, Tightest};
 
-use super::{KeyExtractor, buffer::with_buffer};
-use crate::{Admit, MonotonicClock};
+use super::{KeyExtractor, buffer::with_buffer, reserve::OfKey};
+use crate::{Admit, MonotonicClock, waiting::behind};
 
 /// The treatment of requests without a key.
 ///
@@ -36,7 +36,7 @@ pub enum WithoutKey {
 }
 
 /// Charges a [`RuleLimiter`] a cost of one for each request, under the key that a [`KeyExtractor`] finds. Clones share
-/// the limits.
+/// the limits. No request takes the capacity of a request that waits for the same key.
 ///
 /// Keep a clone of the rule to retune it at run time. The new terms are reached in one step, after any number of
 /// retunes. The pass of an admitted request is the tightest limit of its key, or none if the request has no key and was
@@ -120,7 +120,11 @@ impl<Request, K: KeyExtractor<Request>> Admit<Request> for KeyedAdmit<K> {
     type Refusal = RuleRefused;
 
     fn admit(&self, request: &Request) -> Result<Option<Tightest>, RuleRefused> {
-        let admitted = self.with_key(request, |key| self.rule.charge(|| self.clock.now(), key, 1)).transpose()?;
-        Ok(admitted.map(|admitted| admitted.tightest))
+        let admit = |key: &[u8]| {
+            let limit = OfKey { rule: &self.rule, clock: self.clock, key };
+            let _position = behind(&limit, self.clock)?;
+            Ok(self.rule.charge(|| self.clock.now(), key, 1)?.tightest)
+        };
+        self.with_key(request, admit).transpose()
     }
 }

@@ -39,10 +39,10 @@ impl<Request, K: KeyExtractor<Request>> Reserve<Request> for KeyedAdmit<K> {
 }
 
 /// A rule for one key.
-struct OfKey<'a> {
-    rule: &'a RuleLimiter,
-    clock: MonotonicClock,
-    key: &'a [u8],
+pub(super) struct OfKey<'a> {
+    pub(super) rule: &'a RuleLimiter,
+    pub(super) clock: MonotonicClock,
+    pub(super) key: &'a [u8],
 }
 
 impl AtHead for OfKey<'_> {
