@@ -243,10 +243,10 @@ mod tests {
 
     use bytes::Bytes;
     use http::{Request, Response};
-    use http_body_util::Full;
+    use http_body_util::{BodyExt, Full};
     use serde_json::{Value, json};
-    use tower::{Layer, ServiceExt};
-    use weir_tower::MonotonicClock;
+    use tower::{Layer, ServiceBuilder, ServiceExt};
+    use weir_tower::{DeadlineLayer, HttpAnswer, MonotonicClock};
 
     use super::*;
     use crate::{AmbiguousPaths, Verdict};
@@ -350,3 +350,22 @@ mod tests {
         assert_eq!(start.elapsed().as_millis(), 300);
     }
 }
+
+    /// A layer around this one that answers itself needs an empty body of this layer's type.
+    #[tokio::test(start_paused = true)]
+    async fn a_layer_outside_can_answer_with_an_empty_body() {
+        let rules = live();
+        rules.apply(snapshot(1, &rule(1, &json!({})))).expect("no faults");
+        let hangs = async |_: Request<()>| std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>().await;
+        let service = ServiceBuilder::new()
+            .layer(DeadlineLayer::new(Duration::from_secs(1), HttpAnswer))
+            .layer(rules.layer(|_| None))
+            .service_fn(hangs);
+        let mut answers = Vec::new();
+        for _ in 0..2 {
+            let answer = service.clone().oneshot(Request::new(())).await.unwrap_or_else(|never| match never {});
+            let status = answer.status().as_u16();
+            answers.push((status, answer.into_body().collect().await.expect("a body").to_bytes().is_empty()));
+        }
+        assert_eq!(answers, [(504, true), (429, false)]);
+    }

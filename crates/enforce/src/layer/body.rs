@@ -126,6 +126,13 @@ impl<B> LimitedBody<B> {
         Self { kind: Kind::Own(text), _permits: Vec::new() }
     }
 }
+/// An empty body, for the responses of layers around this one. Many layers need it, such as those of tower-http.
+impl<B> Default for LimitedBody<B> {
+    fn default() -> Self {
+        Self::own(Bytes::new())
+    }
+}
+
 
 impl<B: Body<Data = Bytes> + Unpin> Counted<B> {
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
