@@ -124,6 +124,38 @@ impl LiveRules {
 
     /// Returns a layer that limits a service by these rules. `client` returns the address of a request's connection,
     /// for keys with `clientIP`. A request without an address counts as `0.0.0.0`.
+    ///
+    /// Rules read the URI of the request as the layer gets it. axum removes the prefix of a nested router from it, so a
+    /// rule for `/api/**` matches nothing in a router that is nested under `/api`. There, give the layer the URI that the
+    /// client sent:
+    ///
+    /// ```
+    /// use axum::{Router, body::Body, extract::OriginalUri, http::Request, routing::get};
+    /// use tower::ServiceExt;
+    /// use weir_enforce::{AmbiguousPaths, GateOptions, LimitLayer, LiveRules};
+    /// use weir_tower::MonotonicClock;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (clock, paths) = (MonotonicClock::start(), AmbiguousPaths::Refuse);
+    /// let rules = LiveRules::new(GateOptions { clock, paths, log_keys: false });
+    /// let gate = rules.gate(|_| None).with_target(|extensions| extensions.get().map(|OriginalUri(uri)| uri));
+    /// let orders = Router::new().route("/orders", get(async || "none")).layer(LimitLayer::new(gate, "shop"));
+    /// let app: Router = Router::new().nest("/api", orders);
+    ///
+    /// let once = r#"{"wireVersion": 1, "sequence": 1, "revision": "a", "policies": [{
+    ///     "uid": "u", "namespace": "default", "name": "api", "revision": "a", "mode": "Enforce",
+    ///     "rules": [{"name": "all", "action": "Limit", "match": [{"paths": ["/api/**"]}], "limits": [
+    ///         {"name": "hourly", "strategy": "TokenBucket", "requests": 1, "periodMillis": 3600000}
+    ///     ]}]
+    /// }]}"#;
+    /// rules.apply(serde_json::from_str(once)?).expect("no faults");
+    /// let send = || app.clone().oneshot(Request::get("/api/orders").body(Body::empty()).expect("a request"));
+    /// assert_eq!(send().await?.status(), 200);
+    /// assert_eq!(send().await?.status(), 429);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn layer(
         &self,
         client: impl Fn(&Extensions) -> Option<IpAddr> + Send + Sync + 'static,
@@ -239,7 +271,7 @@ pub fn layer_faults(snapshot: &Snapshot) -> Vec<Fault> {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
+    use std::{convert::Infallible, time::Duration};
 
     use bytes::Bytes;
     use http::{Request, Response};
@@ -349,7 +381,6 @@ mod tests {
         assert_eq!(statuses(&rules, &[None; 4]).await, [200; 4]);
         assert_eq!(start.elapsed().as_millis(), 300);
     }
-}
 
     /// A layer around this one that answers itself needs an empty body of this layer's type.
     #[tokio::test(start_paused = true)]
@@ -369,3 +400,4 @@ mod tests {
         }
         assert_eq!(answers, [(504, true), (429, false)]);
     }
+}
