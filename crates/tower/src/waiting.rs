@@ -23,7 +23,7 @@ const MAX_SLEEP: Duration = Duration::from_secs(1);
 /// last part of its wait uses a finer timer.
 const COARSE: Duration = Duration::from_millis(2);
 
-/// The operations of a request at the head of its queues.
+/// The operations of a request at the head of its queues. Like [`Waiting`], it is for the crates of this workspace.
 ///
 /// ```
 /// use std::time::Duration;
@@ -98,6 +98,9 @@ pub trait AtHead {
 /// A request that waits in one or several queues. The request is admitted when it is at the head of all queues and all
 /// limits have room. [`AtHead`] has an example.
 ///
+/// This type is for the crates of this workspace, and changes with them. Other programs use [`Reserve`](crate::Reserve)
+/// or [`LimiterAdmit::admitted`](crate::LimiterAdmit::admitted).
+///
 /// ```
 /// # use std::time::Duration;
 /// # use weir_core::{Limiter, Quota, Strategy};
@@ -166,9 +169,6 @@ pub(crate) fn enter<L: Enqueue>(
     enter_queue(limit, now, latest, clock)
 }
 
-#[inline(never)]
-fn enter_queue<L: Enqueue>(
-    limit: &L,
 /// Takes the last position in the queue for a request that does not wait. It is refused unless the limit has room now
 /// for all requests in the queue and for this one. Returns none if no request waits.
 #[inline]
@@ -181,6 +181,9 @@ fn join_behind<L: Enqueue>(limit: &L, now: Time) -> Result<Option<Ticket>, L::Re
     limit.enqueue(now, Some(now)).map(Some)
 }
 
+#[inline(never)]
+fn enter_queue<L: Enqueue>(
+    limit: &L,
     now: Time,
     latest: Option<Time>,
     clock: MonotonicClock,
@@ -214,7 +217,7 @@ impl Waiting {
     }
 
     /// Ready with a pass when the request is admitted, or with a refusal if the request must not try again or cannot be
-    /// admitted in time.
+    /// admitted in time. The request has then left its queues.
     ///
     /// ```
     /// # use std::task::{Context, Waker};
@@ -238,7 +241,18 @@ impl Waiting {
     /// # Errors
     ///
     /// The refusal.
+    ///
+    /// # Panics
+    ///
+    /// If it was ready before: the request would be charged twice.
     pub fn poll<L: AtHead>(&mut self, limits: &L, context: &mut Context<'_>) -> Poll<Result<L::Pass, L::Refusal>> {
+        assert!(!self.tickets.is_empty(), "polled again after it was ready");
+        let decided = ready!(self.poll_decision(limits, context));
+        self.tickets.clear();
+        Poll::Ready(decided)
+    }
+
+    fn poll_decision<L: AtHead>(&mut self, limits: &L, context: &mut Context<'_>) -> Poll<Result<L::Pass, L::Refusal>> {
         loop {
             let now = self.clock.now();
             let nap = match self.position(now, context.waker()) {
@@ -253,6 +267,28 @@ impl Waiting {
                 },
             };
             ready!(self.poll_sleep(now, nap, context));
+        }
+    }
+
+    /// Ready while the request is at the head of all queues, for a request without a latest time that charges its limits
+    /// itself.
+    ///
+    /// ```
+    /// # use std::task::{Context, Waker};
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy};
+    /// # let clock = weir_tower::MonotonicClock::start();
+    /// # let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?);
+    /// let mut waiting = weir_tower::Waiting::new(vec![limiter.enqueue(clock.now(), 1, None)?], None, clock);
+    /// assert!(waiting.poll_head(&mut Context::from_waker(Waker::noop())).is_ready());
+    /// assert_eq!(limiter.queue_len(), 1); // it keeps its position
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let now = self.clock.now();
+            let Position::Behind(until) = self.position(now, context.waker()) else { return Poll::Ready(()) };
+            ready!(self.poll_sleep(now, Nap::Coarse(until), context));
         }
     }
 

@@ -10,7 +10,6 @@
 //! Rules in shadow mode are charged, too, but delay no body.
 
 use std::{
-    convert::Infallible,
     mem,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -20,8 +19,8 @@ use std::{
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::Sleep;
-use weir_core::{Quota, RuleCharge, Time};
-use weir_tower::{AtHead, MonotonicClock, Waiting};
+use weir_core::{RuleCharge, Time};
+use weir_tower::{MonotonicClock, Waiting};
 
 use crate::decide::{
     deferred::{DeferredCost, NotReserved},
@@ -126,13 +125,13 @@ impl<B> LimitedBody<B> {
         Self { kind: Kind::Own(text), _permits: Vec::new() }
     }
 }
+
 /// An empty body, for the responses of layers around this one. Many layers need it, such as those of tower-http.
 impl<B> Default for LimitedBody<B> {
     fn default() -> Self {
         Self::own(Bytes::new())
     }
 }
-
 
 impl<B: Body<Data = Bytes> + Unpin> Counted<B> {
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
@@ -182,7 +181,7 @@ impl<B> Counted<B> {
             self.position = Some(self.enqueue());
         }
         match &mut self.position {
-            Some(position) => position.poll(&NoCharge, cx).map(drop),
+            Some(position) => position.poll_head(cx),
             None => Poll::Ready(()),
         }
     }
@@ -260,30 +259,6 @@ impl<B> Counted<B> {
                 limits.pod_limiter().refund(&deferred.key, charge, || self.clock.now());
             }
         }
-    }
-}
-
-/// Charges no limit at the head of the queues, because [`Counted::take_turn`] charges them.
-struct NoCharge;
-
-impl AtHead for NoCharge {
-    type Pass = ();
-    type Refusal = Infallible;
-
-    fn charge(&self, _: Time) -> Result<(), Infallible> {
-        Ok(())
-    }
-
-    fn late(&self, _: Time) -> Infallible {
-        unreachable!("a body waits without a latest time")
-    }
-
-    fn retry_after(never: &Infallible) -> Option<Duration> {
-        match *never {}
-    }
-
-    fn quota(never: &Infallible) -> Quota {
-        match *never {}
     }
 }
 

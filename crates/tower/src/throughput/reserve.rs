@@ -103,8 +103,9 @@ pub trait QueueTicket<Request> {
     /// The reason why a request that waited is refused.
     type Refusal;
 
-    /// Ready when the request that took this position is admitted. A waiting request is refused only if a change of
-    /// the limit moves its turn after its latest time.
+    /// Ready when the request that took this position is admitted, or refused because it cannot be admitted in time: a
+    /// change of the limit moved its turn, or [others have overtaken it](crate#waits) because its task was late. Do not
+    /// poll a ticket again after it was ready: the tickets of this crate panic.
     ///
     /// ```
     /// # use std::task::{Context, Waker};

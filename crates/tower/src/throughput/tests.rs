@@ -1,10 +1,11 @@
 use std::{
     future::{Ready, ready},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -16,7 +17,8 @@ use weir_core::{Admitted, Limiter, Quota, Refused, Strategy};
 
 use super::{ThroughputFuture, ThroughputLayer, ThroughputService};
 use crate::{
-    Answer, Answers, Errors, LatencyFuture, LimitError, LimiterAdmit, LimiterTicket, MonotonicClock,
+    Answer, Answers, Errors, LatencyFuture, LimitError, LimiterAdmit, LimiterTicket, MonotonicClock, QueueTicket,
+    Reserve, Turn,
     bounded::{handed, within},
 };
 
@@ -343,6 +345,24 @@ async fn a_thousand_clones_are_served_at_the_rate_of_the_limit() {
     served.sort_unstable();
     assert!(served.iter().zip(0..).all(|(at, place)| *at >= place * MILLI), "{served:?}");
     assert_eq!(served.last(), Some(&(499 * MILLI)));
+}
+
+/// A `select` loop can poll a ticket again by mistake.
+#[tokio::test(start_paused = true)]
+async fn a_ticket_charges_once_and_then_leaves_the_queue() {
+    let (limiter, clock) = limit(1);
+    let line = LimiterAdmit::new(limiter.clone(), clock);
+    limiter.charge(clock.now(), 1).unwrap();
+    let Ok(Turn::Later(mut ticket)) = line.reserve(&(), TENTH) else { panic!("not now") };
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(ticket.poll_turn(&(), &mut context).is_pending());
+    advance(TENTH).await;
+    assert!(matches!(ticket.poll_turn(&(), &mut context), Poll::Ready(Ok(_))));
+    assert_eq!(limiter.queue_len(), 0);
+    advance(TENTH).await;
+    let again = catch_unwind(AssertUnwindSafe(|| ticket.poll_turn(&(), &mut context).is_ready()));
+    assert!(again.is_err(), "polled again after it was ready");
+    assert_eq!(limiter.peek(clock.now()).remaining(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
