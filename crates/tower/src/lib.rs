@@ -39,17 +39,21 @@
 //!
 //! No layer spawns a task. All layers are `Clone`, and clones share their limits, so they need no `Buffer`. A service is
 //! `Clone` if its inner service is, which a [`ThroughputLayer`] requires: a waiting request takes the inner service that
-//! is ready, and a clone takes its place. Around any other service, put a `Buffer` inside of this layer.
+//! is ready, and a clone takes its place. Around any other service, put a `Buffer` inside of this layer. Each waiting
+//! request keeps a slot of that buffer, so give the buffer more slots than requests can wait: more than the rate
+//! multiplied by `max_wait`, or than the burst of a leaky bucket. A caller without a slot waits in `poll_ready`, and
+//! neither `max_wait` nor a [`DeadlineLayer`] bounds that wait.
 //!
 //! # Waits
 //!
 //! Waiting requests are in the limit's own queue, and are charged when they are admitted: a cancelled request leaves the
 //! queue, and the requests behind it move forward. First come, first served, as long as each request is polled within
 //! 2 ms of its turn. A later one is overtaken, so that it does not hold up the others. It keeps its position, and is
-//! first again when it is polled. The documentation of each layer explains when the layer is ready and what a waiting
+//! first again when it is polled. If its next turn is then too late, it is refused. The documentation of each layer explains when the layer is ready and what a waiting
 //! request holds.
 //!
-//! A request that waits needs a tokio runtime with timers; [`LatencyLayer`] needs no runtime. Tokio's timers round waits
+//! A request that waits needs a tokio runtime with timers, and so does each `call` of a [`DeadlineLayer`];
+//! [`LatencyLayer`] needs no runtime. Tokio's timers round waits
 //! up to whole milliseconds. A limit that cannot make up for this, such as a leaky bucket or a [burst](weir_core::Quota)
 //! of one, waits with a finer timer in the last 2 ms. The first such wait of a process starts one thread,
 //! `futures-timer`. With [`MonotonicClock::of_tokio`], all waits use tokio's timers.

@@ -84,8 +84,8 @@ impl LimiterAdmit {
     ///
     /// # Errors
     ///
-    /// [`Refused`] immediately, if the turn would not come within `max_wait`. A request in the queue is refused if a
-    /// change of the limit makes its turn too late.
+    /// [`Refused`] immediately, if the turn would not come within `max_wait`. A request in the queue is refused if its
+    /// turn becomes too late: the limit was changed, or the task was late and [others have overtaken it](crate#waits).
     pub async fn admitted(&self, max_wait: Duration) -> Result<Admitted, Refused> {
         match self.reserve(&(), max_wait)? {
             Turn::Now(admitted) => Ok(admitted),
