@@ -62,7 +62,8 @@
 //! [`KeyExtractor`] finds; an [`InFlight`](weir_core::InFlight) limit; or your own [`Admit`] or [`Reserve`]. All of
 //! them can be changed while they are in use.
 //!
-//! [`LimiterAdmit::admitted`] waits without a service, for a client that calls an API.
+//! [`LimiterAdmit::admitted`] and [`KeyedAdmit::admitted`] wait without a service, for a client that calls an API. Each
+//! request costs one unit of its limit, or as many as [`with_cost`](LimiterAdmit::with_cost) finds.
 //!
 //! A refused client gets an [`Answer`]: [`HttpAnswer`] (429 with `Retry-After`, and the `RateLimit` headers if the
 //! limit has a [name](HttpAnswer::named)), [`GrpcAnswer`] (`RESOURCE_EXHAUSTED`, with the time to retry), or your own.
@@ -175,6 +176,7 @@ mod answer;
 #[cfg(test)]
 mod bounded;
 mod clock;
+mod cost;
 mod deadline;
 mod exceeded;
 mod inner;
@@ -195,6 +197,7 @@ pub use self::{
         retry_after_seconds,
     },
     clock::MonotonicClock,
+    cost::{CostExtractor, UnitCost},
     deadline::{DeadlineFuture, DeadlineLayer, DeadlineService, Deadlines, OfRequests},
     exceeded::DeadlineExceeded,
     keyed::{HeaderKey, IpKey, KeyExtractor, KeyedAdmit, KeyedTicket, NoKey, WithoutKey},

@@ -9,12 +9,13 @@ use std::{
 use weir_core::{Admitted, Limiter, Quota, Refused, Ticket, Time};
 
 use crate::{
-    Admit, AtHead, MonotonicClock, QueueTicket, Reserve, Turn, Waiting,
+    Admit, AtHead, CostExtractor, MonotonicClock, QueueTicket, Reserve, Turn, UnitCost, Waiting,
     waiting::{Enqueue, Entry, behind, enter},
 };
 
-/// Charges one [`Limiter`] a cost of one for each request. Clones share the limiter. Layers that wait and layers that
-/// refuse immediately can share it, too: no request takes the capacity of a request that waits.
+/// Charges one [`Limiter`] for each request: a cost of one, or the cost that [`with_cost`](Self::with_cost) finds. Clones
+/// share the limiter. Layers that wait and layers that refuse immediately can share it, too: no request takes the capacity
+/// of a request that waits.
 ///
 /// Keep a clone of the limiter to [`retune`](Limiter::retune) it at run time. The new quota is reached in one step, after
 /// any number of retunes.
@@ -32,9 +33,10 @@ use crate::{
 /// # Ok::<(), weir_core::InvalidQuota>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct LimiterAdmit {
+pub struct LimiterAdmit<C = UnitCost> {
     pub(crate) limiter: Limiter,
     pub(crate) clock: MonotonicClock,
+    cost: C,
 }
 
 impl LimiterAdmit {
@@ -55,7 +57,7 @@ impl LimiterAdmit {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub const fn new(limiter: Limiter, clock: MonotonicClock) -> Self {
-        Self { limiter, clock }
+        Self { limiter, clock, cost: UnitCost }
     }
 
     /// Waits for the turn of one request, at most `max_wait`, for a caller without a service. If the future is dropped, the
@@ -87,43 +89,111 @@ impl LimiterAdmit {
     /// [`Refused`] immediately, if the turn would not come within `max_wait`. A request in the queue is refused if its
     /// turn becomes too late: the limit was changed, or the task was late and [others have overtaken it](crate#waits).
     pub async fn admitted(&self, max_wait: Duration) -> Result<Admitted, Refused> {
-        match self.reserve(&(), max_wait)? {
+        self.admitted_with_cost(1, max_wait).await
+    }
+}
+
+impl<C> LimiterAdmit<C> {
+    /// Charges each request the cost that `cost` finds, a [`CostExtractor`]. The clones of a limit can have different
+    /// costs.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy};
+    /// use http::Request;
+    /// use weir_tower::{Admit, LimiterAdmit, MonotonicClock};
+    ///
+    /// let clock = MonotonicClock::start();
+    /// let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(3600), None)?;
+    /// let limit = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
+    /// // A batch costs as much as its items, sent one by one.
+    /// let of_batches = limit.clone().with_cost(|batch: &Request<Vec<u32>>| batch.body().len() as u64);
+    /// assert!(of_batches.admit(&Request::new(vec![0; 9])).is_ok());
+    /// assert!(of_batches.admit(&Request::new(vec![0; 2])).is_err());
+    /// assert!(limit.admit(&Request::new(0_u32)).is_ok());
+    /// # Ok::<(), weir_core::InvalidQuota>(())
+    /// ```
+    pub fn with_cost<Request, F: Fn(&Request) -> u64>(self, cost: F) -> LimiterAdmit<F> {
+        LimiterAdmit { limiter: self.limiter, clock: self.clock, cost }
+    }
+
+    /// Waits as [`admitted`](LimiterAdmit::admitted), for a request of this cost.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy};
+    /// use weir_tower::{LimiterAdmit, MonotonicClock};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let clock = MonotonicClock::of_tokio();
+    /// let quota = Quota::new(Strategy::TokenBucket, 1_000, Duration::from_secs(1), None)?;
+    /// let bytes = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
+    /// let start = tokio::time::Instant::now();
+    /// for packet in [1_000, 300] {
+    ///     bytes.admitted_with_cost(packet, Duration::from_secs(1)).await?;
+    /// }
+    /// assert_eq!(start.elapsed().as_millis(), 300);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], as for [`admitted`](LimiterAdmit::admitted), and immediately if the cost is larger than the burst.
+    pub async fn admitted_with_cost(&self, cost: u64, max_wait: Duration) -> Result<Admitted, Refused> {
+        match self.reserve_cost(cost, max_wait)? {
             Turn::Now(admitted) => Ok(admitted),
             Turn::Later(mut ticket) => poll_fn(|context| ticket.poll_turn(&(), context)).await,
         }
     }
-}
 
-impl<Request> Admit<Request> for LimiterAdmit {
-    type Pass = Admitted;
-    type Refusal = Refused;
+    fn reserve_cost(&self, cost: u64, max_wait: Duration) -> Result<Turn<Admitted, LimiterTicket>, Refused> {
+        let now = self.clock.now();
+        Ok(match enter(&self.of_cost(cost), now, Some(now.saturating_add(max_wait)), self.clock)? {
+            Entry::Goes(admitted) => Turn::Now(admitted),
+            Entry::Waits(waiting) => Turn::Later(LimiterTicket { limiter: self.limiter.clone(), cost, waiting }),
+        })
+    }
 
-    fn admit(&self, _: &Request) -> Result<Admitted, Refused> {
-        let _position = behind(self, self.clock)?;
-        self.limiter.charge(self.clock.now(), 1)
+    pub(crate) fn of_cost(&self, cost: u64) -> OfCost<'_> {
+        OfCost { limiter: &self.limiter, cost }
     }
 }
 
-impl<Request> Reserve<Request> for LimiterAdmit {
+impl<Request, C: CostExtractor<Request>> Admit<Request> for LimiterAdmit<C> {
+    type Pass = Admitted;
+    type Refusal = Refused;
+
+    fn admit(&self, request: &Request) -> Result<Admitted, Refused> {
+        let cost = self.cost.cost(request);
+        let _position = behind(&self.of_cost(cost), self.clock)?;
+        self.limiter.charge(self.clock.now(), cost)
+    }
+}
+
+impl<Request, C: CostExtractor<Request>> Reserve<Request> for LimiterAdmit<C> {
     type Ticket = LimiterTicket;
     type Pass = Admitted;
     type Refusal = Refused;
 
-    fn reserve(&self, _: &Request, max_wait: Duration) -> Result<Turn<Admitted, LimiterTicket>, Refused> {
-        let now = self.clock.now();
-        Ok(match enter(self, now, Some(now.saturating_add(max_wait)), self.clock)? {
-            Entry::Goes(admitted) => Turn::Now(admitted),
-            Entry::Waits(waiting) => Turn::Later(LimiterTicket { limit: self.clone(), waiting }),
-        })
+    fn reserve(&self, request: &Request, max_wait: Duration) -> Result<Turn<Admitted, LimiterTicket>, Refused> {
+        self.reserve_cost(self.cost.cost(request), max_wait)
     }
 }
 
-impl AtHead for LimiterAdmit {
+/// A limit for a request of one cost.
+pub(crate) struct OfCost<'a> {
+    limiter: &'a Limiter,
+    cost: u64,
+}
+
+impl AtHead for OfCost<'_> {
     type Pass = Admitted;
     type Refusal = Refused;
 
     fn charge(&self, now: Time) -> Result<Admitted, Refused> {
-        self.limiter.charge(now, 1)
+        self.limiter.charge(now, self.cost)
     }
 
     fn late(&self, now: Time) -> Refused {
@@ -139,13 +209,13 @@ impl AtHead for LimiterAdmit {
     }
 }
 
-impl Enqueue for LimiterAdmit {
+impl Enqueue for OfCost<'_> {
     fn queue_len(&self) -> usize {
-        self.limiter.queue_len()
+        if self.cost == 0 { 0 } else { self.limiter.queue_len() }
     }
 
     fn enqueue(&self, now: Time, latest: Option<Time>) -> Result<Ticket, Refused> {
-        self.limiter.enqueue(now, 1, latest)
+        self.limiter.enqueue(now, self.cost, latest)
     }
 }
 
@@ -171,7 +241,8 @@ impl Enqueue for LimiterAdmit {
 #[derive(Debug)]
 #[must_use = "a request whose ticket is dropped leaves the queue"]
 pub struct LimiterTicket {
-    limit: LimiterAdmit,
+    limiter: Limiter,
+    cost: u64,
     waiting: Box<Waiting>,
 }
 
@@ -180,6 +251,6 @@ impl<Request> QueueTicket<Request> for LimiterTicket {
     type Refusal = Refused;
 
     fn poll_turn(&mut self, _: &Request, context: &mut Context<'_>) -> Poll<Result<Admitted, Refused>> {
-        self.waiting.poll(&self.limit, context)
+        self.waiting.poll(&OfCost { limiter: &self.limiter, cost: self.cost }, context)
     }
 }

@@ -139,7 +139,7 @@ pub(crate) enum Entry<P> {
 
 /// A limit with one queue.
 pub(crate) trait Enqueue: AtHead {
-    /// The number of requests that wait.
+    /// The number of requests for which this request must wait.
     fn queue_len(&self) -> usize;
 
     /// Takes the last position in the queue.
@@ -223,19 +223,34 @@ impl Waiting {
     /// # use std::task::{Context, Waker};
     /// # use std::time::Duration;
     /// # use weir_core::{Limiter, Quota, Strategy};
-    /// use weir_tower::{LimiterAdmit, MonotonicClock, Waiting};
+    /// # use weir_core::{Admitted, Refused, Time};
+    /// use weir_tower::{AtHead, MonotonicClock, Waiting};
     ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let clock = MonotonicClock::of_tokio();
-    /// # let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 1, Duration::from_secs(1), None)?);
-    /// let ticket = limiter.enqueue(clock.now(), 1, None)?;
-    /// let mut waiting = Waiting::new(vec![ticket], None, clock);
-    /// let limit = LimiterAdmit::new(limiter, clock);
-    /// let mut context = Context::from_waker(Waker::noop());
-    /// assert!(waiting.poll(&limit, &mut context).is_ready()); // at the head, and there is room
-    /// # Ok(())
+    /// struct One(Limiter); // implements `AtHead`, as in the example of that trait
+    /// # impl AtHead for One {
+    /// #     type Pass = Admitted;
+    /// #     type Refusal = Refused;
+    /// #     fn charge(&self, now: Time) -> Result<Admitted, Refused> {
+    /// #         self.0.charge(now, 1)
+    /// #     }
+    /// #     fn late(&self, now: Time) -> Refused {
+    /// #         self.0.enqueue(now, 1, Some(Time::default())).expect_err("no turn comes before now")
+    /// #     }
+    /// #     fn retry_after(refused: &Refused) -> Option<Duration> {
+    /// #         refused.retry_after()
+    /// #     }
+    /// #     fn quota(refused: &Refused) -> Quota {
+    /// #         refused.standing.quota()
+    /// #     }
     /// # }
+    ///
+    /// # let clock = MonotonicClock::start();
+    /// # let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 1, Duration::from_secs(1), None)?);
+    /// let mut waiting = Waiting::new(vec![limiter.enqueue(clock.now(), 1, None)?], None, clock);
+    /// let mut context = Context::from_waker(Waker::noop());
+    /// assert!(waiting.poll(&One(limiter.clone()), &mut context).is_ready()); // at the head, and there is room
+    /// assert_eq!(limiter.queue_len(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors

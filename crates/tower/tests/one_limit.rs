@@ -82,3 +82,46 @@ async fn room_for_all_is_room_for_one_that_does_not_wait() {
     assert_pending!(first.poll());
     assert_eq!(limiter.peek(clock.now()).remaining(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn each_request_costs_what_its_layer_finds() {
+    let (limiter, clock) = limiter(Strategy::TokenBucket);
+    let limit = LimiterAdmit::new(limiter.clone(), clock).with_cost(|cost: &u64| *cost);
+    let service = ThroughputLayer::with_errors(limit.clone(), SECOND)
+        .layer(service_fn(async |cost: u64| Ok::<_, io::Error>(cost)));
+    service.clone().oneshot(8).await.expect("the burst is ten");
+    let mut waits = task::spawn(service.clone().oneshot(7));
+    assert_pending!(waits.poll());
+    // The two units that are left are for the request that waits. A cost of 0 needs none.
+    assert_eq!(limit.admit(&2).expect_err("it does not wait").retry_after(), Some(7 * TENTH));
+    assert!(limit.admit(&0).is_ok());
+    assert_ready_ok!(task::spawn(service.clone().oneshot(0)).poll());
+    assert_eq!(limit.admit(&11).expect_err("larger than the burst").retry_after(), None);
+    advance(5 * TENTH).await;
+    assert_eq!(assert_ready_ok!(waits.poll()), 7);
+    assert_eq!(limiter.peek(clock.now()).remaining(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_key_pays_what_its_requests_cost() {
+    let clock = MonotonicClock::of_tokio();
+    let quota = Quota::new(Strategy::TokenBucket, 10, SECOND, None).expect("valid");
+    let terms = Terms::new([("each", quota)]).expect("valid");
+    let rule = RuleLimiter::keyed(clock.now(), terms, NonZeroUsize::new(100).expect("not zero"));
+    let by_name = |(name, _): &(&str, u64), key: &mut Vec<u8>| -> Result<(), NoKey> {
+        key.extend_from_slice(name.as_bytes());
+        Ok(())
+    };
+    let limit = KeyedAdmit::new(rule, clock, by_name, WithoutKey::Share).with_cost(|(_, cost): &(&str, u64)| *cost);
+    assert!(limit.admit(&("ann", 8)).is_ok());
+    assert!(limit.admit(&("ann", 3)).is_err());
+    let ann = ("ann", 7);
+    let mut waits = task::spawn(limit.admitted(&ann, SECOND));
+    assert_pending!(waits.poll());
+    assert!(limit.admit(&("ann", 2)).is_err() && limit.admit(&("ann", 0)).is_ok());
+    assert!(limit.admit(&("bob", 10)).is_ok());
+    advance(5 * TENTH).await;
+    assert_ready_ok!(waits.poll());
+    assert!(limit.admit(&("ann", 1)).is_err());
+    assert!(limit.admitted(&("ann", 11), SECOND).await.is_err(), "larger than the burst");
+}

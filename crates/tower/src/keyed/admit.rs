@@ -1,9 +1,11 @@
 //! A rule that is checked with the key of each request.
 
+use std::{future::poll_fn, time::Duration};
+
 use weir_core::{RuleLimiter, RuleRefused, Tightest};
 
 use super::{KeyExtractor, buffer::with_buffer, reserve::OfKey};
-use crate::{Admit, MonotonicClock, waiting::behind};
+use crate::{Admit, CostExtractor, MonotonicClock, QueueTicket, Reserve, Turn, UnitCost, waiting::behind};
 
 /// The treatment of requests without a key.
 ///
@@ -35,8 +37,9 @@ pub enum WithoutKey {
     Admit,
 }
 
-/// Charges a [`RuleLimiter`] a cost of one for each request, under the key that a [`KeyExtractor`] finds. Clones share
-/// the limits. No request takes the capacity of a request that waits for the same key.
+/// Charges a [`RuleLimiter`] for each request, under the key that a [`KeyExtractor`] finds: a cost of one, or the cost
+/// that [`with_cost`](Self::with_cost) finds. Clones share the limits. No request takes the capacity of a request that
+/// waits for the same key.
 ///
 /// Keep a clone of the rule to retune it at run time. The new terms are reached in one step, after any number of
 /// retunes. The pass of an admitted request is the tightest limit of its key, or none if the request has no key and was
@@ -66,9 +69,10 @@ pub enum WithoutKey {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct KeyedAdmit<K> {
+pub struct KeyedAdmit<K, C = UnitCost> {
     pub(super) rule: RuleLimiter,
     pub(super) clock: MonotonicClock,
+    pub(super) cost: C,
     key: K,
     without_key: WithoutKey,
 }
@@ -95,7 +99,82 @@ impl<K> KeyedAdmit<K> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub const fn new(rule: RuleLimiter, clock: MonotonicClock, key: K, without_key: WithoutKey) -> Self {
-        Self { rule, clock, key, without_key }
+        Self { rule, clock, cost: UnitCost, key, without_key }
+    }
+}
+
+impl<K, C> KeyedAdmit<K, C> {
+    /// Charges each request the cost that `cost` finds, a [`CostExtractor`].
+    ///
+    /// ```
+    /// # use std::num::NonZeroUsize;
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms};
+    /// use http::{HeaderName, Request};
+    /// use weir_tower::{Admit, HeaderKey, KeyedAdmit, MonotonicClock, WithoutKey};
+    ///
+    /// # let clock = MonotonicClock::start();
+    /// # let quota = Quota::new(Strategy::TokenBucket, 1_000, Duration::from_secs(3600), None)?;
+    /// # let rule = RuleLimiter::keyed(clock.now(), Terms::new([("hourly", quota)])?, NonZeroUsize::MIN);
+    /// let by_api_key = HeaderKey::new(HeaderName::from_static("x-api-key"));
+    /// let bytes = KeyedAdmit::new(rule, clock, by_api_key, WithoutKey::Share)
+    ///     .with_cost(|request: &Request<String>| request.body().len() as u64);
+    /// let of_length = |length| Request::builder().header("x-api-key", "ann").body("x".repeat(length));
+    /// assert!(bytes.admit(&of_length(900)?).is_ok());
+    /// assert!(bytes.admit(&of_length(900)?).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_cost<Request, F: Fn(&Request) -> u64>(self, cost: F) -> KeyedAdmit<K, F> {
+        let Self { rule, clock, cost: _, key, without_key } = self;
+        KeyedAdmit { rule, clock, cost, key, without_key }
+    }
+
+    /// Waits for the turn of one request with its key, at most `max_wait`, for a caller without a service. If the future
+    /// is dropped, the request leaves the queue. Returns none if the request has no key and was not checked.
+    ///
+    /// ```
+    /// # use std::num::NonZeroUsize;
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms};
+    /// use weir_tower::{KeyedAdmit, MonotonicClock, NoKey, WithoutKey};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let clock = MonotonicClock::of_tokio();
+    /// # let quota = Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?;
+    /// # let rule = RuleLimiter::keyed(clock.now(), Terms::new([("each", quota)])?, NonZeroUsize::MIN);
+    /// let by_tenant = |tenant: &&str, key: &mut Vec<u8>| -> Result<(), NoKey> {
+    ///     key.extend_from_slice(tenant.as_bytes());
+    ///     Ok(())
+    /// };
+    /// let limit = KeyedAdmit::new(rule, clock, by_tenant, WithoutKey::Share);
+    /// let start = tokio::time::Instant::now();
+    /// for tenant in ["ann", "bob", "ann"] {
+    ///     limit.admitted(&tenant, Duration::from_secs(1)).await?;
+    ///     // Here, call the API that allows each tenant ten calls a second.
+    /// }
+    /// assert_eq!(start.elapsed().as_millis(), 100);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RuleRefused`] immediately, if the turn would not come within `max_wait`. A request in the queue is refused if its
+    /// turn becomes too late: the limits were changed, or the task was late and [others have overtaken it](crate#waits).
+    pub async fn admitted<Request>(
+        &self,
+        request: &Request,
+        max_wait: Duration,
+    ) -> Result<Option<Tightest>, RuleRefused>
+    where
+        K: KeyExtractor<Request>,
+        C: CostExtractor<Request>,
+    {
+        match self.reserve(request, max_wait)? {
+            Turn::Now(tightest) => Ok(tightest),
+            Turn::Later(mut ticket) => poll_fn(|context| ticket.poll_turn(request, context)).await,
+        }
     }
 
     /// Calls `ask` with the request's key. Requests without a key that share one count use the empty key, which no
@@ -115,15 +194,15 @@ impl<K> KeyedAdmit<K> {
     }
 }
 
-impl<Request, K: KeyExtractor<Request>> Admit<Request> for KeyedAdmit<K> {
+impl<Request, K: KeyExtractor<Request>, C: CostExtractor<Request>> Admit<Request> for KeyedAdmit<K, C> {
     type Pass = Option<Tightest>;
     type Refusal = RuleRefused;
 
     fn admit(&self, request: &Request) -> Result<Option<Tightest>, RuleRefused> {
         let admit = |key: &[u8]| {
-            let limit = OfKey { rule: &self.rule, clock: self.clock, key };
-            let _position = behind(&limit, self.clock)?;
-            Ok(self.rule.charge(|| self.clock.now(), key, 1)?.tightest)
+            let cost = self.cost.cost(request);
+            let _position = behind(&OfKey { rule: &self.rule, clock: self.clock, key, cost }, self.clock)?;
+            Ok(self.rule.charge(|| self.clock.now(), key, cost)?.tightest)
         };
         self.with_key(request, admit).transpose()
     }

@@ -9,11 +9,11 @@ use weir_core::{Quota, RuleLimiter, RuleRefused, Ticket, Tightest, Time};
 
 use super::{KeyExtractor, KeyedAdmit};
 use crate::{
-    AtHead, MonotonicClock, QueueTicket, Reserve, Turn, Waiting,
+    AtHead, CostExtractor, MonotonicClock, QueueTicket, Reserve, Turn, Waiting,
     waiting::{Enqueue, Entry, enter},
 };
 
-impl<Request, K: KeyExtractor<Request>> Reserve<Request> for KeyedAdmit<K> {
+impl<Request, K: KeyExtractor<Request>, C: CostExtractor<Request>> Reserve<Request> for KeyedAdmit<K, C> {
     type Ticket = KeyedTicket;
     type Pass = Option<Tightest>;
     type Refusal = RuleRefused;
@@ -25,12 +25,13 @@ impl<Request, K: KeyExtractor<Request>> Reserve<Request> for KeyedAdmit<K> {
     ) -> Result<Turn<Option<Tightest>, KeyedTicket>, RuleRefused> {
         let turn = self.with_key(request, |key| {
             let now = self.clock.now();
-            let limit = OfKey { rule: &self.rule, clock: self.clock, key };
+            let cost = self.cost.cost(request);
+            let limit = OfKey { rule: &self.rule, clock: self.clock, key, cost };
             Ok(match enter(&limit, now, Some(now.saturating_add(max_wait)), self.clock)? {
                 Entry::Goes(tightest) => Turn::Now(Some(tightest)),
                 Entry::Waits(waiting) => {
-                    let ticket = KeyedTicket { rule: self.rule.clone(), clock: self.clock, key: key.into(), waiting };
-                    Turn::Later(ticket)
+                    let (rule, key) = (self.rule.clone(), key.into());
+                    Turn::Later(KeyedTicket { rule, clock: self.clock, key, cost, waiting })
                 }
             })
         });
@@ -38,11 +39,12 @@ impl<Request, K: KeyExtractor<Request>> Reserve<Request> for KeyedAdmit<K> {
     }
 }
 
-/// A rule for one key.
+/// A rule for a request with one key and one cost.
 pub(super) struct OfKey<'a> {
     pub(super) rule: &'a RuleLimiter,
     pub(super) clock: MonotonicClock,
     pub(super) key: &'a [u8],
+    pub(super) cost: u64,
 }
 
 impl AtHead for OfKey<'_> {
@@ -50,7 +52,7 @@ impl AtHead for OfKey<'_> {
     type Refusal = RuleRefused;
 
     fn charge(&self, _: Time) -> Result<Tightest, RuleRefused> {
-        Ok(self.rule.charge(|| self.clock.now(), self.key, 1)?.tightest)
+        Ok(self.rule.charge(|| self.clock.now(), self.key, self.cost)?.tightest)
     }
 
     fn late(&self, now: Time) -> RuleRefused {
@@ -68,11 +70,11 @@ impl AtHead for OfKey<'_> {
 
 impl Enqueue for OfKey<'_> {
     fn queue_len(&self) -> usize {
-        self.rule.queue_len(self.key)
+        if self.cost == 0 { 0 } else { self.rule.queue_len(self.key) }
     }
 
     fn enqueue(&self, now: Time, latest: Option<Time>) -> Result<Ticket, RuleRefused> {
-        self.rule.enqueue(now, self.key, 1, latest)
+        self.rule.enqueue(now, self.key, self.cost, latest)
     }
 }
 
@@ -105,6 +107,7 @@ pub struct KeyedTicket {
     rule: RuleLimiter,
     clock: MonotonicClock,
     key: Box<[u8]>,
+    cost: u64,
     waiting: Box<Waiting>,
 }
 
@@ -113,7 +116,7 @@ impl<Request> QueueTicket<Request> for KeyedTicket {
     type Refusal = RuleRefused;
 
     fn poll_turn(&mut self, _: &Request, context: &mut Context<'_>) -> Poll<Result<Option<Tightest>, RuleRefused>> {
-        let limit = OfKey { rule: &self.rule, clock: self.clock, key: &self.key };
+        let limit = OfKey { rule: &self.rule, clock: self.clock, key: &self.key, cost: self.cost };
         self.waiting.poll(&limit, context).map_ok(Some)
     }
 }

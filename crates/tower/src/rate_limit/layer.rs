@@ -14,6 +14,8 @@ use crate::MonotonicClock;
 /// one layer, share the limit, so they need no `Buffer`. The caller waits in `poll_ready`. If a caller must learn that
 /// a wait is too long, use a [`ThroughputLayer`](crate::ThroughputLayer).
 ///
+/// Each request costs one: `poll_ready` knows no request. For other costs, use a `ThroughputLayer`.
+///
 /// One difference: callers wait in a queue, and a service keeps its position after `poll_ready` returned `Pending`.
 /// Drop services that you do not poll again. [`RateLimit`] describes what they cost, for example inside of `load_shed`.
 ///

@@ -43,7 +43,7 @@ impl Readiness {
     #[inline(never)]
     fn poll_queue(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.waiting.is_none() {
-            match enter(&self.limit, self.limit.clock.now(), None, self.limit.clock) {
+            match enter(&self.limit.of_cost(1), self.limit.clock.now(), None, self.limit.clock) {
                 Ok(Entry::Goes(Admitted { charge, .. })) => {
                     self.taken = Some(charge);
                     return Poll::Ready(());
@@ -53,7 +53,7 @@ impl Readiness {
             }
         }
         if let Some(waiting) = &mut self.waiting {
-            self.taken = match waiting.poll(&self.limit, context) {
+            self.taken = match waiting.poll(&self.limit.of_cost(1), context) {
                 Poll::Ready(Ok(Admitted { charge, .. })) => Some(charge),
                 Poll::Ready(Err(Refused { .. })) => unreachable!("a wait without a latest time is never refused"),
                 Poll::Pending => self.overtake(),
@@ -70,7 +70,7 @@ impl Readiness {
     /// the queue and are never polled again, for example under `load_shed`. They must not delay others while the limit
     /// has enough room.
     fn overtake(&self) -> Option<Charge> {
-        let LimiterAdmit { limiter, clock } = &self.limit;
+        let LimiterAdmit { limiter, clock, .. } = &self.limit;
         let now = clock.now();
         // The number includes this service.
         if usize::try_from(limiter.peek(now).remaining()).is_ok_and(|remaining| remaining < limiter.queue_len()) {

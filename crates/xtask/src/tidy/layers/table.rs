@@ -36,7 +36,7 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "crates/tower/src/lib.rs",
         layers: &[
-            &["clock", "exceeded", "inner", "timed"],
+            &["clock", "cost", "exceeded", "inner", "timed"],
             &["answer", "waiting"],
             &["deadline", "latency"],
             &["throughput"],
