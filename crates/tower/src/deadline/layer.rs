@@ -167,7 +167,54 @@ impl<N> DeadlineLayer<Answers<N>, OfRequests> {
     /// # }
     /// ```
     pub const fn of_requests(answer: N) -> Self {
-        Self { deadlines: OfRequests, outcome: Answers(answer) }
+        Self::of_requests_with_outcome(Answers(answer))
+    }
+}
+
+impl<O> DeadlineLayer<O, OfRequests> {
+    /// [`of_requests`](DeadlineLayer::of_requests) with your own [`Outcome`](crate::Outcome), or with
+    /// [`Errors`] for a service whose responses are not answers of HTTP or gRPC.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// use weir_tower::{Admit, DeadlineExceeded, DeadlineLayer, Errors, LatencyLayer, LimitError, Timed};
+    ///
+    /// /// Admits every request, with the deadline that the request contains.
+    /// #[derive(Clone)]
+    /// struct AsAsked;
+    ///
+    /// struct Admitted(Option<Duration>);
+    ///
+    /// impl Timed for Admitted {
+    ///     type Exceeded = DeadlineExceeded;
+    ///
+    ///     fn take_deadline(&mut self) -> Option<(Duration, DeadlineExceeded)> {
+    ///         self.0.take().map(|after| (after, DeadlineExceeded::new(after)))
+    ///     }
+    /// }
+    ///
+    /// impl Admit<Duration> for AsAsked {
+    ///     type Pass = Admitted;
+    ///     type Refusal = ();
+    ///
+    ///     fn admit(&self, request: &Duration) -> Result<Admitted, ()> {
+    ///         Ok(Admitted(Some(*request)))
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// let hangs = service_fn(async |_: Duration| std::future::pending::<Result<(), std::io::Error>>().await);
+    /// let limited = LatencyLayer::with_errors(AsAsked).layer(hangs);
+    /// let service = DeadlineLayer::of_requests_with_outcome(Errors).layer(limited);
+    /// let Err(LimitError::Refused(exceeded)) = service.oneshot(Duration::from_millis(500)).await else { panic!() };
+    /// assert_eq!(exceeded.after, Duration::from_millis(500));
+    /// # }
+    /// ```
+    pub const fn of_requests_with_outcome(outcome: O) -> Self {
+        Self { deadlines: OfRequests, outcome }
     }
 }
 
