@@ -169,8 +169,8 @@ impl Limiter {
     ///
     /// The queue is first in, first out. When a request leaves it, all requests behind that request move forward. All
     /// handles of a limiter share its queue, also after a retune. A request that does not join the queue can overtake
-    /// waiting requests. If [`queue_len`](Self::queue_len) is not zero, such a request also joins, with `latest` equal to
-    /// `now`, and keeps the ticket during its charge.
+    /// waiting requests. If [`queue_len`](Self::queue_len) is not zero, such a request also joins, with `latest` equal
+    /// to `now`, and keeps the ticket during its charge.
     ///
     /// ```
     /// use std::time::Duration;

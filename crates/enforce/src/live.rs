@@ -126,8 +126,8 @@ impl LiveRules {
     /// for keys with `clientIP`. A request without an address counts as `0.0.0.0`.
     ///
     /// Rules read the URI of the request as the layer gets it. axum removes the prefix of a nested router from it, so a
-    /// rule for `/api/**` matches nothing in a router that is nested under `/api`. There, give the layer the URI that the
-    /// client sent:
+    /// rule for `/api/**` matches nothing in a router that is nested under `/api`. There, give the layer the URI that
+    /// the client sent:
     ///
     /// ```
     /// use axum::{Router, body::Body, extract::OriginalUri, http::Request, routing::get};

@@ -49,14 +49,14 @@
 //! Waiting requests are in the limit's own queue, and are charged when they are admitted: a cancelled request leaves the
 //! queue, and the requests behind it move forward. First come, first served, as long as each request is polled within
 //! 2 ms of its turn. A later one is overtaken, so that it does not hold up the others. It keeps its position, and is
-//! first again when it is polled. If its next turn is then too late, it is refused. The documentation of each layer explains when the layer is ready and what a waiting
-//! request holds.
+//! first again when it is polled. If its next turn is then too late, it is refused. The documentation of each layer
+//! explains when the layer is ready and what a waiting request holds.
 //!
 //! A request that waits needs a tokio runtime with timers, and so does each `call` of a [`DeadlineLayer`];
-//! [`LatencyLayer`] needs no runtime. Tokio's timers round waits
-//! up to whole milliseconds. A limit that cannot make up for this, such as a leaky bucket or a [burst](weir_core::Quota)
-//! of one, waits with a finer timer in the last 2 ms. The first such wait of a process starts one thread,
-//! `futures-timer`. With [`MonotonicClock::of_tokio`], all waits use tokio's timers.
+//! [`LatencyLayer`] needs no runtime. Tokio's timers round waits up to whole milliseconds. A limit that cannot make up
+//! for this, such as a leaky bucket or a [burst](weir_core::Quota) of one, waits with a finer timer in the last 2 ms.
+//! The first such wait of a process starts one thread, `futures-timer`. With [`MonotonicClock::of_tokio`], all waits
+//! use tokio's timers.
 //!
 //! A layer calls a [`LimiterAdmit`], one limit for all requests; a [`KeyedAdmit`], one limit for each key that a
 //! [`KeyExtractor`] finds; an [`InFlight`](weir_core::InFlight) limit; or your own [`Admit`] or [`Reserve`]. All of

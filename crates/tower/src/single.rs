@@ -10,12 +10,12 @@ use weir_core::{Admitted, Limiter, Quota, Refused, Ticket, Time};
 
 use crate::{
     Admit, AtHead, CostExtractor, MonotonicClock, QueueTicket, Reserve, Turn, UnitCost, Waiting,
-    waiting::{Enqueue, Entry, behind, enter},
+    waiting::{Enqueue, Entry, enter, join_behind},
 };
 
-/// Charges one [`Limiter`] for each request: a cost of one, or the cost that [`with_cost`](Self::with_cost) finds. Clones
-/// share the limiter. Layers that wait and layers that refuse immediately can share it, too: no request takes the capacity
-/// of a request that waits.
+/// Charges one [`Limiter`] for each request: a cost of one, or the cost that [`with_cost`](Self::with_cost) finds.
+/// Clones share the limiter. Layers that wait and layers that refuse immediately can share it, too: no request takes
+/// the capacity of a request that waits.
 ///
 /// Keep a clone of the limiter to [`retune`](Limiter::retune) it at run time. The new quota is reached in one step, after
 /// any number of retunes.
@@ -166,9 +166,12 @@ impl<Request, C: CostExtractor<Request>> Admit<Request> for LimiterAdmit<C> {
     type Refusal = Refused;
 
     fn admit(&self, request: &Request) -> Result<Admitted, Refused> {
-        let cost = self.cost.cost(request);
-        let _position = behind(&self.of_cost(cost), self.clock)?;
-        self.limiter.charge(self.clock.now(), cost)
+        let (limit, now) = (self.of_cost(self.cost.cost(request)), self.clock.now());
+        if limit.queue_len() > 0 {
+            let _position = join_behind(&limit, now)?;
+            return limit.charge(now);
+        }
+        limit.charge(now)
     }
 }
 

@@ -169,16 +169,12 @@ pub(crate) fn enter<L: Enqueue>(
     enter_queue(limit, now, latest, clock)
 }
 
-/// Takes the last position in the queue for a request that does not wait. It is refused unless the limit has room now
-/// for all requests in the queue and for this one. Returns none if no request waits.
-#[inline]
-pub(crate) fn behind<L: Enqueue>(limit: &L, clock: MonotonicClock) -> Result<Option<Ticket>, L::Refusal> {
-    if limit.queue_len() == 0 { Ok(None) } else { join_behind(limit, clock.now()) }
-}
-
+/// Takes the last position in the queue for the charge of a request that does not wait. It is refused unless the limit
+/// has room now for all requests in the queue and for this one. This function is separate, so that the usual path is
+/// inlined.
 #[inline(never)]
-fn join_behind<L: Enqueue>(limit: &L, now: Time) -> Result<Option<Ticket>, L::Refusal> {
-    limit.enqueue(now, Some(now)).map(Some)
+pub(crate) fn join_behind<L: Enqueue>(limit: &L, now: Time) -> Result<Ticket, L::Refusal> {
+    limit.enqueue(now, Some(now))
 }
 
 #[inline(never)]
@@ -285,8 +281,8 @@ impl Waiting {
         }
     }
 
-    /// Ready while the request is at the head of all queues, for a request without a latest time that charges its limits
-    /// itself.
+    /// Ready while the request is at the head of all queues. This is for a request without a latest time that charges its
+    /// limits itself.
     ///
     /// ```
     /// # use std::task::{Context, Waker};

@@ -5,7 +5,10 @@ use std::{future::poll_fn, time::Duration};
 use weir_core::{RuleLimiter, RuleRefused, Tightest};
 
 use super::{KeyExtractor, buffer::with_buffer, reserve::OfKey};
-use crate::{Admit, CostExtractor, MonotonicClock, QueueTicket, Reserve, Turn, UnitCost, waiting::behind};
+use crate::{
+    Admit, CostExtractor, MonotonicClock, QueueTicket, Reserve, Turn, UnitCost,
+    waiting::{Enqueue, join_behind},
+};
 
 /// The treatment of requests without a key.
 ///
@@ -129,8 +132,8 @@ impl<K, C> KeyedAdmit<K, C> {
         KeyedAdmit { rule, clock, cost, key, without_key }
     }
 
-    /// Waits for the turn of one request with its key, at most `max_wait`, for a caller without a service. If the future
-    /// is dropped, the request leaves the queue. Returns none if the request has no key and was not checked.
+    /// Waits for the turn of one request with its key, at most `max_wait`, for a caller without a service. If the
+    /// future is dropped, the request leaves the queue. Returns none if the request has no key and was not checked.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;
@@ -160,8 +163,9 @@ impl<K, C> KeyedAdmit<K, C> {
     ///
     /// # Errors
     ///
-    /// [`RuleRefused`] immediately, if the turn would not come within `max_wait`. A request in the queue is refused if its
-    /// turn becomes too late: the limits were changed, or the task was late and [others have overtaken it](crate#waits).
+    /// [`RuleRefused`] immediately, if the turn would not come within `max_wait`. A request in the queue is refused if
+    /// its turn becomes too late: the limits were changed, or the task was late and
+    /// [others have overtaken it](crate#waits).
     pub async fn admitted<Request>(
         &self,
         request: &Request,
@@ -200,9 +204,10 @@ impl<Request, K: KeyExtractor<Request>, C: CostExtractor<Request>> Admit<Request
 
     fn admit(&self, request: &Request) -> Result<Option<Tightest>, RuleRefused> {
         let admit = |key: &[u8]| {
-            let cost = self.cost.cost(request);
-            let _position = behind(&OfKey { rule: &self.rule, clock: self.clock, key, cost }, self.clock)?;
-            Ok(self.rule.charge(|| self.clock.now(), key, cost)?.tightest)
+            let limit = OfKey { rule: &self.rule, clock: self.clock, key, cost: self.cost.cost(request) };
+            let waits = limit.queue_len() > 0;
+            let _position = if waits { Some(join_behind(&limit, self.clock.now())?) } else { None };
+            Ok(self.rule.charge(|| self.clock.now(), key, limit.cost)?.tightest)
         };
         self.with_key(request, admit).transpose()
     }

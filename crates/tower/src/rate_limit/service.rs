@@ -21,9 +21,9 @@ use crate::{MonotonicClock, inner::inner_service};
 ///
 /// So **drop a service that you do not poll again** after [`Poll::Pending`]. `load_shed` and `timeout(service.ready())`
 /// often keep such services. Each of them keeps its position: later callers wait for it once, 2 ms at most for up to 64
-/// of them together, unless the limit has room for all. With `load_shed`, requests of these 2 ms are shed. As long as one
-/// of them exists, each later caller takes the lock of the queue. A [`LatencyLayer`](crate::LatencyLayer) sheds without
-/// a queue.
+/// of them together, unless the limit has room for all. With `load_shed`, requests of these 2 ms are shed. As long as
+/// one of them exists, each later caller takes the lock of the queue. A [`LatencyLayer`](crate::LatencyLayer) sheds
+/// without a queue.
 ///
 /// The limit counts a request when its service becomes ready, and a service can stay ready for any time. Services that are
 /// ready can then be called at the same time, all of them. So put this layer outside of a `Balance`, which keeps all of
