@@ -30,10 +30,10 @@ const KUBECTL: [&str; 13] = [
     "apply", "create", "get", "patch", "delete", "describe", "logs", "rollout", "run", "label", "port-forward",
     "explain", "replace",
 ];
-const KUBECTL_FLAGS: [&str; 21] = [
+const KUBECTL_FLAGS: [&str; 22] = [
     "-f", "-o", "-n", "-p", "--type", "--namespace", "--all-namespaces", "--selector", "--field-selector",
     "--from-file", "--follow", "--image", "--restart", "--rm", "--attach", "--recursive", "--watch", "--force",
-    "--prefix", "--tail", "--server-side",
+    "--prefix", "--tail", "--server-side", "--container",
 ];
 /// The names of policies in kubectl.
 const POLICY: [&str; 4] = ["rlp", "ratelimitpolicy", "ratelimitpolicies", "ratelimitpolicies.weir.dev"];
