@@ -95,8 +95,8 @@ pub enum HeadersOn {
 /// The treatment of messages beyond a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum OnMessage {
-    /// The message does not reach the app. Instead, the client receives a text message: a JSON object that names the
-    /// limit.
+    /// The message does not reach the app. Instead, the client receives a text message: the `body`, or a JSON object that
+    /// names the limit.
     #[default]
     Notice,
     /// The connection is closed with code 1008.

@@ -81,8 +81,8 @@ use crate::{
     validation = Rule::new("!has(self.per) || self.per != 'Message' || !has(self.onLimit) || !has(self.onLimit.action) || self.onLimit.action != 'Wait'")
         .message("onLimit must have action Reject in a rule with per Message: a waiting message would delay all messages after it")
         .field_path(".onLimit"),
-    validation = Rule::new("!has(self.per) || self.per != 'Message' || !has(self.onLimit) || !(has(self.onLimit.body) || has(self.onLimit.contentType) || has(self.onLimit.set))")
-        .message("onLimit must not have body, contentType or set in a rule with per Message, which answers no request: remove them, or use per Request")
+    validation = Rule::new("!has(self.per) || self.per != 'Message' || !has(self.onLimit) || !(has(self.onLimit.contentType) || has(self.onLimit.set))")
+        .message("onLimit must not have contentType or set in a rule with per Message, which answers no request: remove them, or use per Request")
         .field_path(".onLimit"),
     validation = Rule::new("!has(self.per) || self.per != 'Message' || !has(self.responseHeaders)")
         .message("responseHeaders are not valid with per Message, which answers no request: remove responseHeaders, or use per Request")

@@ -493,8 +493,8 @@ pub struct OnDeadline {
 /// The handling of a message beyond a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnMessage {
-    /// The message does not reach the app. The client receives a text message: a JSON object with the name of the limit
-    /// that refused.
+    /// The message does not reach the app. The client receives a text message: the body, or a JSON object with the name
+    /// of the limit that refused.
     #[default]
     Notice,
     /// The connection is closed with code 1008.

@@ -209,10 +209,8 @@ fn check_messages(rule: &api::Rule, path: &str, faults: &mut Faults) {
     if on_limit.action == api::OnLimitAction::Wait {
         faults.add(format!("{path}.onLimit.action"), "messages do not wait: use action Reject");
     }
-    for (given, field) in [(on_limit.body.is_some(), "body"), (on_limit.content_type.is_some(), "contentType")] {
-        if given {
-            faults.add(format!("{path}.onLimit.{field}"), "a refused message is not answered with a body: remove it");
-        }
+    if on_limit.content_type.is_some() {
+        faults.add(format!("{path}.onLimit.contentType"), "the answer to a message is always text: remove it");
     }
 }
 

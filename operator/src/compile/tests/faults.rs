@@ -196,8 +196,8 @@ fn what_the_schema_would_refuse_is_a_fault_with_its_path() {
             "spec.rules[0].onLimit.action",
         ),
         (
-            json!({"name": "all", "limits": [limit], "per": "Message", "onLimit": {"body": "no"}}),
-            "spec.rules[0].onLimit.body",
+            json!({"name": "all", "limits": [limit], "per": "Message", "onLimit": {"contentType": "a/b"}}),
+            "spec.rules[0].onLimit.contentType",
         ),
     ] {
         let faults = compile(&key(), "uid", &spec(&json!([rule]))).expect_err(path);
