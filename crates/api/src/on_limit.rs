@@ -29,7 +29,9 @@ pub struct OnLimit {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32", range(min = 400, max = 599))]
     pub status: Option<i32>,
-    /// Body of the refusal. The default is a JSON object that names the limit that refused the request.
+    /// Body of the refusal, or text of the answer to a message. It can contain the placeholders `{remaining}`, `{limit}`
+    /// and `{resetAfter}` (seconds), which describe the limit that refused, `{policy}` (namespace and name) and `{rule}`.
+    /// All other braces are text. The default is a JSON object that names the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 4096))]
     pub body: Option<String>,

@@ -114,6 +114,21 @@ async fn limits_come_from_the_control_port_and_change_in_place() {
 
 /// Without TLS, the first byte of a connection selects the channel or HTTP.
 #[tokio::test]
+async fn a_layer_answers_with_the_body_of_the_rule() {
+    let client = Client::start(options(|_| {})).await.expect("a control port");
+    let app = app(&client);
+    let mut own = snapshot(1, 1);
+    let body = "{rule} admits {limit}, {remaining} are left {}";
+    own["policies"][0]["rules"][0]["onLimit"] = json!({"status": 429, "headers": "None", "body": body});
+    assert_eq!(put(&client, &own).await.0, 200);
+    let ask = || app.clone().oneshot(Request::get("/").body(Body::empty()).expect("a request"));
+    assert_eq!(ask().await.expect("a response").status(), 200);
+    let refused = ask().await.expect("a response");
+    let text = axum::body::to_bytes(refused.into_body(), 1_000).await.expect("a body");
+    assert_eq!(text, "per-client admits 1, 0 are left {}");
+}
+
+#[tokio::test]
 async fn the_operator_uses_the_channel_on_the_same_port() {
     let client = Client::start(options(|_| {})).await.expect("a control port");
     let mut channel = Channel::new(TcpStream::connect(client.control()).await.expect("the control port is open"));

@@ -176,8 +176,9 @@ impl Messages {
 impl MessageRefusal {
     fn new(refusal: &Refusal<'_>) -> Self {
         let text = refusal.text();
-        let (limit, seconds) = (refusal.state.limit, refusal.seconds());
-        let notice = if text.closes { text.reason(limit, seconds) } else { text.body(limit, seconds) };
+        let (limit, seconds, numbers) = (refusal.state.limit, refusal.seconds(), refusal.state.numbers());
+        let notice =
+            if text.closes { text.reason(limit, seconds, numbers) } else { text.body(limit, seconds, numbers) };
         Self { notice: String::from_utf8_lossy(&notice).trim_end().to_owned(), close: text.closes }
     }
 }

@@ -1,4 +1,4 @@
-//! Response headers that a rule sets, prepared when a snapshot is lowered.
+//! Response headers and bodies that a rule sets, prepared when a snapshot is lowered.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -11,6 +11,13 @@ pub(super) struct RuleHeader {
     value: OwnValue,
 }
 
+/// A body that can contain numbers of a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum OwnBody {
+    Constant(Bytes),
+    Pieces(Box<[OwnPiece]>),
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum OwnValue {
     Constant(HeaderValue),
@@ -18,7 +25,7 @@ enum OwnValue {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum OwnPiece {
+pub(super) enum OwnPiece {
     Text(Box<str>),
     Remaining,
     Limit,
@@ -36,19 +43,9 @@ pub(super) struct Numbers {
 impl RuleHeader {
     /// Prepares a header. The names `policy` and `rule` must be visible ASCII.
     pub(super) fn new(name: HeaderName, pieces: Vec<Piece>, policy: &str, rule: &str) -> Self {
-        let piece = |piece| match piece {
-            Piece::Text(text) => OwnPiece::Text(text.into()),
-            Piece::Placeholder(Placeholder::Policy) => OwnPiece::Text(policy.into()),
-            Piece::Placeholder(Placeholder::Rule) => OwnPiece::Text(rule.into()),
-            Piece::Placeholder(Placeholder::Remaining) => OwnPiece::Remaining,
-            Piece::Placeholder(Placeholder::Limit) => OwnPiece::Limit,
-            Piece::Placeholder(Placeholder::ResetAfter) => OwnPiece::ResetAfter,
-        };
-        let pieces: Box<[OwnPiece]> = pieces.into_iter().map(piece).collect();
-        let text = |piece: &OwnPiece| if let OwnPiece::Text(text) = piece { Some(text.clone()) } else { None };
-        let value = match pieces.iter().map(text).collect::<Option<String>>() {
-            Some(constant) => OwnValue::Constant(value(constant.into())),
-            None => OwnValue::Pieces(pieces),
+        let value = match own_pieces(pieces, policy, rule) {
+            Ok(constant) => OwnValue::Constant(value(constant.into())),
+            Err(pieces) => OwnValue::Pieces(pieces),
         };
         Self { name, value }
     }
@@ -83,6 +80,42 @@ impl RuleHeader {
         }
         head.extend_from_slice(b"\r\n");
     }
+}
+
+impl OwnBody {
+    /// Prepares a body. A body without numbers costs nothing for each refusal.
+    pub(super) fn new(pieces: Vec<Piece>, policy: &str, rule: &str) -> Self {
+        match own_pieces(pieces, policy, rule) {
+            Ok(constant) => Self::Constant(constant.into()),
+            Err(pieces) => Self::Pieces(pieces),
+        }
+    }
+
+    pub(super) fn text(&self, numbers: Numbers) -> Bytes {
+        match self {
+            Self::Constant(constant) => constant.clone(),
+            Self::Pieces(pieces) => {
+                let mut text = Vec::new();
+                write_pieces(pieces, numbers, &mut text);
+                text.into()
+            }
+        }
+    }
+}
+
+/// Inserts the names. Returns the whole text if it has no numbers.
+fn own_pieces(pieces: Vec<Piece>, policy: &str, rule: &str) -> Result<String, Box<[OwnPiece]>> {
+    let piece = |piece| match piece {
+        Piece::Text(text) => OwnPiece::Text(text.into()),
+        Piece::Placeholder(Placeholder::Policy) => OwnPiece::Text(policy.into()),
+        Piece::Placeholder(Placeholder::Rule) => OwnPiece::Text(rule.into()),
+        Piece::Placeholder(Placeholder::Remaining) => OwnPiece::Remaining,
+        Piece::Placeholder(Placeholder::Limit) => OwnPiece::Limit,
+        Piece::Placeholder(Placeholder::ResetAfter) => OwnPiece::ResetAfter,
+    };
+    let pieces: Box<[OwnPiece]> = pieces.into_iter().map(piece).collect();
+    let text = |piece: &OwnPiece| if let OwnPiece::Text(text) = piece { Some(text.clone()) } else { None };
+    pieces.iter().map(text).collect::<Option<String>>().ok_or(pieces)
 }
 
 fn write_pieces(pieces: &[OwnPiece], numbers: Numbers, to: &mut Vec<u8>) {

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
-use super::own_field::RuleHeader;
+use super::own_field::{Numbers, OwnBody, RuleHeader};
 
 /// The maximum number of bytes of the reason in a WebSocket close frame (RFC 6455 section 5.5).
 const MAX_REASON: usize = 123;
@@ -13,7 +13,7 @@ const MAX_REASON: usize = 123;
 #[derive(Clone, Debug)]
 pub(super) struct RefusalForm {
     pub(super) status: StatusCode,
-    pub(super) body: Option<Bytes>,
+    pub(super) body: Option<OwnBody>,
     pub(super) content_type: HeaderValue,
     pub(super) closes: bool,
     /// The headers that the rule sets in refusals.
@@ -28,7 +28,7 @@ pub(super) struct RefusalText {
     /// Whether to close the connection after a message beyond a limit.
     pub(super) closes: bool,
     pub(super) set: Vec<RuleHeader>,
-    body: Option<Bytes>,
+    body: Option<OwnBody>,
     /// For each limit, the default body up to the number of seconds.
     starts: Vec<String>,
     /// For each limit, shorter starts for the reason of a close, with fewer and fewer names.
@@ -51,9 +51,9 @@ impl RefusalText {
     }
 
     /// Returns the body of a refusal.
-    pub(super) fn body(&self, limit: usize, retry_after_seconds: Option<u64>) -> Bytes {
+    pub(super) fn body(&self, limit: usize, retry_after_seconds: Option<u64>, numbers: Numbers) -> Bytes {
         if let Some(body) = &self.body {
-            return body.clone();
+            return body.text(numbers);
         }
         // As in `QuotaHeaders::policy`, the index of the limit can be the index in a later snapshot.
         match self.starts.get(limit).or(self.starts.first()) {
@@ -64,8 +64,8 @@ impl RefusalText {
 
     /// Returns the reason for a close: the body of the refusal. If the default body is too long for a close frame, which
     /// would cut it, it has fewer names.
-    pub(super) fn reason(&self, limit: usize, retry_after_seconds: Option<u64>) -> Bytes {
-        let body = self.body(limit, retry_after_seconds);
+    pub(super) fn reason(&self, limit: usize, retry_after_seconds: Option<u64>, numbers: Numbers) -> Bytes {
+        let body = self.body(limit, retry_after_seconds, numbers);
         let fits = |body: &Bytes| body.trim_ascii_end().len() <= MAX_REASON;
         if self.body.is_some() || fits(&body) {
             return body;
@@ -75,8 +75,8 @@ impl RefusalText {
     }
 
     /// Returns the body of a refusal of a banned key.
-    pub(super) fn banned(&self, retry_after_seconds: Option<u64>) -> Bytes {
-        self.body.clone().unwrap_or_else(|| until(&self.banned, retry_after_seconds))
+    pub(super) fn banned(&self, retry_after_seconds: Option<u64>, numbers: Numbers) -> Bytes {
+        self.body.as_ref().map_or_else(|| until(&self.banned, retry_after_seconds), |body| body.text(numbers))
     }
 }
 
@@ -101,12 +101,16 @@ fn shorter_starts(error: &str, rule: &str, limit: &str) -> [String; 3] {
 
 #[cfg(test)]
 mod tests {
+    use weir_expressions::body_template;
+
     use super::*;
+
+    const NUMBERS: Numbers = Numbers { remaining: 2, limit: 100, reset_after: 8 };
 
     fn form(body: Option<&'static str>) -> RefusalForm {
         RefusalForm {
             status: StatusCode::from_u16(499).expect("a status"),
-            body: body.map(Bytes::from),
+            body: body.map(|body| OwnBody::new(body_template(body), "shop/checkout", "per-client")),
             content_type: HeaderValue::from_static("text/x"),
             closes: false,
             set: Vec::new(),
@@ -131,7 +135,7 @@ mod tests {
                 let form = RefusalForm { closes: true, ..form(body) };
                 let text = RefusalText::new(form, (policy, rule), "rate limited", &[limit.into()]);
                 for seconds in [None, Some(1), Some(3_600), Some(u64::MAX)] {
-                    let reason = text.reason(0, seconds);
+                    let reason = text.reason(0, seconds, NUMBERS);
                     if let Some(body) = body {
                         assert_eq!(reason, body);
                         continue;
@@ -154,7 +158,7 @@ mod tests {
     fn a_body_is_the_rules_own_or_names_the_limit() {
         for (limit, named) in [(0, "burst"), (1, "daily"), (2, "burst")] {
             for seconds in [None, Some(0), Some(1), Some(9), Some(10), Some(86_400), Some(u64::MAX)] {
-                let body = text(None).body(limit, seconds);
+                let body = text(None).body(limit, seconds, NUMBERS);
                 let said: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
                 let expected = serde_json::json!({
                     "error": "rate limited", "policy": "shop/checkout", "rule": "per-client", "limit": named,
@@ -163,12 +167,24 @@ mod tests {
                 assert_eq!((said, body.last()), (expected, Some(&b'\n')));
             }
         }
-        assert_eq!(text(Some("slow down")).body(0, Some(1)), "slow down");
-        let said: serde_json::Value = serde_json::from_slice(&text(None).banned(Some(900))).expect("JSON");
+        assert_eq!(text(Some("slow down")).body(0, Some(1), NUMBERS), "slow down");
+        let said: serde_json::Value = serde_json::from_slice(&text(None).banned(Some(900), NUMBERS)).expect("JSON");
         let expected = serde_json::json!({
             "error": "banned", "policy": "shop/checkout", "rule": "per-client", "retryAfterSeconds": 900,
         });
         assert_eq!(said, expected);
-        assert_eq!(text(Some("slow down")).banned(Some(1)), "slow down");
+        assert_eq!(text(Some("slow down")).banned(Some(1), NUMBERS), "slow down");
+    }
+    #[test]
+    fn placeholders_of_a_body_become_numbers_and_names() {
+        let own = text(Some(r#"{"in":{resetAfter},"left":"{remaining} of {limit}","by":"{policy}/{rule}","more":{}}"#));
+        let expected = r#"{"in":8,"left":"2 of 100","by":"shop/checkout/per-client","more":{}}"#;
+        assert_eq!(own.body(0, None, NUMBERS), expected);
+        assert_eq!(own.banned(Some(1), NUMBERS), expected);
+        assert_eq!(own.reason(0, Some(1), NUMBERS), expected);
+        // Without numbers, all refusals share one text.
+        let named = text(Some("{rule} is used up"));
+        let [one, other] = [1, 2].map(|limit| named.body(0, None, Numbers { limit, ..NUMBERS }));
+        assert_eq!((&one, one.as_ptr()), (&Bytes::from("per-client is used up"), other.as_ptr()));
     }
 }

@@ -25,7 +25,7 @@ pub use self::{
     network::{InvalidNetwork, Network, network},
     path_regex::{InvalidRegex, PathRegex, PathRegexSet, path_regex},
     predicate::{InvalidPredicate, Predicate, predicate},
-    template::{InvalidTemplate, Piece, Placeholder, template},
+    template::{InvalidTemplate, Piece, Placeholder, body_template, template},
     weight::Size,
 };
 

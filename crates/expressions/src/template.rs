@@ -1,4 +1,4 @@
-//! Values of response headers, with placeholders.
+//! Values of response headers and bodies of refusals, with placeholders.
 
 /// The placeholders, with the names that users write between braces.
 const PLACEHOLDERS: [(&str, Placeholder); 5] = [
@@ -25,10 +25,10 @@ pub enum Placeholder {
     Rule,
 }
 
-/// A part of a header's value.
+/// A part of a header's value or of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// A literal text of visible ASCII and spaces.
+    /// A literal text. In a header, it has only visible ASCII and spaces.
     Text(String),
     /// A placeholder, which is replaced by a value.
     Placeholder(Placeholder),
@@ -89,9 +89,47 @@ pub fn template(text: &str) -> Result<Vec<Piece>, InvalidTemplate> {
     Ok(pieces)
 }
 
+/// Parses a body such as `{"retryIn": {resetAfter}}`. Only the exact name of a placeholder between braces is one. All
+/// other braces are text, because JSON has braces.
+pub fn body_template(text: &str) -> Vec<Piece> {
+    let (mut pieces, mut start) = (Vec::new(), 0);
+    for (brace, _) in text.match_indices('{') {
+        let inner = &text[brace + 1..];
+        let is_named = |name: &str| inner.strip_prefix(name).is_some_and(|rest| rest.starts_with('}'));
+        let Some((name, placeholder)) = PLACEHOLDERS.iter().find(|(name, _)| is_named(name)) else { continue };
+        if start < brace {
+            pieces.push(Piece::Text(text[start..brace].to_owned()));
+        }
+        pieces.push(Piece::Placeholder(*placeholder));
+        start = brace + name.len() + 2;
+    }
+    if start < text.len() {
+        pieces.push(Piece::Text(text[start..].to_owned()));
+    }
+    pieces
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_braces_of_a_body_stay_unless_they_name_a_placeholder() {
+        let text = |text: &str| Piece::Text(text.to_owned());
+        let reset = Piece::Placeholder(Placeholder::ResetAfter);
+        for plain in
+            ["{}", "{ resetAfter }", "{resetafter}", "{\"limit\":1}", "{limit", "limit}", "{left}", "{{}}", "é{"]
+        {
+            assert_eq!(body_template(plain), [text(plain)], "{plain}");
+        }
+        assert_eq!(body_template(""), []);
+        assert_eq!(body_template("{resetAfter}{resetAfter}"), [reset.clone(), reset.clone()]);
+        assert_eq!(body_template("{{resetAfter}}"), [text("{"), reset.clone(), text("}")]);
+        assert_eq!(
+            body_template("{\"in\":{resetAfter},\"of\":\"é {limit}\"}"),
+            [text("{\"in\":"), reset, text(",\"of\":\"é "), Piece::Placeholder(Placeholder::Limit), text("\"}")]
+        );
+    }
 
     #[test]
     fn a_value_is_text_and_placeholders() {

@@ -15,7 +15,7 @@ fn banning(after: u64, millis: u64) -> Value {
 }
 
 /// Requests that another policy needs are on hyper's path.
-fn full_path() -> Value {
+pub(crate) fn full_path() -> Value {
     let limit = json!({
         "name": "b", "strategy": "TokenBucketWithDebt", "requests": 1_000_000, "periodMillis": 1000, "burst": 1_000_000,
         "debt": 0,

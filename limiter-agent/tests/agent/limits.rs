@@ -1,9 +1,13 @@
 //! Tests exactly how many requests the limits admit, in an agent process with real connections.
 
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
-use crate::support::{Agent, Client, daily, empty, header, json_of, policy, read_head, rule, snapshot, start, with};
+use crate::{
+    bans::full_path,
+    support::{Agent, Client, daily, empty, header, json_of, policy, read_head, rule, snapshot, start, with},
+};
 
 /// Sends `total` requests over 32 connections; returns how many got 200, and how many got 429.
 async fn storm(agent: &Agent, path: &str, headers: &'static [(&str, &str)], total: usize) -> (usize, usize) {
@@ -77,6 +81,29 @@ async fn a_refusal_says_when_to_come_back() {
         "error": "rate limited", "policy": "shop/p", "rule": "all", "limit": "burst", "retryAfterSeconds": seconds,
     });
     assert_eq!(json_of(&refused), body);
+}
+
+/// On the short path, on hyper's path and over HTTP/2. The braces of the JSON stay.
+#[tokio::test]
+async fn a_body_has_the_numbers_that_the_headers_have() {
+    let body = r#"{"retryIn":{resetAfter},"left":{remaining},"of":{limit},"by":"{policy}/{rule}","{left}":{}}"#;
+    let on_limit = json!({"status": 429, "headers": "IETF", "body": body, "contentType": "application/json"});
+    for others in [vec![], vec![full_path()]] {
+        let (_app, agent) = start().await;
+        let own = with(rule("all", &[daily("d", "SlidingWindowLog", 2)]), json!({"onLimit": on_limit}));
+        agent.apply(&snapshot(1, &[vec![policy("p", &[own])], others].concat())).await;
+        assert_eq!(agent.statuses("/", &[], 2).await, [200, 200]);
+        let mut http2 = agent.http2().await;
+        let asked = http::Request::get("http://a/").body(empty()).expect("valid");
+        let over_http2 = http2.send_request(asked).await.expect("a response");
+        let (head, body) = over_http2.into_parts();
+        let body = body.collect().await.expect("a body").to_bytes();
+        for refused in [agent.get("/", &[]).await, http::Response::from_parts(head, body)] {
+            let seconds: u64 = header(&refused, "retry-after").parse().expect("seconds");
+            let expected = json!({"retryIn": seconds, "left": 0, "of": 2, "by": "shop/p/all", "{left}": {}});
+            assert_eq!((refused.status().as_u16(), json_of(&refused)), (429, expected));
+        }
+    }
 }
 
 #[tokio::test]

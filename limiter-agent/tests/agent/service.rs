@@ -155,6 +155,21 @@ async fn grpc_and_json_ask_the_same_limits() {
 }
 
 #[tokio::test]
+async fn the_body_for_a_refused_client_has_the_numbers_of_the_limit() {
+    let agent = Agent::service(&[]);
+    let mut own = per_user(3);
+    let body = r#"{"of":{limit},"left":{remaining},"by":"{policy}/{rule}"}"#;
+    own["rules"][0]["onLimit"] = json!({"status": 429, "headers": "None", "body": body});
+    agent.apply(&snapshot(1, &[own])).await;
+    let channel = channel(&agent).await;
+    for _ in 0..3 {
+        assert_eq!(ask(&channel, question(&[("user", "ann")])).await.expect("an answer").overall_code, OK);
+    }
+    let refused = ask(&channel, question(&[("user", "ann")])).await.expect("an answer");
+    assert_eq!(String::from_utf8_lossy(&refused.raw_body), r#"{"of":3,"left":0,"by":"shop/gateway/per-user"}"#);
+}
+
+#[tokio::test]
 async fn parallel_questions_over_several_connections_are_counted_exactly() {
     let agent = Agent::service(&[]);
     agent.apply(&snapshot(1, &[per_user(100)])).await;

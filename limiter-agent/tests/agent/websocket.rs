@@ -196,12 +196,15 @@ async fn messages_over_the_limit_are_answered_with_notices() {
 async fn a_rule_can_have_its_own_text_for_messages() {
     let app = echoing().await;
     let agent = Agent::start(app.address, &[]);
-    let text = format!(r#"{{"type":"rate_limit","error":"{}"}}"#, "é".repeat(50));
+    let text = |limit: &str| format!(r#"{{"type":"rate_limit","of": {limit},"error":"{}"}}"#, "é".repeat(50));
     let mut sequence = 0;
     for on_message in ["Notice", "Close"] {
         sequence += 1;
-        let on_limit = json!({"status": 429, "headers": "IETF", "onMessage": on_message, "body": text});
-        let own = with(rule(&on_message.to_lowercase(), &[daily("d", "TokenBucket", 1)]), json!({"per": "Message", "onLimit": on_limit}));
+        let on_limit = json!({"status": 429, "headers": "IETF", "onMessage": on_message, "body": text("{limit}")});
+        let own = with(
+            rule(&on_message.to_lowercase(), &[daily("d", "TokenBucket", 1)]),
+            json!({"per": "Message", "onLimit": on_limit}),
+        );
         agent.apply(&snapshot(sequence, &[policy("p", &[own])])).await;
         let mut socket = open(&agent).await.expect("opened");
         for _ in 0..2 {
@@ -210,12 +213,12 @@ async fn a_rule_can_have_its_own_text_for_messages() {
         assert_eq!(socket.next().await.expect("an echo").expect("an echo"), Message::text("hello"));
         let answer = socket.next().await.expect("an answer").expect("an answer");
         if on_message == "Notice" {
-            assert_eq!(answer, Message::text(text.clone()));
+            assert_eq!(answer, Message::text(text("1")));
             continue;
         }
         let Message::Close(Some(CloseFrame { code, reason })) = answer else { panic!("{answer:?}") };
         // The 123rd byte is the first half of a character.
-        assert_eq!((code, reason.as_str()), (CloseCode::Policy, &text[..122]));
+        assert_eq!((code, reason.as_str()), (CloseCode::Policy, &text("1")[..122]));
     }
 }
 

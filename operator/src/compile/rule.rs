@@ -1,7 +1,7 @@
 //! Compiles one rule, with every default filled in.
 
 use weir_api as api;
-use weir_expressions::{Piece, template};
+use weir_expressions::{Piece, body_template, template};
 use weir_wire as wire;
 
 use super::{
@@ -269,17 +269,16 @@ fn on_limit(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::OnLimit 
         api::HeaderStyle::None => wire::HeaderStyle::None,
     };
     let set = response_headers(&on_limit.set, headers, &format!("{path}.set"), faults);
-    let of_limit = |header: &api::ResponseHeader| {
-        let pieces = template(&header.value).unwrap_or_default();
-        pieces.iter().any(|piece| matches!(piece, Piece::Placeholder(placeholder) if placeholder.is_of_limit()))
-    };
-    let is_deny = rule.action == api::Action::Deny;
-    for (i, header) in on_limit.set.iter().enumerate().filter(|(_, header)| is_deny && of_limit(header)) {
-        let message = format!(
-            "{:?} has a placeholder of a limit, and a rule with action Deny has none: use {{policy}} or {{rule}}",
-            header.value
-        );
-        faults.add(format!("{path}.set[{i}].value"), message);
+    if rule.action == api::Action::Deny {
+        let headers = on_limit.set.iter().enumerate();
+        let headers =
+            headers.map(|(i, header)| (format!("set[{i}].value"), template(&header.value).unwrap_or_default()));
+        let body = on_limit.body.iter().map(|body| ("body".to_owned(), body_template(body)));
+        let of_limit = |piece: &Piece| matches!(piece, Piece::Placeholder(placeholder) if placeholder.is_of_limit());
+        for (field, _) in headers.chain(body).filter(|(_, pieces)| pieces.iter().any(of_limit)) {
+            let message = "has a placeholder of a limit, and a rule with action Deny has none: use {policy} or {rule}";
+            faults.add(format!("{path}.{field}"), message);
+        }
     }
     let default_status = if rule.action == api::Action::Deny { 403 } else { 429 };
     let default_type = || on_limit.body.as_ref().map(|_| "text/plain; charset=utf-8".to_owned());

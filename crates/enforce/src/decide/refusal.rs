@@ -171,9 +171,9 @@ impl Refusal<'_> {
     /// Returns the text that the rule sets, or a JSON object that names the limit or says that the key is banned.
     pub fn body(&self) -> Bytes {
         if self.is_banned {
-            return self.text().banned(self.seconds());
+            return self.text().banned(self.seconds(), self.state.numbers());
         }
-        self.text().body(self.state.limit, self.seconds())
+        self.text().body(self.state.limit, self.seconds(), self.state.numbers())
     }
 
     /// Adds the headers that describe the client's quota, in the rule's style, and the headers that the matching rules

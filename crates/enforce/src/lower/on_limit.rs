@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode, header};
-use weir_expressions::template;
+use weir_expressions::{body_template, template};
 use weir_wire::{Action, HeaderStyle, OnMessage, Per, ResponseHeader, Rule};
 
 use super::{
     conditions::header_name,
     faults::{Faults, Path},
 };
-use crate::{own_field::RuleHeader, prepared_refusal::RefusalForm};
+use crate::{
+    own_field::{OwnBody, RuleHeader},
+    prepared_refusal::RefusalForm,
+};
 
 /// Lowers the maximum wait. Returns `None` if requests do not wait.
 pub(super) fn lower_max_wait(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<Duration> {
@@ -28,7 +30,8 @@ pub(super) fn lower_form(rule: &Rule, policy: &str, path: &Path, faults: &mut Fa
     let on_limit = rule.on_limit.as_ref();
     let default = if rule.action == Action::Deny { 403 } else { 429 };
     let status = lower_status(on_limit.map_or(default, |on_limit| on_limit.status), path, faults);
-    let body = on_limit.and_then(|on_limit| on_limit.body.clone()).map(Bytes::from);
+    let body = on_limit.and_then(|on_limit| on_limit.body.as_deref());
+    let body = body.map(|body| OwnBody::new(body_template(body), policy, &rule.name));
     let default = if body.is_some() { "text/plain; charset=utf-8" } else { "application/json" };
     let content_type = on_limit.and_then(|on_limit| on_limit.content_type.as_deref()).unwrap_or(default);
     let content_type = lower_media_type(content_type, path, faults);

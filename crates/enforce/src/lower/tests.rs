@@ -7,6 +7,7 @@ use super::{
     super::{
         cost::{Cost, HeaderCost},
         key::Part,
+        own_field::OwnBody,
     },
     lower,
 };
@@ -86,7 +87,8 @@ fn everything_that_a_snapshot_can_say_is_lowered() {
     assert_eq!(per_client.max_wait, Some(Duration::from_millis(75)));
     let [_, refused, _, _, closing] = policy.rules.as_slice() else { panic!("five rules") };
     let form = refused.refusal.as_ref().expect("it refuses");
-    assert_eq!((&form.body, form.content_type.as_bytes()), (&Some("slow down".into()), &b"text/plain"[..]));
+    let body = OwnBody::Constant("slow down".into());
+    assert_eq!((&form.body, form.content_type.as_bytes()), (&Some(body), &b"text/plain"[..]));
     assert_eq!(bandwidth.key.parts().len(), 6);
     assert_eq!((&bandwidth.cost, bandwidth.terms.quotas(None)[0].debt()), (&Cost::ResponseBytes, 500_000));
     assert_eq!(uploads.cost, Cost::RequestBytes);

@@ -139,6 +139,10 @@ fn what_the_schema_would_refuse_is_a_fault_with_its_path() {
             "spec.rules[0].onLimit.set[1].value",
         ),
         (
+            json!({"name": "all", "action": "Deny", "onLimit": {"body": "{rule} {} {limit}"}}),
+            "spec.rules[0].onLimit.body",
+        ),
+        (
             json!({"name": "all", "limits": [{"name": "a", "requests": 1, "per": "1s", "burst": 2, "strategy": "SlidingWindowLog"}]}),
             "spec.rules[0].limits[0].burst",
         ),
