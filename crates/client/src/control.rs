@@ -9,6 +9,7 @@
 //! | `POST /v1/leave?waitMillis=5000` | 204, sent when the app refuses connections, or after that time |
 //! | `GET /v1/bans?policy=…&rule=…&key=…` | the banned keys, at most 1000; each parameter is optional |
 //! | `DELETE /v1/bans?policy=…&rule=…&key=…` | the number of bans that were lifted, also in stores; `key` is optional; 503 if a store does not answer |
+//! | `DELETE /v1/counts?policy=…&rule=…&key=…` | the limits that the key has completely now, and the number of bans that were lifted; 503 if a store does not answer |
 //! | `POST /v1/explain` | the rules that match the described request, and the decision of each; no limit is charged |
 //!
 //! The operator uses the [`channel`] on the same port instead. It chooses the channel by ALPN, or without TLS by the first
@@ -17,6 +18,7 @@
 mod bans;
 mod bodies;
 pub(crate) mod channel;
+mod counts;
 mod status;
 mod tls;
 
@@ -28,7 +30,7 @@ use axum::{
     extract::{Query, State, rejection::QueryRejection},
     http::{StatusCode, Uri},
     response::{IntoResponse, Response},
-    routing::{MethodRouter, get, post},
+    routing::{MethodRouter, delete, get, post},
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -71,8 +73,8 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
 }
 
 /// The routes for clients in the pod without a certificate, such as `kubectl port-forward`. They change no rule, but
-/// they can lift bans. `leave` is for the `preStop` hook. The agent cannot distinguish these clients from other
-/// processes of the pod (SECURITY.md).
+/// they can lift bans and reset counts. `leave` is for the `preStop` hook. The agent cannot distinguish these clients from
+/// other processes of the pod (SECURITY.md).
 pub(crate) fn local_router(control: Arc<Control>) -> Router {
     routes(get(config).put(not_from_here)).with_state(control)
 }
@@ -82,6 +84,7 @@ fn routes(config: MethodRouter<Arc<Control>>) -> Router<Arc<Control>> {
         .route("/v1/config", config)
         .route("/v1/status", get(status::status))
         .route("/v1/bans", get(bans::list).delete(bans::lift))
+        .route("/v1/counts", delete(counts::reset))
         .route("/v1/explain", post(explain))
         .route("/v1/leave", post(leave))
         .fallback(not_found)
@@ -203,7 +206,7 @@ async fn leave(State(control): State<Arc<Control>>, wait: Result<Query<Wait>, Qu
 
 async fn not_found(uri: Uri) -> Response {
     let message = format!(
-        "there is no {}: try PUT or GET /v1/config, GET /v1/status, GET or DELETE /v1/bans, POST /v1/explain, POST /v1/leave",
+        "there is no {}: try PUT or GET /v1/config, GET /v1/status, GET or DELETE /v1/bans, DELETE /v1/counts, POST /v1/explain, POST /v1/leave",
         uri.path()
     );
     failure(StatusCode::NOT_FOUND, "notFound", &message)

@@ -11,6 +11,9 @@ const MOST_COUNTED: u64 = 1 << 30;
 /// The largest number of requests in a sliding window log, which takes 8 MiB.
 const LONGEST_LOG: u64 = 1 << 20;
 
+/// The units of a credit that returns a limit to its full credit, after any charges.
+pub(crate) const EVERYTHING: u64 = u64::MAX;
+
 /// The algorithm that counts requests.
 ///
 /// ```

@@ -14,6 +14,7 @@ use crate::{
     keyed::{Request, Table, least_of},
     meter::When,
     queue::NotQueued,
+    quota::EVERYTHING,
     refused::RuleRefused,
 };
 
@@ -397,6 +398,27 @@ impl RuleLimiter {
                 unkeyed.queue().wake_head();
             }
         }
+    }
+
+    /// Returns `key` to its full credit in every limit, as if it had not been charged. Reservations that wait keep their
+    /// times. A charge of before that is given back later makes a newer charge smaller, as after
+    /// [`credit`](Self::credit).
+    ///
+    /// ```
+    /// # use std::num::NonZeroUsize;
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::SlidingWindowCounter, 10, Duration::from_secs(1), None)?;
+    /// # let rule = RuleLimiter::keyed(now, Terms::new([("rate", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
+    ///
+    /// rule.charge(|| now, b"ann", 10)?;
+    /// rule.reset(b"ann", || now);
+    /// assert_eq!(rule.peek(now, b"ann", 1)?.standing.remaining(), 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reset(&self, key: &[u8], clock: impl Fn() -> Time) {
+        self.credit(key, EVERYTHING, clock);
     }
 
     /// Puts other terms in force and keeps the usage, while other threads continue to decide; see [`Limiter::retune`].

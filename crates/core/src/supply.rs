@@ -35,7 +35,7 @@ mod stand;
 use std::time::Duration;
 
 pub(crate) use self::{retune::Tokens, stand::Stand};
-use crate::{Quota, Strategy, Time};
+use crate::{Quota, Strategy, Time, quota::EVERYTHING};
 
 /// The time for which a supply grows after its base: 146 years. After this time it does not change.
 const HORIZON: u64 = 1 << 62;
@@ -297,6 +297,10 @@ impl Supply {
     pub(crate) fn credit(&self, level: u64, now: Time, cost: u64) -> u64 {
         if self.is_window() && level > self.floor(now) + self.each {
             return level;
+        }
+        // A debt can be more than all units of the limit.
+        if cost == EVERYTHING {
+            return level.min(self.floor(now));
         }
         // A limit cannot get back more than its full credit.
         self.refund(level, now, now, cost.min(self.quota.most()), level)

@@ -306,6 +306,35 @@ fn an_old_handle_has_the_limits_that_were_added_and_not_those_that_were_removed(
     }
 }
 
+/// In a limiter, in a cell, in the overflow, and for a key with an override: after a used-up window or log, and after a
+/// debt beyond the limit. Other keys stay as they are.
+#[test]
+fn a_reset_returns_one_key_to_its_full_credit() {
+    for strategy in STRATEGIES {
+        let own = quota(strategy, 6, Duration::from_secs(60));
+        let all = terms([("own", own)]).with_override([b"override".as_slice()], [("own", own)]).expect("a known name");
+        for (rule, keys) in [
+            (RuleLimiter::unkeyed(START, terms([("own", own)])), &[b"".as_slice()][..]),
+            (RuleLimiter::keyed(START, all, NonZeroUsize::MIN), &[b"cell".as_slice(), b"overflow", b"override"]),
+        ] {
+            // The second half of the next window, in which a sliding window still counts the previous one.
+            for now in [START, after(Duration::from_secs(70))] {
+                for &key in keys {
+                    drain(&rule, now, key);
+                    rule.charge_incurred(|| now, key, 100);
+                }
+            }
+            let now = after(Duration::from_secs(70));
+            for (index, &key) in keys.iter().enumerate() {
+                assert!(keys[index..].iter().all(|key| drain(&rule, now, key) == 0), "{strategy:?}");
+                rule.reset(key, || now);
+                assert_eq!(drain(&rule, now, key), at_once(strategy, 6), "{strategy:?}, {key:?}");
+            }
+            rule.reset(b"unknown", || now);
+        }
+    }
+}
+
 /// A charge is given back to the limits that were charged, also if the limits of the handle are in another order.
 #[test]
 fn a_handle_gives_no_charge_back_to_other_limits() {

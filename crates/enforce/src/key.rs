@@ -98,6 +98,23 @@ impl KeySpec {
         is_valid.then_some(key)
     }
 
+    /// Returns the keys with these values, one for each part. An empty value also stands for a part that a request does
+    /// not have. Empty if no request has such a key.
+    pub(super) fn all_named(&self, values: &[String]) -> Vec<Vec<u8>> {
+        let mut absent = Vec::new();
+        let is_valid = values.len() == self.parts.len()
+            && self.parts.iter().zip(values).all(|(part, value)| match value.is_empty() {
+                true => {
+                    absent.push(ABSENT);
+                    true
+                }
+                false => part.write_named(value, &mut absent).is_ok(),
+            });
+        let mut keys: Vec<_> = is_valid.then_some(absent).into_iter().chain(self.named(values)).collect();
+        keys.dedup();
+        keys
+    }
+
     /// Returns the key of a request as text: one value for each part, `None` if the request does not have the part.
     pub(super) fn show(&self, request: &RequestView<'_>, tokens: &Tokens<'_>) -> Vec<Option<String>> {
         let shown = |part: &Part| match part.read(request, tokens) {

@@ -69,6 +69,7 @@ mod own_field;
 mod policy_deadline;
 mod prepared_refusal;
 mod removed;
+mod reset;
 mod rule;
 mod rule_set;
 mod sampled;
@@ -103,6 +104,7 @@ pub use self::{
     lower::{DescriptorLimit, Lowered, MAX_DOMAIN_BYTES, lower},
     matching::{AmbiguousPaths, FieldLine, Headers, RequestView, X_FORWARDED_FOR, is_ambiguous, over_budget},
     messages::{MessageRefusal, Messages},
+    reset::NotReset,
     rule::{Policy, Rule, Stores},
     sampled::Sample,
     statistics::RuleStatistics,

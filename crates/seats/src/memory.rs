@@ -57,6 +57,11 @@ impl MemoryStore {
         drop(keys);
         answer.reply(&encoded).ok_or(StoreError::Garbled)
     }
+
+    /// Forgets the count and the ban of a key.
+    pub fn forget(&self, key: &Key) {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner).values.remove(key);
+    }
 }
 
 impl Keys {

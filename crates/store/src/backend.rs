@@ -5,7 +5,7 @@ pub(crate) mod faulty;
 
 use std::{sync::Arc, time::Duration};
 
-use weir_seats::{Key, MemoryStore, Reply, StoreError, Take};
+use weir_seats::{Key, MemoryStore, Reply, StoreError, StoreTerms, Take};
 
 use crate::{memcached::MemcachedStore, operator::OperatorStore, redis::RedisStore};
 
@@ -41,6 +41,31 @@ impl Backend {
             Self::Memory(store) => store.take(key, question, clock),
             #[cfg(test)]
             Self::Faulty(store) => store.take(key, question, clock, deadline).await,
+        }
+    }
+
+    /// Forgets the count and the ban of a key, which then has its full credit. `now` is the caller's time in microseconds
+    /// since the Unix epoch. The operator does not support this.
+    pub(crate) async fn forget(
+        &self,
+        key: &Key,
+        terms: &StoreTerms,
+        now: u64,
+        deadline: Duration,
+    ) -> Result<(), StoreError> {
+        match self {
+            Self::Redis(store) => store.forget(key, deadline).await,
+            Self::Memcached(store) => store.forget(key, terms, now, deadline).await,
+            Self::Operator(_) => Err(StoreError::Unsupported("a reset of scope Fleet")),
+            Self::Memory(store) => {
+                store.forget(key);
+                Ok(())
+            }
+            #[cfg(test)]
+            Self::Faulty(store) => {
+                store.store.forget(key);
+                Ok(())
+            }
         }
     }
 

@@ -24,14 +24,14 @@ use std::{sync::Arc, time::Duration};
 
 use weir_core::Strategy;
 use weir_seats::{
-    EncodedReply, EncodedTake, Key, Next, Reply, StoreError, Take, Value,
+    EncodedReply, EncodedTake, Key, Next, Reply, StoreError, StoreTerms, Take, Value,
     model::{Transition, take},
     state::start_of,
     terms::Limit,
 };
 
 use self::{
-    codec::{Response, WriteIf, decrement, get, increment, set},
+    codec::{Response, WriteIf, decrement, delete, get, increment, set},
     pipe::Pipe,
 };
 use crate::connection::StoreConnection;
@@ -115,6 +115,26 @@ impl MemcachedStore {
         answer.await?.reply(&encoded).ok_or(StoreError::Garbled)
     }
 
+    /// Forgets the count of a key: its value, and the counters of its windows at `now`, the caller's time in microseconds
+    /// since the Unix epoch.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]; [`StoreError::Late`] after `deadline`.
+    pub async fn forget(&self, key: &Key, terms: &StoreTerms, now: u64, deadline: Duration) -> Result<(), StoreError> {
+        let server = self.server(key);
+        let windows = terms.raw().iter().map(|limit| window(key, limit, start_of(limit, now)));
+        let names: Vec<_> = windows.chain([key.as_str().to_owned()]).collect();
+        let forgotten = async {
+            let pipe = server.pipe().await?;
+            for name in &names {
+                server.call(&pipe, delete(name)).await?;
+            }
+            Ok(())
+        };
+        server.connection.by(deadline, forgotten, || server.connection.disconnect()).await
+    }
+
     /// Selects the server of a counter by rendezvous hashing (Thaler and Ravishankar, 1998), so that few counters move
     /// if a server is added.
     fn server(&self, key: &Key) -> &Server {
@@ -163,7 +183,7 @@ impl Server {
         let prefetch = encoded.prefetch.min(limit.requests / 8).min(limit.requests.saturating_sub(seen) / 4);
         let prefetch = if is_possible { prefetch } else { 0 };
         let seconds = (start + limit.period - now).div_ceil(1_000_000) + SLACK;
-        let name = format!("{}.{}.{start}", key.as_str(), limit.period);
+        let name = window(key, limit, start);
         // All commands use one connection: a server that restarts has another counter, from which nothing is subtracted.
         let pipe = self.pipe().await?;
         if encoded.credit > 0 {
@@ -250,6 +270,11 @@ impl Server {
             }
         }
     }
+}
+
+/// The name of the counter of a window.
+fn window(key: &Key, limit: &Limit, start: u64) -> String {
+    format!("{}.{}.{start}", key.as_str(), limit.period)
 }
 
 /// Returns the part of a question that Memcached does not support, if any.

@@ -75,11 +75,39 @@ impl RedisStore {
     /// [`StoreError`]; [`StoreError::Late`] after `deadline`.
     pub async fn take(&self, key: &Key, question: &Take<'_>, deadline: Duration) -> Result<Reply, StoreError> {
         let encoded = question.encode().ok_or(StoreError::Cost)?;
-        // The late answers are possibly those of one master of a cluster. The others must not wait for a new connection.
-        let renew = || {
-            if self.connect.is_cluster() { self.connection.replace(self.open()) } else { self.connection.disconnect() }
+        self.connection.by(deadline, self.ask(key, encoded), || self.renew()).await
+    }
+
+    /// Forgets the count of a key.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]; [`StoreError::Late`] after `deadline`.
+    pub async fn forget(&self, key: &Key, deadline: Duration) -> Result<(), StoreError> {
+        let forgotten = async {
+            let mut delete = redis::cmd("DEL");
+            delete.arg(key.as_str());
+            match self.connection.get(|| self.open()).await? {
+                Connection::One(mut connection) => delete.query_async(&mut connection).await,
+                Connection::Cluster(mut connection) => delete.query_async(&mut connection).await,
+            }
+            .map_err(|error| self.failed(&error))
         };
-        self.connection.by(deadline, self.ask(key, encoded), renew).await
+        self.connection.by(deadline, forgotten, || self.renew()).await
+    }
+
+    /// Replaces a connection with late answers. They are possibly those of one master of a cluster, and the others must not
+    /// wait for a new connection.
+    fn renew(&self) {
+        if self.connect.is_cluster() { self.connection.replace(self.open()) } else { self.connection.disconnect() }
+    }
+
+    /// The client of a cluster connects to single nodes again, and keeps its connections to the others.
+    fn failed(&self, error: &RedisError) -> StoreError {
+        if !self.connect.is_cluster() && is_of_other_server(error) {
+            self.connection.disconnect();
+        }
+        failure(error)
     }
 
     fn open(&self) -> impl Future<Output = Result<Connection, StoreError>> + Send + 'static {
@@ -89,21 +117,14 @@ impl RedisStore {
 
     async fn ask(&self, key: &Key, mut encoded: EncodedTake) -> Result<Reply, StoreError> {
         let connection = self.connection.get(|| self.open()).await?;
-        let is_cluster = matches!(connection, Connection::Cluster(_));
-        if is_cluster {
+        if self.connect.is_cluster() {
             encoded.returned = None;
         }
         let raw = match connection {
             Connection::One(connection) => self.evaluate(connection, key, &encoded).await,
             Connection::Cluster(connection) => self.evaluate(connection, key, &encoded).await,
         };
-        let raw = raw.map_err(|error| {
-            // The client of a cluster connects to single nodes again, and keeps its connections to the others.
-            if !is_cluster && is_of_other_server(&error) {
-                self.connection.disconnect();
-            }
-            failure(&error)
-        })?;
+        let raw = raw.map_err(|error| self.failed(&error))?;
         script::answer(&raw, &encoded).and_then(|answer| answer.reply(&encoded)).ok_or(StoreError::Garbled)
     }
 

@@ -14,6 +14,7 @@ mod question;
 mod queue;
 mod rate;
 mod request;
+mod reset;
 mod rule;
 mod share;
 mod table;

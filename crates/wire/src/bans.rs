@@ -1,4 +1,4 @@
-//! `GET /v1/bans` lists the banned keys of an agent, and `DELETE /v1/bans` lifts bans.
+//! `GET /v1/bans` lists the banned keys of an agent, `DELETE /v1/bans` lifts bans, and `DELETE /v1/counts` resets counts.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,5 +32,15 @@ pub struct BannedKey {
 #[serde(rename_all = "camelCase")]
 pub struct LiftedBans {
     /// The number of keys that were banned and are not banned any more.
+    pub lifted: u64,
+}
+
+/// The answer to a request that resets the count of a key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResetCount {
+    /// The names of the limits that the key has completely now.
+    pub limits: Vec<String>,
+    /// The number of bans that were lifted.
     pub lifted: u64,
 }

@@ -38,7 +38,7 @@ mod takes_all;
 mod times;
 
 pub use self::{
-    bans::{BanList, BannedKey, LiftedBans},
+    bans::{BanList, BannedKey, LiftedBans, ResetCount},
     channel::{Goodbye, StatusRequest},
     explain::{
         Decision, ExplainDescriptor, ExplainDescriptorLimit, ExplainReply, ExplainRequest, ExplainedLimit,

@@ -8,7 +8,7 @@ use serde_json::Value;
 use weir_wire::{
     Answer, ApplyReply, BanList, ExplainReply, ExplainRequest, FIRST_CHANNEL, Goodbye, IDENTITY_PATH, IdentityRefusal,
     IdentityReply, IdentityRequest, LevelsSent, LiftedBans, MAX_SEQUENCE, NEW_POD, OPERATOR_NAME, OPERATOR_STORE,
-    PRESENCE, Question, Rejection, SEQUENCE_HORIZON, Snapshot, Status, StatusRequest, WIRE_VERSION,
+    PRESENCE, Question, Rejection, ResetCount, SEQUENCE_HORIZON, Snapshot, Status, StatusRequest, WIRE_VERSION,
 };
 
 fn round_trip<T: Serialize + DeserializeOwned>(golden: &str) -> T {
@@ -78,6 +78,7 @@ fn an_explanation_keeps_its_form() {
 fn a_list_of_bans_keeps_its_form() {
     round_trip::<BanList>(include_str!("golden/bans.json"));
     round_trip::<LiftedBans>(include_str!("golden/lifted.json"));
+    round_trip::<ResetCount>(include_str!("golden/reset.json"));
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod bootstrap;
 mod channel;
 mod concurrency;
 mod costs;
+mod counts;
 mod crowded;
 mod descriptors;
 mod differential;

@@ -50,7 +50,7 @@ async fn until_error(agent: &Agent, key: &[(&str, &str)], wanted: Value) {
 }
 
 /// The number of trips that the store has answered.
-async fn answers(agent: &Agent) -> f64 {
+pub(crate) async fn answers(agent: &Agent) -> f64 {
     agent.metric("weir_store_latency_seconds_count{store=\"shop/limits\"}").await.unwrap_or_default()
 }
 

@@ -22,6 +22,7 @@ use super::{
 use crate::{
     Quota, Standing, Time,
     divisor::Divisor,
+    quota::EVERYTHING,
     supply::BEHIND,
     sync::{AtomicU64, Ordering},
     time::SET_BACK,
@@ -147,12 +148,18 @@ impl WindowCounter {
 
     /// Changes the count of the window that was read. Returns false if a word changed meanwhile.
     fn count(&self, words: &[AtomicU64], seen: &Seen, count: u64) -> bool {
-        let [current, previous] = [seen.index % 2, (seen.index + 1) % 2].map(|parity| &words[usize::from(parity == 1)]);
         let frozen = if self.index_of(seen.previous) == seen.index - 1 {
             seen.previous | FROZEN
         } else {
             FROZEN | self.word(seen.index - 1, 0)
         };
+        self.write(words, seen, frozen, count)
+    }
+
+    /// Writes the frozen word of the previous window, and the count of the window that was read. Returns false if a word
+    /// changed meanwhile.
+    fn write(&self, words: &[AtomicU64], seen: &Seen, frozen: u64, count: u64) -> bool {
+        let [current, previous] = [seen.index % 2, (seen.index + 1) % 2].map(|parity| &words[usize::from(parity == 1)]);
         let swap = |word: &AtomicU64, from, to| {
             from == to || word.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
         };
@@ -249,10 +256,24 @@ impl WindowCounter {
         }
     }
 
-    /// Takes back units of the current window. Later windows have already used the counts of earlier ones.
+    /// Takes back units of the current window. Later windows have already used the counts of earlier ones. All units are
+    /// those of both windows.
     pub(super) fn credit(&self, words: &[AtomicU64], cost: u64, now: Time) -> Result<(), Sealed> {
+        if cost == EVERYTHING {
+            return self.clear(words, now);
+        }
         let mark = self.see(words, now)?.index;
         self.refund(words, &Receipt { at: now, cost, mark })
+    }
+
+    /// Makes both windows empty.
+    fn clear(&self, words: &[AtomicU64], now: Time) -> Result<(), Sealed> {
+        loop {
+            let seen = self.see(words, now)?;
+            if self.write(words, &seen, FROZEN | self.word(seen.index - 1, 0), 0) {
+                return Ok(());
+            }
+        }
     }
 
     pub(super) fn is_idle(&self, words: &[AtomicU64], now: Time) -> bool {

@@ -25,6 +25,11 @@ impl KeyInStore {
         self.limiter.client().name().to_owned()
     }
 
+    /// Returns the key to its full credit in the store.
+    pub(crate) async fn reset(self) -> Result<(), StoreError> {
+        self.limiter.reset(self.hash).await
+    }
+
     /// Lifts the ban in the store. Returns true if the key was banned there.
     pub(crate) async fn lift(self) -> Result<bool, StoreError> {
         self.limiter.lift_ban(self.hash).await

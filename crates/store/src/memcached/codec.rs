@@ -77,6 +77,10 @@ pub(super) fn decrement(key: &str, delta: u64) -> Vec<u8> {
     format!("ma {key} MD D{delta} v\r\n").into_bytes()
 }
 
+pub(super) fn delete(key: &str) -> Vec<u8> {
+    format!("md {key}\r\n").into_bytes()
+}
+
 /// Parses the response at the start of these bytes. Also returns its length in bytes. None if it is incomplete.
 pub(super) fn response(bytes: &[u8]) -> Result<Option<(Response, usize)>, Garbled> {
     let Some(end) = bytes.windows(2).take(LONGEST_LINE).position(|pair| pair == b"\r\n") else {

@@ -58,7 +58,7 @@ pub(super) struct LastRefusal {
     /// The time on the program's clock at which a slower store's clock is certainly at `until`. The refusal ends then, also
     /// if the store's clock is set back.
     pub(super) latest: u64,
-    /// The time on the program's clock until which it does not ask: `latest`, or earlier if units can come back.
+    /// The time on the program's clock until which it does not ask: `latest`, or earlier because units can come back.
     pub(super) asks_at: u64,
 }
 
@@ -226,6 +226,16 @@ impl Entry {
         self.hand.take().map_or_else(Vec::new, |hand| hand.into_seats())
     }
 
+    /// Forgets everything that counts against the key. Requests that wait ask again. Returns the number of lost seats.
+    pub(super) fn reset(&mut self) -> u32 {
+        let lost = self.seats();
+        (self.answer, self.refused, self.hand, self.share) = (None, None, None, None);
+        let lifted_at = self.rare().lifted_at;
+        self.rare = lifted_at.map(|_| Box::new(Rare { lifted_at, ..Rare::default() }));
+        self.wake();
+        lost
+    }
+
     /// Adds units to those that the next question reports.
     pub(super) fn add_owed(&mut self, units: u64) {
         if units > 0 {
@@ -322,13 +332,18 @@ impl LastRefusal {
     }
 
     /// The time for which this program does not ask.
-    pub(super) fn rest(&self, Clocks { now, time }: Clocks) -> Duration {
-        Duration::from_micros(self.until.saturating_sub(time.latest).min(self.asks_at.saturating_sub(micros(now))))
+    pub(super) fn rest(&self, clocks: Clocks) -> Duration {
+        self.rest_of(clocks, self.asks_at)
     }
 
     /// Returns true if asking for this request is useless.
     pub(super) fn applies_to(&self, request: KeyRequest, clocks: Clocks) -> bool {
-        request.cost >= self.cost.get() && self.rest(clocks) > request.patience
+        let is_asked = micros(clocks.now) >= self.asks_at;
+        request.cost >= self.cost.get() && !is_asked && self.rest_of(clocks, self.latest) > request.patience
+    }
+
+    fn rest_of(&self, Clocks { now, time }: Clocks, end: u64) -> Duration {
+        Duration::from_micros(self.until.saturating_sub(time.latest).min(end.saturating_sub(micros(now))))
     }
 }
 

@@ -21,6 +21,7 @@ use super::{
     question::{Owned, Question},
     queue::{Decisions, TimedDecision, send},
     request::{KeyRequest, Moment, micros, slowest},
+    reset::BETWEEN_RESETS,
     rule::reach,
 };
 use crate::client::Answered;
@@ -415,7 +416,12 @@ impl SharedLimiter {
         let jitter = (wait / 16).min(LONGEST_JITTER).mul_f64(self.client.jitter());
         let jitter = u32::try_from(jitter.as_micros()).unwrap_or_default();
         let latest = micros(at + slowest(wait));
-        let asks_at = if rule.has_credits { latest.min(micros(at + BETWEEN_LOOKS)) } else { latest };
+        let asks_at = match rule.has_credits {
+            true => latest.min(micros(at + BETWEEN_LOOKS)),
+            // The operator resets no key.
+            false if self.client.asks_operator() => latest,
+            false => latest.min(micros(at + BETWEEN_RESETS)),
+        };
         Some(LastRefusal { cost: NonZeroU32::new(owned.cost)?, jitter, until, latest, asks_at })
     }
 

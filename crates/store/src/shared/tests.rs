@@ -32,6 +32,8 @@ mod clocks;
 mod losses;
 #[path = "queue_tests.rs"]
 mod queues;
+#[path = "reset_tests.rs"]
+mod resets;
 
 const EPOCH: Duration = Duration::from_secs(1_790_000_000);
 

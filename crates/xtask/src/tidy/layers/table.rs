@@ -89,6 +89,7 @@ pub(super) const CRATES: &[Crate] = &[
             &["in_force"],
             &["decide"],
             &["ban_list", "explain", "log"],
+            &["reset"],
             &["gate"],
             &["layer"],
             &["live"],
