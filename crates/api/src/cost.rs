@@ -38,13 +38,15 @@ struct CostSchema {
         .message("requests must not be 0: to let these requests through without a charge use a rule with action Bypass"))]
     requests: Option<i64>,
     /// The cost is the number in this header of the request, at least 1 and at most `most`. The cost is 1 if the
-    /// request does not have the header.
+    /// request does not have the header, or if the number is 0: a client must not get free requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "CostHeader")]
     header: Option<CostHeader>,
-    /// The cost is the number in this header of the app's response. Clients do not receive the header, except if the rule
-    /// is in mode Disabled or a Bypass rule matches the request. 1 is charged when the request arrives, and the rest when
-    /// the app has answered. Every limit of the rule must be a TokenBucketWithDebt.
+    /// The cost is the number in this header of the app's response, at most `most`. With 0, the request costs nothing.
+    /// Without the header, or if the app does not answer, the cost is 1. Clients do not receive the header, except if the
+    /// rule is in mode Disabled or a Bypass rule matches the request. 1 is charged when the request arrives. When the app
+    /// has answered, the rest is charged, or the 1 is given back. Every limit of the rule must be a TokenBucketWithDebt,
+    /// except if `most` is 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "CostHeader")]
     response_header: Option<CostHeader>,

@@ -72,8 +72,8 @@ use crate::{
     validation = Rule::new("!has(self.limits) || self.limits.size() == 0 || !has(self.limits[0].concurrent) || !has(self.onLimit) || !has(self.onLimit.action) || self.onLimit.action != 'Wait'")
         .message("onLimit must have action Reject with a concurrent limit, which does not know when a request ends: use action Reject")
         .field_path(".onLimit"),
-    validation = Rule::new("!has(self.cost) || !(has(self.cost.responseHeader) || has(self.cost.requestBytes) || has(self.cost.responseBytes)) || !has(self.limits) || self.limits.all(l, has(l.strategy) && l.strategy == 'TokenBucketWithDebt')")
-        .message("cost is known only later with responseHeader, requestBytes and responseBytes, so every limit must allow debt: use strategy TokenBucketWithDebt for each limit")
+    validation = Rule::new("!has(self.cost) || !(has(self.cost.responseHeader) || has(self.cost.requestBytes) || has(self.cost.responseBytes)) || !has(self.limits) || self.limits.all(l, has(l.strategy) && l.strategy == 'TokenBucketWithDebt') || (has(self.cost.responseHeader) && self.cost.responseHeader.most == 1 && !self.limits.exists(l, has(l.concurrent)))")
+        .message("cost is known only later with responseHeader, requestBytes and responseBytes, so every limit must allow debt: use strategy TokenBucketWithDebt for each limit, or responseHeader with most: 1")
         .field_path(".cost"),
     validation = Rule::new("!has(self.per) || self.per != 'Message' || !has(self.cost) || has(self.cost.requests)")
         .message("cost of a message can only be requests, the same for each: a message has no headers and no response")

@@ -13,7 +13,8 @@ pub(super) enum Cost {
     Hits,
     /// The number in this header of the request.
     RequestHeader(HeaderCost),
-    /// The number in this header of the response: 1 is charged on arrival, and the rest when the response arrives.
+    /// The number in this header of the response: 1 is charged on arrival, and the rest when the response arrives. If the
+    /// number is 0, the 1 is given back.
     ResponseHeader(HeaderCost),
     /// The bytes of the request body: 1 is charged on arrival, for the first byte, and the rest while the body passes.
     RequestBytes,
@@ -34,7 +35,7 @@ impl Cost {
         match self {
             Self::Fixed(cost) => *cost,
             Self::Hits => request.hits(),
-            Self::RequestHeader(header) => header.number(request.headers().get(&header.name)),
+            Self::RequestHeader(header) => header.of_request(request.headers().get(&header.name)),
             Self::ResponseHeader(_) | Self::RequestBytes | Self::ResponseBytes => 1,
         }
     }
@@ -54,13 +55,19 @@ impl Cost {
 }
 
 impl HeaderCost {
-    /// Parses the number and clamps it to 1..=`most`. Returns 1 if the header is absent or is not a number.
-    pub(super) fn number(&self, value: Option<&[u8]>) -> u64 {
+    /// Returns the cost that a client supplies, 1..=`most`: no client gets free requests. Returns 1 if the header is absent
+    /// or is not a number.
+    pub(super) fn of_request(&self, value: Option<&[u8]>) -> u64 {
+        self.of_response(value).max(1)
+    }
+
+    /// Returns the cost that the app supplies, 0..=`most`. Returns 1 if the header is absent or is not a number.
+    pub(super) fn of_response(&self, value: Option<&[u8]>) -> u64 {
         let text = value.and_then(|value| str::from_utf8(value).ok()).map(str::trim_ascii).unwrap_or_default();
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         // A number that does not fit is larger than any `most`.
         let number = if digits { text.parse().unwrap_or(u64::MAX) } else { 1 };
-        number.clamp(1, self.most)
+        number.min(self.most)
     }
 }
 
@@ -75,7 +82,9 @@ mod tests {
             ("1", 1),
             ("42", 42),
             (" 42 ", 42),
-            ("0", 1),
+            ("0", 0),
+            ("000", 0),
+            ("-0", 1),
             ("100", 100),
             ("101", 100),
             ("99999999999999999999999", 100),
@@ -85,8 +94,9 @@ mod tests {
             ("5.0", 1),
             ("five", 1),
         ] {
-            assert_eq!(header.number(Some(value.as_bytes())), expected, "{value}");
+            assert_eq!(header.of_response(Some(value.as_bytes())), expected, "{value}");
+            assert_eq!(header.of_request(Some(value.as_bytes())), expected.max(1), "{value}");
         }
-        assert_eq!(header.number(None), 1);
+        assert_eq!((header.of_response(None), header.of_request(None)), (1, 1));
     }
 }

@@ -199,8 +199,9 @@ impl RequestContext<'_> {
                 }
                 Ok(Entry::Goes(charged)) => {
                     demands.iter().for_each(|demand| demand.rule.statistics.count_allowed());
-                    let fields = fields_of_several(demands, &charged);
-                    Verdict::Pass(Pass { fields, follow_up: follow_up().boxed() })
+                    let (fields, follow_up) = (fields_of_several(demands, &charged), follow_up());
+                    DeferredCost::keep_charges(&follow_up.costs, demands, charged, self.clock);
+                    Verdict::Pass(Pass { fields, follow_up: follow_up.boxed() })
                 }
                 Err(refused) => Verdict::Refuse(refusal(demands, refused, self.now())),
             }
@@ -309,13 +310,15 @@ impl RequestContext<'_> {
             match charge_rules(demands, || self.now()) {
                 Ok(charged) => {
                     let now = self.now();
-                    for (demand, RuleCharged { at, .. }) in demands.iter().zip(charged) {
+                    for (demand, RuleCharged { at, .. }) in demands.iter().zip(&charged) {
                         demand.rule.statistics.count_allowed();
                         if let Some(at) = at {
                             demand.rule.statistics.count_wait(at.duration_since(now));
                         }
                     }
-                    Some(shadow_costs(demands, || Shadow::Admits))
+                    let costs = shadow_costs(demands, || Shadow::Admits);
+                    DeferredCost::keep_charges(&costs, demands, charged, self.clock);
+                    Some(costs)
                 }
                 Err(RuleRefusedAt { index, .. }) => {
                     demands[index].count_shadow_limited(self.now());

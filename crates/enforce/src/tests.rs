@@ -8,6 +8,7 @@ mod deciding;
 mod descriptors;
 mod ended_seats;
 mod exceptions;
+mod free_requests;
 mod headers;
 mod matching;
 mod refused_costs;

@@ -56,5 +56,6 @@ pub use self::{
     redis::{Credentials, InvalidRedis, RedisConfig, RedisStore, RedisTls, Topology},
     shared::{
         Claim, Grant, InvalidRule, KeyView, OnLoss, PendingGrant, Refused, SharedKeys, SharedLimiter, SharedRule,
+        UsedSeats,
     },
 };

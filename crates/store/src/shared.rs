@@ -46,7 +46,7 @@ use self::{
     table::Table,
 };
 pub use self::{
-    decision::{Claim, Grant, PendingGrant, Refused},
+    decision::{Claim, Grant, PendingGrant, Refused, UsedSeats},
     rule::{InvalidRule, OnLoss, SharedRule},
 };
 use crate::client::StoreClient;

@@ -294,7 +294,8 @@ pub enum Cost {
         most: u64,
     },
     /// 1 at first. When the app has answered, the rest of the number in this header of the response is charged, at most
-    /// `most`. Every limit of the rule is a [`Strategy::TokenBucketWithDebt`].
+    /// `most`. If the number is 0, the 1 is given back. Every limit of the rule is a [`Strategy::TokenBucketWithDebt`],
+    /// unless `most` is 1.
     ResponseHeader {
         /// The name of the header, which the agent removes from the response.
         name: String,

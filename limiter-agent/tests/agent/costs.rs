@@ -42,6 +42,28 @@ async fn cost_of_a_response_header(args: &[&str]) {
     assert!((43_100..=44_200).contains(&seconds), "{seconds}");
 }
 
+#[tokio::test]
+async fn a_response_header_of_0_gives_the_request_back() {
+    for args in [&[][..], &["--in-place", "off"]] {
+        let app = App::serve(async |request| {
+            let mut response = Response::new(body("ok"));
+            let units = request.uri().path()[1..].parse().expect("a number");
+            response.headers_mut().insert("x-units", units);
+            response
+        })
+        .await;
+        let agent = Agent::start(app.address, args);
+        let told = json!({"cost": {"responseHeader": {"name": "x-units", "most": 1}}});
+        let limit = json!({"name": "l", "strategy": "TokenBucket", "requests": 2, "periodMillis": 86_400_000});
+        agent.apply(&snapshot(1, &[policy("p", &[with(rule("all", &[limit]), told)])])).await;
+        for (units, status) in [("0", 200), ("0", 200), ("0", 200), ("1", 200), ("0", 200), ("1", 200), ("0", 429)] {
+            let response = agent.get(&format!("/{units}"), &[]).await;
+            assert_eq!(response.status(), status, "{units}, {args:?}");
+            assert_eq!(header(&response, "x-units"), "", "the agent removes the header");
+        }
+    }
+}
+
 /// Bytes pass no faster than the rate, however fast client and app are.
 #[tokio::test(flavor = "multi_thread")]
 async fn bandwidth_is_shaped() {

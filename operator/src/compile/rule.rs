@@ -170,7 +170,8 @@ fn check_cost(
     faults: &mut Faults,
 ) {
     match cost {
-        None | Some(wire::Cost::RequestHeader { .. }) => {}
+        // With at most 1, no request costs more than on its arrival.
+        None | Some(wire::Cost::RequestHeader { .. } | wire::Cost::ResponseHeader { most: 1, .. }) => {}
         Some(wire::Cost::Fixed(requests)) => {
             let all = limits.iter().chain(overrides.iter().flat_map(|entry| &entry.limits));
             let smallest = all.min_by_key(|limit| limits::most(limit));
@@ -192,7 +193,7 @@ fn check_cost(
                 faults.add(
                     path,
                     format!(
-                        "a cost that is known only later needs limits that can be overdrawn: give limit {name:?} strategy TokenBucketWithDebt"
+                        "a cost that is known only later needs limits that can be overdrawn: give limit {name:?} strategy TokenBucketWithDebt, or use responseHeader with most: 1"
                     ),
                 );
             }

@@ -5,6 +5,10 @@
 //! that is not charged. For shared rules, the store counts the rest as debt, and its buckets owe at most a day. The
 //! limit admits new requests again when the debt has fallen to `debt`.
 //!
+//! A response can also show that the request costs nothing. Then the 1 is given back as far as its limit can still use
+//! it. Until then, the request is counted. So no limit ever admits too many requests that cost something, for any answers
+//! of the app. A request without a response costs 1: its client left, its deadline passed, or the app failed.
+//!
 //! The bytes of a body pass at the times of their reservations ([`LimitedBody`](crate::LimitedBody)). A cost in a
 //! header does not delay its response: the response passes immediately, and the next requests wait or are refused.
 //!
@@ -18,7 +22,8 @@ use std::{
 };
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use weir_core::{RuleChargedAhead, Ticket, Time};
+use weir_core::{RuleCharge, RuleCharged, RuleChargedAhead, Ticket, Time};
+use weir_store::UsedSeats;
 use weir_tower::MonotonicClock;
 
 use crate::{
@@ -37,6 +42,26 @@ pub struct DeferredCost {
     pub(crate) key: Box<[u8]>,
     /// The decision of a rule in shadow mode. `None` if the rule enforces.
     shadow: Option<Arc<Mutex<Shadow>>>,
+    on_arrival: Arc<Mutex<OnArrival>>,
+}
+
+/// The charge on arrival, which the response can give back.
+#[derive(Debug)]
+pub(crate) enum Unit {
+    Pod(RuleCharge),
+    Shared(UsedSeats),
+}
+
+/// What is known about the charge on arrival.
+#[derive(Debug, Default)]
+enum OnArrival {
+    /// Nothing is charged, or the charge stays.
+    #[default]
+    Stays,
+    /// The response decides on the charge.
+    Charged(Unit),
+    /// The request costs nothing. A store that admits it later gets the unit back.
+    Free,
 }
 
 /// The decision of a rule in shadow mode on a request that goes to the app.
@@ -62,7 +87,7 @@ impl DeferredCost {
     /// Returns the deferred cost of a rule that enforces. `None` if the cost is known on arrival.
     pub(crate) fn of(demand: &Demand<'_, '_>) -> Option<Self> {
         let later = demand.limits.cost.is_known_later();
-        later.then(|| Self { rule: Arc::clone(demand.rule), key: demand.key.into(), shadow: None })
+        later.then(|| Self::new(Arc::clone(demand.rule), demand.key.into(), None))
     }
 
     /// As [`of`](Self::of), for a rule in shadow mode.
@@ -76,7 +101,36 @@ impl DeferredCost {
     pub(crate) fn refused_in_shadow(rule: &Arc<Rule>) -> Option<Self> {
         let Cost::ResponseHeader(_) = rule.limits.as_ref()?.cost else { return None };
         let shadow = Some(Arc::new(Mutex::new(Shadow::Refuses)));
-        Some(Self { rule: Arc::clone(rule), key: Box::default(), shadow })
+        Some(Self::new(Arc::clone(rule), Box::default(), shadow))
+    }
+
+    fn new(rule: Arc<Rule>, key: Box<[u8]>, shadow: Option<Arc<Mutex<Shadow>>>) -> Self {
+        Self { rule, key, shadow, on_arrival: Arc::default() }
+    }
+
+    /// Keeps the charges of these rules until the response supplies the costs.
+    pub(crate) fn keep_charges(
+        costs: &[Self],
+        demands: &[Demand<'_, '_>],
+        charged: Vec<RuleCharged>,
+        clock: MonotonicClock,
+    ) {
+        for (demand, RuleCharged { charge, .. }) in demands.iter().zip(charged) {
+            Self::keep(costs, demand.rule, Unit::Pod(charge), clock);
+        }
+    }
+
+    /// Keeps the charge of this rule, if the response supplies the rule's cost.
+    pub(crate) fn keep(costs: &[Self], rule: &Arc<Rule>, unit: Unit, clock: MonotonicClock) {
+        let of_rule = |cost: &&Self| Arc::ptr_eq(&cost.rule, rule) && cost.header_cost().is_some();
+        let Some(cost) = costs.iter().find(of_rule) else { return };
+        let mut on_arrival = cost.on_arrival();
+        if let OnArrival::Free = *on_arrival {
+            drop(on_arrival);
+            cost.give_back(unit, clock);
+        } else {
+            *on_arrival = OnArrival::Charged(unit);
+        }
     }
 
     /// Ends the question to a store, which admits the request or not.
@@ -87,6 +141,10 @@ impl DeferredCost {
         {
             self.charge_now(units, clock);
         }
+    }
+
+    fn on_arrival(&self) -> MutexGuard<'_, OnArrival> {
+        self.on_arrival.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn shadow(&self) -> Option<MutexGuard<'_, Shadow>> {
@@ -128,10 +186,25 @@ impl DeferredCost {
         self.header_cost().map(|header| &header.name)
     }
 
-    /// Charges the cost that is the value of the [`header`](Self::header).
+    /// Charges the cost that is the value of the [`header`](Self::header). If the cost is 0, gives the charge on arrival
+    /// back.
     pub fn charge_value(&self, value: Option<&[u8]>, clock: MonotonicClock) {
-        if let Some(header) = self.header_cost() {
-            self.charge(header.number(value) - 1, clock);
+        let Some(header) = self.header_cost() else { return };
+        let cost = header.of_response(value);
+        let known = if cost == 0 { OnArrival::Free } else { OnArrival::Stays };
+        let on_arrival = mem::replace(&mut *self.on_arrival(), known);
+        match (on_arrival, cost) {
+            (OnArrival::Charged(unit), 0) => self.give_back(unit, clock),
+            (_, 0) => {}
+            _ => self.charge(cost - 1, clock),
+        }
+    }
+
+    fn give_back(&self, unit: Unit, clock: MonotonicClock) {
+        match (unit, &self.rule.limits) {
+            (Unit::Shared(seats), _) => seats.give_back(),
+            (Unit::Pod(charge), Some(limits)) => limits.pod_limiter().refund(&self.key, charge, || clock.now()),
+            (Unit::Pod(_), None) => {}
         }
     }
 

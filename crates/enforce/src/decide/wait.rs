@@ -25,6 +25,7 @@ pub(crate) use self::questions::settle;
 use crate::{
     decide::{
         charge::{Demand, charge_rules, opens_after},
+        deferred::DeferredCost,
         follow_up::FollowUp,
         header_rules::HeaderRules,
         outcome::{fields_of_several, fields_with_shared, refusal},
@@ -189,26 +190,30 @@ impl Wait {
             self.renew_seats(turn);
             return self.poll_charges(context);
         }
-        Poll::Ready(Ok(turn.go(&mut self.seats)))
+        Poll::Ready(Ok(turn.go(&mut self.seats, &self.follow_up.costs)))
     }
 }
 
 impl Turn {
     /// Uses the charges and the seats, and counts the request.
-    fn go(mut self, seats: &mut Vec<(SharedDemand, Grant)>) -> Fields {
+    fn go(mut self, seats: &mut Vec<(SharedDemand, Grant)>, costs: &[DeferredCost]) -> Fields {
         for OwnedDemand { rule, waits, .. } in &self.demands.all {
             rule.statistics.count_allowed();
             if *waits && self.waited > Duration::ZERO {
                 rule.statistics.count_wait(self.waited);
             }
         }
-        let charged = std::mem::take(&mut self.charged);
-        if seats.is_empty() {
-            return fields_of_several(&self.demands.demands(), &charged);
-        }
-        let states = settle(seats);
-        let states: Vec<_> = states.iter().map(|(demand, state)| (demand, *state)).collect();
-        fields_with_shared(&self.demands.demands(), &charged, &states)
+        let (charged, clock) = (std::mem::take(&mut self.charged), self.demands.clock);
+        let demands = self.demands.demands();
+        let fields = if seats.is_empty() {
+            fields_of_several(&demands, &charged)
+        } else {
+            let states = settle(seats, (costs, clock));
+            let states: Vec<_> = states.iter().map(|(demand, state)| (demand, *state)).collect();
+            fields_with_shared(&demands, &charged, &states)
+        };
+        DeferredCost::keep_charges(costs, &demands, charged, clock);
+        fields
     }
 
     /// Refunds the charges, because a store refuses the request.

@@ -53,7 +53,8 @@ impl RequestContext<'_> {
             demands.iter().for_each(|demand| demand.rule.statistics.count_allowed());
             let fields = fields_of_several(demands, &charged);
             let costs = demands.iter().filter_map(DeferredCost::of);
-            let costs = costs.filter(|cost| !cost.is_request_bytes()).collect();
+            let costs: Vec<_> = costs.filter(|cost| !cost.is_request_bytes()).collect();
+            DeferredCost::keep_charges(&costs, demands, charged, self.clock);
             Some(Verdict::Pass(Pass { fields, follow_up: FollowUp { deadline, costs, permits: Vec::new() }.boxed() }))
         })?;
         if !permits.is_empty() {

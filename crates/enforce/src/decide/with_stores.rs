@@ -2,8 +2,9 @@
 
 use std::future::poll_fn;
 
-use weir_core::RuleRefusedAt;
+use weir_core::{RuleCharged, RuleRefusedAt};
 use weir_store::{Claim, Grant, Refused};
+use weir_tower::MonotonicClock;
 
 use super::{Member, RequestContext, shadow_costs};
 use crate::{
@@ -34,7 +35,7 @@ impl RequestContext<'_> {
         let shared = shared.into_iter().next()?;
         match shared.claim() {
             Claim::Granted(grant) => {
-                let fields = all_settled(&mut vec![(shared, grant)], &[], &[]);
+                let fields = all_settled(&mut vec![(shared, grant)], (&[], Vec::new()), (&[], self.clock));
                 Some(Verdict::Pass(Pass { fields, follow_up: None }))
             }
             Claim::Refused(refused) => Some(Verdict::Refuse(refusal_of(&shared, &[demand], refused, self))),
@@ -79,7 +80,7 @@ impl RequestContext<'_> {
             }
             Ok(Entry::Goes(charged)) => {
                 others.iter().for_each(|demand| demand.rule.statistics.count_allowed());
-                let fields = all_settled(&mut seats, &others, &charged);
+                let fields = all_settled(&mut seats, (&others, charged), (&follow_up.costs, self.clock));
                 Verdict::Pass(Pass { fields, follow_up: follow_up.boxed() })
             }
             Err(at) => {
@@ -105,6 +106,7 @@ impl RequestContext<'_> {
             let others: Vec<_> = others.iter().map(|demand| Demand { latest: None, ..*demand }).collect();
             let mut wait = Wait::for_stores(shared.into_iter().zip(grants).collect(), &others, self.clock);
             let costs = shadow_costs(demands, || Shadow::AsksStore(0));
+            wait.follow_up.costs.clone_from(&costs);
             let (asking, clock) = (costs.clone(), self.clock);
             first.spawn(async move {
                 let answer = poll_fn(|context| wait.poll_turn(context)).await;
@@ -117,10 +119,12 @@ impl RequestContext<'_> {
         }
         let mut seats: Vec<(SharedDemand, Grant)> = shared.into_iter().zip(grants.into_iter().flatten()).collect();
         match charge_rules(&others, || self.now()) {
-            Ok(_) => {
+            Ok(charged) => {
                 others.iter().for_each(|demand| demand.rule.statistics.count_allowed());
-                settle(&mut seats);
-                Some(shadow_costs(demands, || Shadow::Admits))
+                let costs = shadow_costs(demands, || Shadow::Admits);
+                DeferredCost::keep_charges(&costs, &others, charged, self.clock);
+                settle(&mut seats, (&costs, self.clock));
+                Some(costs)
             }
             Err(RuleRefusedAt { index, .. }) => {
                 others[index].count_shadow_limited(self.now());
@@ -132,12 +136,14 @@ impl RequestContext<'_> {
 
 fn all_settled(
     seats: &mut Vec<(SharedDemand, Grant)>,
-    others: &[Demand<'_, '_>],
-    charged: &[weir_core::RuleCharged],
+    (others, charged): (&[Demand<'_, '_>], Vec<RuleCharged>),
+    (costs, clock): (&[DeferredCost], MonotonicClock),
 ) -> Fields {
-    let states = settle(seats);
+    let states = settle(seats, (costs, clock));
     let states: Vec<_> = states.iter().map(|(demand, state)| (demand, *state)).collect();
-    fields_with_shared(others, charged, &states)
+    let fields = fields_with_shared(others, &charged, &states);
+    DeferredCost::keep_charges(costs, others, charged, clock);
+    fields
 }
 
 /// Counts and builds the refusal of a shared rule. The refusal borrows its rule from the rule set.

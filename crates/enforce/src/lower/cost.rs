@@ -36,7 +36,10 @@ pub(super) fn lower_cost(rule: &Rule, terms: Option<&Terms>, path: &Path, faults
             faults.add(&at, "a message has no body and no response: use a `fixed` cost");
             return None;
         }
-        only_with_debt(rule, path, faults)?;
+        // With at most 1, no request costs more than on its arrival.
+        if !matches!(cost, Cost::ResponseHeader(HeaderCost { most: 1, .. })) {
+            only_with_debt(rule, path, faults)?;
+        }
     }
     Some(cost)
 }

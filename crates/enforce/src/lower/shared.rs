@@ -120,7 +120,10 @@ pub(super) fn lower_shared(
                 keys.into_iter().map(move |named| (key.hash(&named), index + 1))
             };
             let overrides = rule.overrides.iter().enumerate().flat_map(of_override);
-            Some(LoweredShared { store: shared.store.clone(), rule: lowered.with_overrides(overrides) })
+            let lowered = LoweredShared { store: shared.store.clone(), rule: lowered.with_overrides(overrides) };
+            // Responses can give units back.
+            let has_credits = matches!(rule.cost, Some(Cost::ResponseHeader { .. }));
+            Some(if has_credits { lowered.with_credits() } else { lowered })
         }
         Err(invalid) => {
             let at =

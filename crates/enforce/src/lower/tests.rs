@@ -234,7 +234,7 @@ fn each_fault_has_its_path() {
         (json!({"cost": {"requestHeader": {"name": "a b", "most": 1}}}), "cost.requestHeader.name", "x-api-key"),
         (json!({"cost": {"requestHeader": {"name": "a", "most": 0}}}), "cost.requestHeader.most", "at least 1"),
         (json!({"cost": "responseBytes"}), "limits[0].strategy", "TokenBucketWithDebt"),
-        (json!({"cost": {"responseHeader": {"name": "a", "most": 9}}}), "limits[0].strategy", "TokenBucketWithDebt"),
+        (json!({"cost": {"responseHeader": {"name": "a", "most": 2}}}), "limits[0].strategy", "TokenBucketWithDebt"),
         (json!({"per": "Message", "cost": "responseBytes"}), "cost", "no response"),
         (
             json!({"per": "Message", "onLimit": {"status": 429, "headers": "IETF", "maxWaitMillis": 5}}),

@@ -27,8 +27,13 @@ pub struct Grant {
 
 impl Grant {
     /// Settles the grant: the request goes.
-    pub fn settle(mut self) {
-        self.seats = None;
+    pub fn settle(self) {
+        drop(self.into_used());
+    }
+
+    /// Settles the grant, and returns its seats. The caller can give them back if the request costs nothing after all.
+    pub fn into_used(mut self) -> UsedSeats {
+        UsedSeats { limiter: Arc::clone(&self.limiter), hash: self.hash, seats: self.seats.take() }
     }
 
     /// The remaining units of the key, if they are known.
@@ -39,6 +44,24 @@ impl Grant {
     /// Returns true if the window of a seat may have ended. Then the request needs another one.
     pub fn has_ended(&self) -> bool {
         self.seats.as_ref().is_some_and(|seats| self.limiter.have_ended(self.hash, seats))
+    }
+}
+
+/// The seats of a request that went. If the value is dropped, they stay used.
+#[derive(Debug)]
+pub struct UsedSeats {
+    limiter: Arc<SharedLimiter>,
+    hash: u128,
+    seats: Option<Seats>,
+}
+
+impl UsedSeats {
+    /// Gives the seats back to the store, as far as the store can still use them: a window until its end, and a bucket or
+    /// a log if it has charged nothing after them. Memcached and a lost store take nothing back.
+    pub fn give_back(self) {
+        if let Some(seats) = self.seats {
+            self.limiter.give_back(self.hash, seats);
+        }
     }
 }
 

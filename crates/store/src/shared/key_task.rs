@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     num::NonZeroU32,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::{Arc, Weak, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
@@ -435,12 +435,21 @@ impl SharedLimiter {
             self.client.stats.count_lost_seats(units);
             return;
         }
-        let (client, ban) = (Arc::clone(&self.client), rule.ban(BanChange::Keep));
+        let (client, ban, me) = (Arc::clone(&self.client), rule.ban(BanChange::Keep), Weak::clone(&self.me));
         self.client.spawn(async move {
             let question = Take { requests: 0, returned: Some(&seats), ban, ..Take::new(&terms) };
             let answer: Result<_, StoreError> = client.ask(&key, &question).await;
             match answer {
-                Ok(_) => client.stats.count_returned(units),
+                Ok(_) => {
+                    client.stats.count_returned(units);
+                    // The units are free again, so the next request asks.
+                    if let Some(me) = me.upgrade()
+                        && let Some(entry) = me.table.shard_of(hash).get_mut(&hash)
+                    {
+                        entry.refused = None;
+                        entry.wake();
+                    }
+                }
                 Err(_) => client.stats.count_lost_seats(units),
             }
         });

@@ -13,6 +13,7 @@ use super::{Entry, LateRefusal, OwnedDemand, OwnedDemands, Reason, Turn, Wait, e
 use crate::{
     decide::{
         charge::{Demand, opens_after},
+        deferred::{DeferredCost, Unit},
         follow_up::FollowUp,
         outcome::fields_with_shared,
         shared::SharedDemand,
@@ -154,7 +155,7 @@ impl Wait {
             .collect();
         let (others, since) = match then {
             Then::Enter(others, since) => (others, since),
-            Then::Go(turn) => return Poll::Ready(Ok(Some(turn.go(&mut self.seats)))),
+            Then::Go(turn) => return Poll::Ready(Ok(Some(turn.go(&mut self.seats, &self.follow_up.costs)))),
         };
         let demands = others.demands_that_wait();
         match enter(&demands, clock) {
@@ -172,9 +173,12 @@ impl Wait {
                 for (demand, _) in self.seats.iter().filter(|(demand, _)| demand.limits().is_patient()) {
                     demand.rule.statistics.count_wait(clock.now().duration_since(since));
                 }
-                let states = settle(&mut self.seats);
+                let costs = &self.follow_up.costs;
+                let states = settle(&mut self.seats, (costs, clock));
                 let states: Vec<_> = states.iter().map(|(demand, state)| (demand, *state)).collect();
-                Poll::Ready(Ok(Some(fields_with_shared(&demands, &charged, &states))))
+                let fields = fields_with_shared(&demands, &charged, &states);
+                DeferredCost::keep_charges(costs, &demands, charged, clock);
+                Poll::Ready(Ok(Some(fields)))
             }
         }
     }
@@ -191,11 +195,15 @@ fn late_refusal(demand: SharedDemand, refused: Refused, clock: MonotonicClock) -
     LateRefusal::new(Reason::Shared { demand, refused, clock })
 }
 
-/// Uses and counts the seats of an admitted request. Returns the remaining quota of their rules.
-pub(crate) fn settle(seats: &mut Vec<(SharedDemand, Grant)>) -> Vec<(SharedDemand, QuotaState)> {
+/// Uses and counts the seats of an admitted request. Returns the remaining quota of their rules. A response that supplies one
+/// of the costs can give the seats of its rule back.
+pub(crate) fn settle(
+    seats: &mut Vec<(SharedDemand, Grant)>,
+    (costs, clock): (&[DeferredCost], MonotonicClock),
+) -> Vec<(SharedDemand, QuotaState)> {
     let settled = seats.drain(..).map(|(demand, grant)| {
         let state = demand.state(grant.left());
-        grant.settle();
+        DeferredCost::keep(costs, &demand.rule, Unit::Shared(grant.into_used()), clock);
         demand.rule.statistics.count_allowed();
         (demand, state)
     });
