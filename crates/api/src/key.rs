@@ -24,6 +24,8 @@ pub enum KeyPart {
     Query(String),
     /// The segment of the path with this number, counted from 1.
     PathSegment(i32),
+    /// The path of the request.
+    Path {},
     /// The host of the request.
     Host {},
     /// The method of the request.
@@ -38,8 +40,8 @@ pub enum KeyPart {
 /// a CEL rule requires exactly one.
 #[derive(KubeSchema, Serialize)]
 #[serde(rename = "KeyPart", rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.header), has(self.clientIP), has(self.cookie), has(self.query), has(self.pathSegment), has(self.host), has(self.method), has(self.jwtClaim), has(self.descriptor)].exists_one(given, given)")
-    .message("key parts must have exactly one of header, clientIP, cookie, query, pathSegment, host, method, jwtClaim and descriptor: write two parts to distinguish requests by both"))]
+#[x_kube(validation = Rule::new("[has(self.header), has(self.clientIP), has(self.cookie), has(self.query), has(self.pathSegment), has(self.path), has(self.host), has(self.method), has(self.jwtClaim), has(self.descriptor)].exists_one(given, given)")
+    .message("key parts must have exactly one of header, clientIP, cookie, query, pathSegment, path, host, method, jwtClaim and descriptor: write two parts to distinguish requests by both"))]
 struct KeyPartSchema {
     /// Name of a header. The value of the first header of this name is part of the key. Requests without this header
     /// share one count.
@@ -69,6 +71,11 @@ struct KeyPartSchema {
     #[x_kube(validation = Rule::new("self != 0")
         .message("pathSegment must not be 0: segments are counted from 1: in /a/b, segment 1 is a"))]
     path_segment: Option<i32>,
+    /// The path of the request in normal form, without a final slash, is part of the key. A client has another count for
+    /// each path, also for paths that do not exist.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Nothing")]
+    path: Option<Nothing>,
     /// The host of the request, in lower case and without port, is part of the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Nothing")]

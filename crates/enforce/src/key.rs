@@ -45,6 +45,7 @@ pub(super) enum Part {
     Query(Box<str>),
     /// The number of a path segment, counted from 1.
     PathSegment(u8),
+    Path,
     Host,
     Method,
     JwtClaim {
@@ -189,6 +190,7 @@ impl Part {
             Self::Method => write(7, &[], &[]),
             Self::JwtClaim { header, claim } => write(8, &[header.as_str(), claim], &[]),
             Self::Descriptor(key) => write(9, &[key], &[]),
+            Self::Path => write(10, &[], &[]),
         }
     }
 
@@ -223,6 +225,12 @@ impl Part {
                 let segments = request.path().strip_prefix('/').unwrap_or_default().split('/');
                 let segment = segments.filter(|segment| !segment.is_empty()).nth(usize::from(*number) - 1);
                 Value::text(segment.map(str::as_bytes))
+            }
+            Self::Path => {
+                let path = request.path();
+                // Globs and apps read a path with a final slash as the path without it.
+                let plain = path.strip_suffix('/').filter(|plain| !plain.is_empty());
+                Value::text(Some(plain.unwrap_or(path).as_bytes()))
             }
             Self::Host => {
                 let host = request.host();
@@ -262,6 +270,7 @@ impl Part {
             Self::Cookie(_) => NamedPart::Cookie,
             Self::ClientIp { ipv6_prefix, .. } => NamedPart::Address { ipv6_prefix: *ipv6_prefix },
             Self::PathSegment(_) => NamedPart::Segment,
+            Self::Path => NamedPart::Path,
             Self::Host => NamedPart::Host,
             Self::Method => NamedPart::Method,
         }
@@ -328,7 +337,7 @@ mod tests {
     use weir_core::Time;
 
     use super::*;
-    use crate::matching::{HostPattern, respell};
+    use crate::matching::{Headers, HostPattern, respell};
 
     fn headers(values: &[Option<Vec<u8>>]) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -374,6 +383,13 @@ mod tests {
             (Part::PathSegment(2), "/api//%6frders/7", vec![], Some("orders")),
             (Part::PathSegment(2), "/api/", vec![], None),
             (Part::PathSegment(1), "/", vec![], None),
+            (Part::Path, "/", vec![], Some("/")),
+            (Part::Path, "//", vec![], Some("/")),
+            (Part::Path, "/api//%6frders/x/../7?a=b", vec![], Some("/api/orders/7")),
+            (Part::Path, "/api/orders/", vec![], Some("/api/orders")),
+            (Part::Path, "/api%2forders", vec![], Some("/api%2Forders")),
+            (Part::Path, "/API", vec![], Some("/API")),
+            (Part::Path, "http://shop/a", vec![], Some("/a")),
             (Part::Host, "/", vec![("host", "Shop.Example.com:80")], Some("shop.example.com")),
             (Part::Host, "/", vec![], None),
             (Part::Method, "/", vec![], Some("GET")),
@@ -435,6 +451,7 @@ mod tests {
             vec![Part::Descriptor("x-0".into())],
             vec![Part::PathSegment(1)],
             vec![Part::PathSegment(2)],
+            vec![Part::Path],
             vec![Part::Host],
             vec![Part::Method],
             vec![claim(0, "a")],
@@ -481,6 +498,8 @@ mod tests {
         for (part, value) in [
             (Part::PathSegment(1), ""),
             (Part::PathSegment(1), "a/b"),
+            (Part::Path, "a"),
+            (Part::Path, "/a/.."),
             (Part::Host, "*.example.com"),
             (Part::Host, "example.com:80"),
             (Part::Host, ""),
@@ -545,6 +564,18 @@ mod tests {
                 respell(value, &mut spelled);
                 write_value(spelled.as_bytes(), &mut key);
             }
+            Part::Path => {
+                let mut spelled = String::new();
+                respell(value, &mut spelled);
+                let has_dots = spelled.split('/').any(|segment| matches!(segment, "." | ".."));
+                if !value.starts_with('/') || has_dots {
+                    return None;
+                }
+                let (headers, now) = (HeaderMap::new(), || Time::from_nanos(0));
+                let peer = IpAddr::from([192, 0, 2, 1]);
+                let view = RequestView::of_target("GET", (value, None), Headers::Map(&headers), peer);
+                part.write(&view, &Tokens::new(None, &now), &mut key);
+            }
             Part::Host => match value.parse().ok()? {
                 HostPattern::Exact(host) => write_value(host.to_ascii_lowercase().as_bytes(), &mut key),
                 HostPattern::Below(_) => return None,
@@ -574,7 +605,8 @@ mod tests {
         #[test]
         fn overrides_name_the_keys_of_requests(value in named_value()) {
             let address = |ipv6_prefix| Part::ClientIp { trusted_hops: 0, ipv6_prefix };
-            let parts = [address(1), address(64), address(128), Part::PathSegment(1), Part::Host, Part::Method];
+            let parts =
+                [address(1), address(64), address(128), Part::PathSegment(1), Part::Path, Part::Host, Part::Method];
             for part in parts.into_iter().chain([Part::Header(name(0)), Part::Descriptor("d".into())]) {
                 let mut key = Vec::new();
                 let named = part.write_named(&value, &mut key).ok().map(|()| key);

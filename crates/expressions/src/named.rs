@@ -22,6 +22,8 @@ pub enum NamedPart {
     },
     /// A segment of a path.
     Segment,
+    /// A path without its query.
+    Path,
     /// A host without port.
     Host,
     /// A method.
@@ -37,6 +39,9 @@ pub enum InvalidValue {
     /// A pathSegment is empty or several segments.
     #[error("is not one segment of a path: write it without \"/\", as in orders")]
     Segment,
+    /// A path does not begin with a slash, or it has dot segments.
+    #[error("is not a path: write it with \"/\" at the beginning and without \".\" and \"..\", as in /orders/7")]
+    Path,
     /// A host is not a host name.
     #[error("is not a host: write it without scheme, port or wildcard, as in shop.example.com")]
     Host,
@@ -58,6 +63,7 @@ impl NamedPart {
             Self::Address { ipv6_prefix } => address(value, ipv6_prefix).ok_or(InvalidValue::Address),
             Self::Segment if value.is_empty() || value.contains('/') => Err(InvalidValue::Segment),
             Self::Segment => Ok(segment(value.as_bytes())),
+            Self::Path => path(value).ok_or(InvalidValue::Path),
             Self::Host => host(value).ok_or(InvalidValue::Host),
             Self::Method if is_method(value) => Ok(value.to_owned()),
             Self::Method => Err(InvalidValue::Method),
@@ -111,6 +117,21 @@ fn segment(value: &[u8]) -> String {
     normal
 }
 
+/// Returns a path with its segments in normal form, and without repeated slashes and a final slash. `None` if it is no path,
+/// or if it has dot segments, which the normal form of no path has.
+fn path(value: &str) -> Option<String> {
+    let mut normal = String::with_capacity(value.len());
+    for segment in value.strip_prefix('/')?.split('/').filter(|segment| !segment.is_empty()) {
+        normal.push('/');
+        normal.push_str(&self::segment(segment.as_bytes()));
+    }
+    let has_dots = normal.split('/').any(|segment| matches!(segment, "." | ".."));
+    if normal.is_empty() {
+        normal.push('/');
+    }
+    (!has_dots).then_some(normal)
+}
+
 fn digit(byte: u8) -> Option<u8> {
     char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
@@ -139,7 +160,7 @@ mod tests {
 
     #[test]
     fn values_have_the_form_in_which_agents_compare_them() {
-        use InvalidValue::{Address, Host, Method, Segment};
+        use InvalidValue::{Address, Host, Method, Path, Segment};
         let prefix = |ipv6_prefix| NamedPart::Address { ipv6_prefix };
         for (part, value, expected) in [
             (NamedPart::Text, "Any %61 text/", Ok("Any %61 text/")),
@@ -164,6 +185,16 @@ mod tests {
             (NamedPart::Segment, "\u{e9}", Ok("%C3%A9")),
             (NamedPart::Segment, "a/b", Err(Segment)),
             (NamedPart::Segment, "", Err(Segment)),
+            (NamedPart::Path, "/", Ok("/")),
+            (NamedPart::Path, "//", Ok("/")),
+            (NamedPart::Path, "/orders/%37/", Ok("/orders/7")),
+            (NamedPart::Path, "//orders//7", Ok("/orders/7")),
+            (NamedPart::Path, "/a%2fb\u{e9}", Ok("/a%2Fb%C3%A9")),
+            (NamedPart::Path, "/.env", Ok("/.env")),
+            (NamedPart::Path, "orders", Err(Path)),
+            (NamedPart::Path, "", Err(Path)),
+            (NamedPart::Path, "/a/../b", Err(Path)),
+            (NamedPart::Path, "/a/%2e", Err(Path)),
             (NamedPart::Host, "Shop.Example.com.", Ok("shop.example.com")),
             (NamedPart::Host, "[::1]", Ok("[::1]")),
             (NamedPart::Host, "a_b", Ok("a_b")),

@@ -337,6 +337,9 @@ pub enum KeyPart {
     /// This segment of the path's normal form, counted from 1. Requests with a shorter path share one key.
     #[serde(rename = "pathSegment")]
     PathSegment(u8),
+    /// The path's normal form, without a final slash.
+    #[serde(rename = "path")]
+    Path {},
     /// The host of the request, in lower case and without port.
     #[serde(rename = "host")]
     Host {},

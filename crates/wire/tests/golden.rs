@@ -31,6 +31,7 @@ fn a_snapshot_keeps_its_form() {
         include_str!("golden/snapshot-ban.json"),
         include_str!("golden/snapshot-domain.json"),
         include_str!("golden/snapshot-others.json"),
+        include_str!("golden/snapshot-path.json"),
     ] {
         let snapshot: Snapshot = round_trip(golden);
         assert_eq!(snapshot.wire_version, WIRE_VERSION);

@@ -320,6 +320,7 @@ async fn others(space: &TestNamespace, client: &mut Client) -> Result<()> {
              overrides: [{{keys: [[gold]], limits: [{{name: day, requests: 4, per: 24h}}]}}]}}",
             day(2)
         ),
+        format!("  - {{name: each, match: [{{paths: [/each/**]}}], key: [{{path: {{}}}}], {}}}", day(1)),
         format!(
             "  - {{name: says, match: [{{paths: [/says]}}], {}, responseHeaders: [{{name: x-left, value: '{{remaining}} of {{limit}}'}}], \
              onLimit: {{status: 503, body: later, headersOn: Refusals, set: [{{name: x-why, value: '{{rule}}'}}]}}}}",
@@ -363,6 +364,11 @@ async fn others(space: &TestNamespace, client: &mut Client) -> Result<()> {
     for (tier, expected) in [("gold", 4), ("free", 2)] {
         let admitted = client.admitted(6, "/tiers", &[("x-tier", tier)]).await?;
         ensure!(admitted == expected, "{tier}: {admitted} admitted, not {expected}");
+    }
+
+    for (path, expected) in [("/each/a", 1), ("/each//%61/", 0), ("/each/b", 1)] {
+        let admitted = client.admitted(2, path, &[]).await?;
+        ensure!(admitted == expected, "{path}: {admitted} admitted, not {expected}");
     }
 
     let [first, second] = [client.get("/says", &[]).await?, client.get("/says", &[]).await?];

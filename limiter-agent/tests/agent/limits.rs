@@ -196,6 +196,31 @@ async fn rules_match_and_count_by_every_part_of_a_request() {
     assert_eq!(agent.counts(0, 0).await, [6, 5, 0]);
 }
 
+#[tokio::test]
+async fn a_path_has_one_count_in_any_spelling() {
+    let (_app, agent) = start().await;
+    let keyed = json!({
+        "key": [{"path": {}}],
+        "overrides": [{"keys": [["/two"]], "limits": [daily("d", "TokenBucket", 2)]}],
+    });
+    agent.apply(&snapshot(1, &[policy("p", &[with(rule("all", &[daily("d", "TokenBucket", 1)]), keyed)])])).await;
+    for (path, expected) in [
+        ("/items/1", 200),
+        ("/items/1", 429),
+        ("/items/1/", 429),
+        ("//items/%31?page=2", 429),
+        ("/items/2", 200),
+        ("/items", 200),
+        ("/", 200),
+        ("//", 429),
+        ("/two", 200),
+        ("/two/", 200),
+        ("/two", 429),
+    ] {
+        assert_eq!(agent.get(path, &[]).await.status(), expected, "{path}");
+    }
+}
+
 /// The target of a request overrides its `Host` field, and the app gets the host of the target. So rules that read the
 /// field must read that host.
 #[tokio::test]

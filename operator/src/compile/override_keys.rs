@@ -38,6 +38,7 @@ fn normal(part: &api::KeyPart, value: &str) -> Result<String, String> {
         }
         api::KeyPart::Cookie(_) => NamedPart::Cookie,
         api::KeyPart::PathSegment(_) => NamedPart::Segment,
+        api::KeyPart::Path {} => NamedPart::Path,
         api::KeyPart::Host {} => NamedPart::Host,
         api::KeyPart::Method {} => NamedPart::Method,
         api::KeyPart::ClientIp(client) => {

@@ -137,6 +137,7 @@ fn key_part(part: &api::KeyPart, path: &str, faults: &mut Faults) -> wire::KeyPa
         api::KeyPart::PathSegment(segment) => {
             wire::KeyPart::PathSegment(faults.number(format!("{path}.pathSegment"), (*segment).into(), 1))
         }
+        api::KeyPart::Path {} => wire::KeyPart::Path {},
         api::KeyPart::Host {} => wire::KeyPart::Host {},
         api::KeyPart::Method {} => wire::KeyPart::Method {},
         api::KeyPart::Descriptor(key) => wire::KeyPart::Descriptor(key.clone()),

@@ -169,7 +169,7 @@ fn every_strategy_and_key_part_reaches_the_wire() {
         assert_eq!(limit.debt, (strategy == "TokenBucketWithDebt").then_some(0), "{strategy}");
     }
     let parts = json!([{"cookie": "session"}, {"query": "user"}, {"pathSegment": 2}, {"host": {}}, {"method": {}},
-        {"jwtClaim": {"claim": "sub"}}, {"jwtClaim": {"header": "x-token", "claim": "org.tier"}}]);
+        {"jwtClaim": {"claim": "sub"}}, {"jwtClaim": {"header": "x-token", "claim": "org.tier"}}, {"path": {}}]);
     let limit = json!({"name": "a", "requests": 50, "per": "1s"});
     let (policy, _) =
         compile(&key(), "uid", &spec(&json!([{"name": "all", "limits": [limit], "key": parts}]))).unwrap();
@@ -365,6 +365,8 @@ fn keys_of_overrides_that_agents_refuse_are_faults() {
     let invalid = [
         (&segment, "a/b", "is not one segment of a path"),
         (&segment, "", "is not one segment of a path"),
+        (&json!({"path": {}}), "orders", "is not a path"),
+        (&json!({"path": {}}), "/a/../b", "is not a path"),
         (&json!({"host": {}}), "a.com:80", "is not a host"),
         (&json!({"host": {}}), "*.a.com", "is not a host"),
         (&json!({"host": {}}), "a b", "is not a host"),
@@ -376,6 +378,7 @@ fn keys_of_overrides_that_agents_refuse_are_faults() {
     ];
     let equal = [
         (&segment, "a", "%61"),
+        (&json!({"path": {}}), "/a/b", "//%61/b/"),
         (&segment, "\u{e9}", "%c3%A9"),
         (&json!({"host": {}}), "a.com", "A.com."),
         (&address, "2001:db8::1", "2001:db8:0:0:ffff::"),

@@ -40,7 +40,7 @@ fn any_described_request_is_refused_or_explained_as_it_is_decided() {
 /// Creates a bypass, and a rule for a part of the API whose key has all kinds of parts that read the request.
 fn rules() -> Result<RulesInForce, String> {
     let key = json!([
-        {"header": "x-api-key"}, {"cookie": "id"}, {"query": "page"}, {"host": {}}, {"method": {}}, {"pathSegment": 2},
+        {"header": "x-api-key"}, {"cookie": "id"}, {"query": "page"}, {"host": {}}, {"method": {}}, {"pathSegment": 2}, {"path": {}},
         {"clientIP": {"trustedHops": 1, "ipv6Prefix": 64}}, {"jwtClaim": {"header": "authorization", "claim": "sub"}},
     ]);
     let limit = json!({"name": "l", "strategy": "TokenBucket", "requests": 1, "periodMillis": 3_600_000, "burst": 1});
@@ -64,6 +64,7 @@ fn parts() -> KeySpec {
         Part::Host,
         Part::Method,
         Part::PathSegment(2),
+        Part::Path,
         Part::ClientIp { trusted_hops: 1, ipv6_prefix: 64 },
         Part::JwtClaim { header: http::header::AUTHORIZATION, claim: "sub".into() },
     ])

@@ -74,6 +74,7 @@ pub(super) fn lower_key(key: &[KeyPart], path: &Path, faults: &mut Faults) -> Op
         }
         KeyPart::PathSegment(number) => Some(Part::PathSegment(*number)),
         KeyPart::Descriptor(key) => non_empty(key, &path.field("descriptor"), faults).map(Part::Descriptor),
+        KeyPart::Path {} => Some(Part::Path),
         KeyPart::Host {} => Some(Part::Host),
         KeyPart::Method {} => Some(Part::Method),
         KeyPart::JwtClaim { header, claim } => {

@@ -59,7 +59,7 @@ pub(super) fn sets() -> Vec<Vec<Value>> {
             &[with(
                 rule("all", &three()),
                 json!({"key": [
-                    {"clientIP": {"trustedHops": 1, "ipv6Prefix": 64}}, {"cookie": "a"}, {"pathSegment": 1}, {"method": {}},
+                    {"clientIP": {"trustedHops": 1, "ipv6Prefix": 64}}, {"cookie": "a"}, {"path": {}}, {"method": {}},
                 ]}),
             )],
         )],

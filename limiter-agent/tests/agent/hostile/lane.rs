@@ -250,6 +250,7 @@ fn rules() -> Vec<Value> {
         json!({"query": "q"}),
         json!({"pathSegment": 1}),
         json!({"pathSegment": 2}),
+        json!({"path": {}}),
         json!({"host": {}}),
         json!({"method": {}}),
         json!({"clientIP": {"trustedHops": 1, "ipv6Prefix": 64}}),
