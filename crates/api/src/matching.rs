@@ -58,7 +58,7 @@ pub struct Match {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32", range(min = 0, max = 10))]
     pub trusted_hops: Option<i32>,
-    /// This CEL expression is true, for example `request.headers['x-tier'] != 'gold'`. The expression can read
+    /// This CEL expression is true, for example `request.headers['x-tier'] == 'gold'`. The expression can read
     /// `request`, which has the fields `method`, `host`, `path`, `query` (a map), `headers` (a map by lower-case name)
     /// and `clientIP`. An expression that fails is false. If an expression would take too long for a request, it is not
     /// evaluated: it then counts as false in a rule with action Bypass, and as true in other rules. Quantifiers must
