@@ -366,6 +366,26 @@ async fn a_ban_is_in_force_for_all_pods() {
     }
 }
 
+/// A server contains values that earlier versions of the script have written, in this form: the number of limits; stamp,
+/// birth, beginning and length of the ban; number, strategy, requests, period, burst and debt of the limit; the start of
+/// the window, until the year 2039, and its count.
+#[tokio::test]
+async fn a_recorded_value_of_redis_is_read() {
+    let recorded = "010000000000001c4000007960902818430000000000000000000000000000000000000000000000000000000000000000\
+                    0000000000005940000006aa8d430f4300000000000059400000000000000000000006aa8d430f43\
+                    00000000000044400000000000000000";
+    let server = Server::redis(&[]);
+    let store = redis_at(Topology::Standalone, std::slice::from_ref(&server));
+    let quota = Quota::new(Strategy::FixedWindow, 100, Duration::from_secs(1_100_000_000), None).expect("a quota");
+    let terms = StoreTerms::new(7, &[(0, quota)]).expect("terms");
+    let escaped: String =
+        recorded.as_bytes().chunks(2).map(|hex| format!("\\x{}", String::from_utf8_lossy(hex))).collect();
+    let answer = server.send_line(&format!("SET {{limits.shop/api.test.1}} \"{escaped}\""));
+    assert!(answer.starts_with("+OK"), "{answer}");
+    let question = Take { requests: 100, ..Take::new(&terms) };
+    assert_eq!(store.take(&key(1), &question, DEADLINE).await.map(|reply| reply.granted), Ok(60));
+}
+
 /// Owed units are charged, also beyond the limit.
 #[tokio::test]
 async fn owed_units_are_charged() {
