@@ -23,8 +23,8 @@ use weir_enforce::Sample;
 const OWN: usize = 32;
 const OWN_OF_WORKER: usize = 4;
 
-/// The part of all descriptors that is kept free for the agent's own ports, and the largest such number. The same
-/// number is kept free for client connections, so that connections to the app cannot take them all.
+/// The part of all descriptors that stays free for the agent's own ports, and the largest such number. As many stay
+/// free for client connections. Otherwise connections to the app could take all descriptors.
 const RESERVED_PART: usize = 8;
 const MOST_RESERVED: usize = 2048;
 

@@ -261,7 +261,7 @@ pub enum Bypass {
         /// The app's port.
         app: u16,
     },
-    /// A rule of another policy on the same pods that admits every request.
+    /// A Bypass rule of another policy on the same pods. It exempts every request.
     Policy {
         /// The name of that policy, after its namespace and a slash if it is in another namespace.
         policy: String,

@@ -79,7 +79,7 @@ pub(crate) struct Table {
     overflow_places: usize,
     /// Words that are never charged: the state of every key that is not in the table.
     blank: Vec<AtomicU64>,
-    /// Words that are never charged, for the meters of the overflow.
+    /// Words that are never charged: the state of a key that is new in the overflow.
     overflow_blank: Vec<AtomicU64>,
     /// The time at which the successor took over the keys that are not in a region, in nanoseconds of [`Time`].
     since: AtomicU64,

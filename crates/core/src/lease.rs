@@ -87,8 +87,8 @@ impl Leases {
         Some((share / 8).min((share / 64).max(ENOUGH)).min(LEFT)).filter(|&size| size >= LEAST)
     }
 
-    /// Takes admissions from the thread's own slot without retries. Returns the level at which they end, as the mark of
-    /// a charge.
+    /// Takes admissions from the thread's own slot without retries. Returns the level after the last of them, which is
+    /// the mark in the receipt of the charge.
     #[inline(always)] // for the same reason as `Limiter::charge`
     pub(crate) fn take_at_once(&self, supply: &Supply, floor: u64, cost: u64) -> Option<u64> {
         // A thread without a slot has an index beyond all slots.

@@ -1,7 +1,7 @@
 //! One limit, shared by any number of threads. Usually, a decision does not wait for other threads. There are two
 //! exceptions. Before a refusal, a decision can yield up to a hundred times to a thread that moves leased admissions or
-//! stores the time of an admission in a log. A decision takes a short lock on a handle from before a retune, and for
-//! sixteen periods after a retune.
+//! stores the time of an admission in a log. A decision takes a short lock if its handle is older than a retune, or if
+//! the last retune was less than sixteen periods ago.
 
 mod answer;
 mod cell;

@@ -1,5 +1,5 @@
-//! The bit of a word that is final because it has a successor (the word is *sealed*), and the value of a word that is not
-//! computed yet.
+//! The states of a word that cannot be charged. A *sealed* word is final, because it has a successor. An unset word is
+//! not computed yet.
 
 use crate::sync::{AtomicU64, Ordering};
 

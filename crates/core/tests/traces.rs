@@ -64,11 +64,11 @@ enum Asked {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Followed {
     decisions: usize,
-    /// Admitted by Weir and not in the trace, within the tolerance.
+    /// Requests that Weir admits and the trace refuses. The tolerance permits them.
     earlier: usize,
-    /// Admitted in the trace and not by Weir, within the tolerance.
+    /// Requests that the trace admits and Weir refuses. The tolerance permits them.
     later: usize,
-    /// Reservations with another wait, within the tolerance.
+    /// Reservations whose waits differ. The tolerance permits them.
     waits: usize,
 }
 

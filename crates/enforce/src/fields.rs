@@ -55,9 +55,9 @@ struct LimitFields {
 
 #[derive(Debug)]
 enum Policy {
-    /// The policy field of one rule, for this override.
+    /// The header `RateLimit-Policy` of one rule, for this override.
     Own(Option<usize>),
-    /// The policy field of all rules that the request was charged to.
+    /// The header `RateLimit-Policy` of all rules that were charged for the request.
     Joined(Box<HeaderValue>),
 }
 

@@ -75,7 +75,7 @@ pub trait Gate {
 pub struct GateOptions {
     /// The clock of all limits.
     pub clock: MonotonicClock,
-    /// The way in which rules read paths that apps read in different ways. With `Refuse`, a
+    /// How rules read ambiguous paths, which apps read in different ways. With `Refuse`, a
     /// [`LimitLayer`](crate::LimitLayer) refuses such a request. A server without this layer must refuse the request
     /// before it calls the gate, because rules read the path as with `Keep`.
     pub paths: AmbiguousPaths,

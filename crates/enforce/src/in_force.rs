@@ -69,8 +69,8 @@ impl RulesInForce {
         self.jwks.as_deref()
     }
 
-    /// Returns these rules with other keys for tokens: only the claims of tokens that these keys signed are used.
-    /// Without keys, the claims of any token are used.
+    /// Returns these rules with another key set (JWKS): rules use only the claims of tokens that its keys signed.
+    /// Without a key set, they use the claims of any token.
     pub fn with_jwks(&self, jwks: Option<Arc<Jwks>>) -> Self {
         Self { jwks, ..self.clone() }
     }

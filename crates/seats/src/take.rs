@@ -72,7 +72,7 @@ impl<'a> Take<'a> {
         }
     }
 
-    /// Converts the question to numbers. None if the cost is zero, or more than one question can charge.
+    /// Converts the question to numbers. None if the cost is zero or above [`MOST_UNITS`].
     pub fn encode(&self) -> Option<EncodedTake> {
         if self.cost == 0 || self.cost > MOST_UNITS {
             return None;

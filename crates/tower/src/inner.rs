@@ -1,4 +1,4 @@
-//! Access to the inner service, which all services of this crate give in the same way.
+//! Access to the inner service. All services of this crate use this macro.
 
 /// Implements `get_ref`, `get_mut` and `into_inner` for a service.
 macro_rules! inner_service {

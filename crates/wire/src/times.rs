@@ -13,8 +13,8 @@ pub const PRESENCE: Duration = Duration::from_secs(4);
 /// The time for which the operator does not count a new pod as absent.
 pub const NEW_POD: Duration = Duration::from_secs(10);
 
-/// The time after the start of an agent in which the operator should have connected. Before the end of this time, the
-/// agent refuses requests instead of using its share.
+/// The operator should connect within this time after the start of an agent. Until then, the agent refuses requests
+/// instead of using its share.
 pub const FIRST_CHANNEL: Duration = Duration::from_secs(20);
 
 /// The longest time by which a sequence can be ahead of the clock. No operator writes a higher sequence.

@@ -90,8 +90,8 @@ async fn raw_app(answer: fn(&str) -> Vec<String>) -> std::net::SocketAddr {
     raw_app_with(answer, None).await
 }
 
-/// An app that sends, for each path, the pieces that `answer` returns. Each further piece needs a permit, or a pause if
-/// there are no `permits`: without both, the agent would read two pieces as one, which is another case.
+/// An app that sends, for each path, the pieces that `answer` returns. It sends each further piece after a permit, or
+/// after a pause if there are no `permits`. Otherwise the agent could read two pieces as one.
 async fn raw_app_with(answer: fn(&str) -> Vec<String>, permits: Option<Arc<Semaphore>>) -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");

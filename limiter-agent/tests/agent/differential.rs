@@ -4,7 +4,7 @@
 //! A case contains the bytes that one client sends and the responses of the app, both split into given pieces. The case
 //! runs on two agents, one with and one without `--in-place`, each with its own app. Both runs must have the same
 //! effect on the app, the client and the counters ([`outcome`] defines this effect). If hyper's own outcome depends on
-//! the order of two events, the case is repeated on hyper's path until an outcome is equal.
+//! the order of two events, the test repeats the case on hyper's path, until one outcome equals that of the short path.
 //!
 //! `cargo xtask fuzz http --seconds 600` runs the test for longer. A failing case is reduced and printed with its seed,
 //! and `--replay SEED` repeats it.

@@ -91,9 +91,9 @@ impl IdentityFlags {
         self.identity_url.as_ref().map_or("", |url| &url.host)
     }
 
-    /// Returns the durations of the authorities' phases. An agent got its certificate, and with it the authorities of
-    /// that time, at most one lifetime ago. So a new authority signs after one lifetime, plus a margin for replicas
-    /// that receive it late.
+    /// Returns the durations of the authorities' phases. Each agent gets a new certificate within one lifetime, and the
+    /// current authorities with it. So a new authority signs after one lifetime, plus a margin for replicas that
+    /// receive it late.
     pub(super) fn lifecycle(&self) -> Lifecycle {
         Lifecycle {
             subject: "weir-operator identity",

@@ -52,8 +52,9 @@ impl LeaseTiming {
         self.lease * 3 / 4
     }
 
-    /// Returns the time limit of a request to the apiserver. A leader keeps its term as long as each renewal succeeds in
-    /// this time: the next one is sent when it has succeeded. If a renewal is given up, a part of the term is left for another.
+    /// Returns the time limit of a request to the apiserver. The leader sends a renewal after the previous one has
+    /// succeeded, and keeps its term if each takes at most this time. If a renewal takes longer, the leader gives it
+    /// up, and a part of the term is left for another one.
     pub(super) fn answer(&self) -> Duration {
         (self.term() / 2).min((self.term() - self.renew) * 3 / 4)
     }

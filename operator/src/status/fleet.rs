@@ -21,7 +21,7 @@ pub struct FleetCounts {
     pub pods_with_share: Vec<(u32, u32)>,
     /// The number of keys of each rule of scope Fleet that has keys, by its name.
     pub keys: HashMap<String, usize>,
-    /// What counts as used up, and why. None if no limit counts as used up, or all of them are at full credit again.
+    /// The rules whose limits count as used up, and the reason. None if all limits are known or at full credit.
     pub used_up: Option<UsedUpRules>,
     /// What users should know about pods whose deletion does not end.
     pub leaving: Option<String>,

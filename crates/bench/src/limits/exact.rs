@@ -101,8 +101,9 @@ impl Exact {
         let note = format!(
             "Admissions in percent of what was allowed: the highest of {} repetitions. More than 100 is over-admission \
             (bold). *Budget*: the limit allows {BUDGET} at once and never refills, and the threads send four times as \
-            many. *Refilled*: the limit allows {REFILL} a millisecond, under load for a while. Here the allowed number \
-            is an upper bound. So less than 100 is no fault, and a smaller over-admission is not visible.",
+            many. *Refilled*: the limit allows {REFILL} requests a millisecond, and the threads send as many as they \
+            can for some time. Here the allowed number is an upper bound. So less than 100 is no fault, and a smaller \
+            over-admission is not visible.",
             self.repetitions
         );
         report.table(Table::new("Was the limit held?", "% admitted", columns, rows).note(note));

@@ -39,8 +39,8 @@ const SWEEP: usize = 256;
 /// expensive while no key is idle.
 const GLANCE: usize = 16;
 
-/// The time in which a search without a result is recent: long compared with a search, and short compared with the time
-/// after which a key is idle.
+/// The time after a search without a result in which decisions search only [`GLANCE`] cells. A search is much shorter,
+/// and a key becomes idle much later.
 const SHORTLY: Duration = Duration::from_millis(1);
 
 /// The number of idle keys that one decision tries to forget, if these keys are charged at the same time.

@@ -74,7 +74,7 @@ impl Table {
         }
     }
 
-    /// Copies the words of a key that had no cell a moment ago.
+    /// Copies the words of a key. The caller has found no cell of the key, but another thread can have made one since.
     fn copy_in_region(&self, fingerprint: u64, now: Time) -> Result<Vec<(Meter, Vec<u64>)>, Sealed> {
         let region = self.region_of(fingerprint);
         let hold = lock(&region.hold);

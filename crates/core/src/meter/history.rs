@@ -13,8 +13,8 @@
 //! - A history with too many times ([`Memory`]) merges times that are close together in relation to their age.
 //!
 //! A limit that alternates between a window and a bucket admits a burst in each window, and the bucket would add its
-//! own flow. So tokens are also counted while a window is in force, and can become a debt. A window that was in force
-//! for one period or longer passes on its remaining requests, and no debt.
+//! own flow. So the history counts the bucket's tokens also while a window is in force. They can become a debt. A
+//! window that was in force for one period or longer passes on its remaining requests, and no debt.
 
 use crate::{Quota, Strategy, Time, supply::Tokens};
 

@@ -66,7 +66,7 @@ struct Queued {
     since: Time,
 }
 
-/// A request at the head of its queues, which all rules of scope Pod have charged. Dropping it refunds the charges.
+/// A request at the head of its queues. All its rules of scope Pod are charged. Dropping it refunds the charges.
 #[derive(Debug)]
 struct Turn {
     demands: OwnedDemands,

@@ -49,7 +49,7 @@ impl<B: Body<Data = Bytes>, E> Outcome<Pass, Box<Response<Bytes>>, Response<B>, 
         Ok(refused.map(LimitedBody::own))
     }
 
-    /// Charges the costs in headers, and wraps the body, which charges its bytes while they pass.
+    /// Charges the costs in headers, and wraps the body: the wrapper charges the bytes while they pass.
     fn admitted(&self, Pass { fields, follow_up }: Pass, mut response: Response<B>) -> Self::Response {
         let FollowUp { mut costs, permits, .. } = follow_up.map(|follow_up| *follow_up).unwrap_or_default();
         DeferredCost::charge_headers(&costs, response.headers_mut(), self.clock);

@@ -358,7 +358,8 @@ impl Key {
         self.banned_since.is_some_and(|since| now < since + length)
     }
 
-    /// A change does not bring back what no longer counts before it.
+    /// Removes the refusals and the ban that ended before a change. So a longer `within` or `for` does not bring them
+    /// back.
     fn forget(&mut self, now: u64, ban: Option<(usize, u64, u64)>) {
         let Some((_, within, length)) = ban else { return };
         self.refused.retain(|at| now - at < within);

@@ -46,7 +46,8 @@ fn policies() -> impl Strategy<Value = Vec<(&'static str, Vec<OneRule>)>> {
     prop::collection::vec((mode, prop::collection::vec(rule, 1..4)), 0..4)
 }
 
-/// A bypass, or the lists of rules that enforce and of rules in shadow mode. A rule is a policy index and a rule name.
+/// The error is the matching Bypass rule. Otherwise, the first list has the rules that enforce, and the second the
+/// rules in shadow mode. A rule is a policy index and a rule name.
 type Found = Result<[Vec<(usize, String)>; 2], (usize, String)>;
 
 fn by_hand(policies: &[(&str, Vec<OneRule>)], path: &str) -> Found {

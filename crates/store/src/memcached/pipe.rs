@@ -147,7 +147,8 @@ mod tests {
         *,
     };
 
-    /// A server that knows neither `ms` nor its data, as Memcached before 1.6.10. The value of a key is its name.
+    /// A server older than Memcached 1.6.10. It does not know the command `ms`, and reads the data after it as another
+    /// command. The value of a key is its name.
     async fn server(version: &'static str) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let endpoint = listener.local_addr().expect("an address").to_string();

@@ -83,7 +83,8 @@ pub(super) struct Waiter {
     pub(super) sender: oneshot::Sender<Decision>,
 }
 
-/// What few keys have: something to report to the store, questions without an answer, a ban, or a time to wait for.
+/// The part of an entry that only few keys need: something to report to the store, questions without an answer, a ban,
+/// or a time to wait for.
 #[derive(Debug)]
 pub(super) struct Rare {
     /// Used units that were not yet reported to the store.

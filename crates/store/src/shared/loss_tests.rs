@@ -206,8 +206,8 @@ async fn an_open_rule_charges_nothing_while_the_store_is_lost() {
     request_of(&limiter, 7).await.expect("99 are free");
 }
 
-/// One server of several does not answer. A rule that then admits its keys charges nothing, also before it has noticed,
-/// and for a response that ends when the server is back.
+/// One server of several does not answer. A rule that fails open charges no key of this server: not before it notices
+/// the loss, and not for a response that ends after the loss.
 #[tokio::test(start_paused = true)]
 async fn an_open_rule_charges_nothing_for_a_key_whose_server_is_away() {
     for fault in [Ok(Duration::MAX), Err(StoreError::Lost("refused".to_owned()))] {

@@ -15,7 +15,7 @@ use crate::workspace::Workspace;
 /// The crates for development. Their types are not compared with those of other crates.
 const FOR_DEVELOPMENT: [&str; 6] = ["weir-bench", "weir-e2e", "weir-fuzz", "weir-testapp", "weir-testbed", "xtask"];
 
-/// The names that types of several crates have, by the reason.
+/// The names that types of several crates may have, each with the reason.
 const IN_SEVERAL_CRATES: &[(&str, &[&str])] = &[
     (
         "a part of a policy: in YAML (weir-api), on the wire (weir-wire), or in memory",

@@ -26,9 +26,9 @@ use super::{
 };
 use crate::{clock, proxy::open_connection::OpenConnection};
 
-/// The byte that hyper reads in place of the end of an invalid line, and the bytes after it. The byte is invalid in
-/// every head and chunk size, and the line feed after it in every chunk extension, so hyper responds with 400. The other
-/// bytes complete the head, so that hyper responds immediately.
+/// The byte that hyper reads in place of the end of an invalid line, and the bytes after it. In a head or a chunk size,
+/// hyper responds to this byte with 400. In a chunk extension, it responds to the line feed after the byte with 400.
+/// The other bytes complete the head, so that hyper responds immediately.
 const WRONG: u8 = 0;
 const END: &[u8] = b"\n\r\n\r\n";
 
