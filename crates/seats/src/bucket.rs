@@ -4,7 +4,7 @@
 //! rarely a whole number. So a level also has a fraction with the denominator `requests`. The floor of a bucket is the
 //! store's time.
 
-use crate::terms::Limit;
+use crate::terms::StoreLimit;
 
 /// A level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,42 +27,42 @@ impl Point {
     }
 
     /// The level in parts: multiples of `1 / requests` of a microsecond.
-    fn total(self, limit: &Limit) -> u128 {
+    fn total(self, limit: &StoreLimit) -> u128 {
         u128::from(self.us) * u128::from(limit.requests) + u128::from(self.parts)
     }
 
-    fn of_total(total: u128, limit: &Limit) -> Self {
+    fn of_total(total: u128, limit: &StoreLimit) -> Self {
         let requests = u128::from(limit.requests);
         Self { us: narrow(total / requests), parts: narrow(total % requests) }
     }
 
     /// The level after this many more units.
-    pub fn after(self, limit: &Limit, units: u64) -> Self {
+    pub fn after(self, limit: &StoreLimit, units: u64) -> Self {
         Self::of_total(self.total(limit).saturating_add(u128::from(units) * u128::from(limit.period)), limit)
     }
 
     /// The level before the last units.
-    pub fn before(self, limit: &Limit, units: u64) -> Self {
+    pub fn before(self, limit: &StoreLimit, units: u64) -> Self {
         Self::of_total(self.total(limit).saturating_sub(u128::from(units) * u128::from(limit.period)), limit)
     }
 
     /// The sum of two levels, one of which is a duration.
-    pub fn plus(self, limit: &Limit, other: Self) -> Self {
+    pub fn plus(self, limit: &StoreLimit, other: Self) -> Self {
         Self::of_total(self.total(limit).saturating_add(other.total(limit)), limit)
     }
 
     /// The difference of two levels. It is zero if the other level is later.
-    pub fn minus(self, limit: &Limit, other: Self) -> Self {
+    pub fn minus(self, limit: &StoreLimit, other: Self) -> Self {
         Self::of_total(self.total(limit).saturating_sub(other.total(limit)), limit)
     }
 
     /// This duration, multiplied by `by / of`.
-    pub fn times(self, limit: &Limit, by: u128, of: u128) -> Self {
+    pub fn times(self, limit: &StoreLimit, by: u128, of: u128) -> Self {
         Self::of_total(self.total(limit).saturating_mul(by) / of, limit)
     }
 
     /// The number of whole units between this level and a later one.
-    pub fn units_to(self, limit: &Limit, later: Self) -> u64 {
+    pub fn units_to(self, limit: &StoreLimit, later: Self) -> u64 {
         narrow(later.total(limit).saturating_sub(self.total(limit)) / u128::from(limit.period))
     }
 }
@@ -74,16 +74,16 @@ pub const WHOLE: u128 = 1 << 30;
 pub const MOST_RESERVED: u32 = (1 << 30) - (1 << 20);
 
 /// A bucket of which a part is reserved refills more slowly. Other limits are returned unchanged.
-pub fn slowed(limit: &Limit, reserved: u32) -> Limit {
+pub fn slowed(limit: &StoreLimit, reserved: u32) -> StoreLimit {
     if reserved == 0 || !limit.is_bucket() {
         return *limit;
     }
     let period = (u128::from(limit.period) * WHOLE).div_ceil(WHOLE - u128::from(reserved.min(MOST_RESERVED)));
-    Limit { period: u64::try_from(period).unwrap_or(u64::MAX), ..*limit }
+    StoreLimit { period: u64::try_from(period).unwrap_or(u64::MAX), ..*limit }
 }
 
 /// The time in which a bucket refills completely.
-pub fn capacity(limit: &Limit) -> Point {
+pub fn capacity(limit: &StoreLimit) -> Point {
     Point::default().after(limit, limit.at_once())
 }
 

@@ -8,7 +8,7 @@ use crate::{
     key::Key,
     state::{Mark, Reach},
     take::{EncodedReply, EncodedTake, LARGEST_REACH, LONGEST_PATIENCE, Next},
-    terms::{EXACT, Limit, MOST_UNITS, StoreTerms, text_of},
+    terms::{EXACT, MOST_UNITS, StoreLimit, StoreTerms, text_of},
 };
 
 impl EncodedTake {
@@ -161,8 +161,8 @@ impl EncodedReply {
 }
 
 /// Returns true if there is one mark for each limit, and all numbers are in the range of a store's script.
-fn are_valid(marks: &[Mark], limits: &[Limit]) -> bool {
-    let is_valid = |(mark, limit): (&Mark, &Limit)| {
+fn are_valid(marks: &[Mark], limits: &[StoreLimit]) -> bool {
+    let is_valid = |(mark, limit): (&Mark, &StoreLimit)| {
         let [_, parts, _] = mark;
         mark.iter().all(|&number| number < 2 * EXACT) && (!limit.is_bucket() || *parts < limit.requests)
     };

@@ -4,7 +4,7 @@
 use crate::{
     state::{State, changed},
     take::{EncodedReply, EncodedTake, Next},
-    terms::{Limit, MOST_UNITS, StoreTerms},
+    terms::{MOST_UNITS, StoreLimit, StoreTerms},
     value::Value,
 };
 
@@ -139,11 +139,11 @@ fn next(value: &Value, cost: u64, now: u64) -> Next {
     opens.map_or(Next::Never, Next::At)
 }
 
-fn limits(value: &Value) -> impl Iterator<Item = (&Limit, &State)> {
+fn limits(value: &Value) -> impl Iterator<Item = (&StoreLimit, &State)> {
     value.limits.iter().zip(&value.states)
 }
 
-fn each(value: &mut Value, mut change: impl FnMut(usize, &Limit, &mut State)) {
+fn each(value: &mut Value, mut change: impl FnMut(usize, &StoreLimit, &mut State)) {
     for (index, (limit, state)) in value.limits.iter().zip(&mut value.states).enumerate() {
         change(index, limit, state);
     }

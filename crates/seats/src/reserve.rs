@@ -13,7 +13,7 @@ use crate::{
     model::{Transition, take},
     state::{Mark, Reach, State, start_of},
     take::EncodedTake,
-    terms::Limit,
+    terms::StoreLimit,
     value::Value,
 };
 
@@ -110,7 +110,7 @@ impl ReservedUnits {
     /// While shares use a part of a bucket's supply, only the rest refills the bucket. So the granted seats follow
     /// each other more slowly, and end earlier.
     pub fn take(&self, value: &Value, encoded: &EncodedTake, now: u64) -> Transition {
-        if self.part == 0 || !value.limits.iter().any(Limit::is_bucket) {
+        if self.part == 0 || !value.limits.iter().any(StoreLimit::is_bucket) {
             return take(Some(value), encoded, now);
         }
         let rest = WHOLE - u128::from(self.part);
@@ -130,7 +130,7 @@ impl ReservedUnits {
 }
 
 /// Moves the mark away from the end of what can be used now, by the factor by which the bucket refills more slowly.
-fn stretched(limit: &Limit, [us, parts, _]: Mark, rest: u128, now: u64) -> Mark {
+fn stretched(limit: &StoreLimit, [us, parts, _]: Mark, rest: u128, now: u64) -> Mark {
     let usable = if limit.is_leaky() { Point::at(now) } else { Point::at(now).plus(limit, capacity(limit)) };
     let mark = Point { us, parts };
     let longer = |distance: Point| distance.times(limit, WHOLE, rest);
@@ -144,18 +144,18 @@ fn stretched(limit: &Limit, [us, parts, _]: Mark, rest: u128, now: u64) -> Mark 
 
 /// The units that a share can use at the same time. Zero if there is no valid share: then programs refuse all
 /// requests.
-fn share(limit: &Limit, sharers: u32) -> u64 {
+fn share(limit: &StoreLimit, sharers: u32) -> u64 {
     limit.share(sharers).map_or(0, |share| share.at_once())
 }
 
 /// The level that leaves the credit that shares of `part` units can have saved. One unit is always available to others,
 /// so that a small bucket does not starve.
-fn saved_level(limit: &Limit, part: u64, now: u64) -> Point {
+fn saved_level(limit: &StoreLimit, part: u64, now: u64) -> Point {
     Point::at(now).after(limit, part.min(limit.at_once().saturating_sub(1)))
 }
 
 /// Reserves `part` units of the current window, for shares that began at `since` or later.
-fn reserve_window(limit: &Limit, state: &mut State, units: &mut (u64, u64), (part, since): (u64, u64), now: u64) {
+fn reserve_window(limit: &StoreLimit, state: &mut State, units: &mut (u64, u64), (part, since): (u64, u64), now: u64) {
     let start = start_of(limit, now);
     let (before, charged) = *units;
     let charged = if before == start { charged } else { 0 };
@@ -174,7 +174,7 @@ fn reserve_window(limit: &Limit, state: &mut State, units: &mut (u64, u64), (par
 }
 
 /// Reserves `part` units of each period. Units of a log are never taken back: they expire.
-fn reserve_log(limit: &Limit, state: &mut State, units: &mut (u64, u64), part: u64, now: u64) {
+fn reserve_log(limit: &StoreLimit, state: &mut State, units: &mut (u64, u64), part: u64, now: u64) {
     let (at, charged) = *units;
     if charged == 0 || now >= at + limit.period {
         state.charge(limit, now, part);

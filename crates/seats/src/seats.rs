@@ -7,7 +7,7 @@ use crate::{
     bounds::StoreTime,
     bucket::{Point, capacity, slowed},
     state::{Mark, State},
-    terms::{Limit, StoreTerms},
+    terms::{StoreLimit, StoreTerms},
 };
 
 /// Consecutive seats of all limits of a key.
@@ -85,7 +85,8 @@ impl Seats {
     /// Returns true if the window of a seat may have ended. A seat of a bucket or of a log that is used late counts at the
     /// time at which it was granted.
     pub fn have_ended(&self, terms: &StoreTerms, at: StoreTime) -> bool {
-        let has_ended = |(limit, mark): (&Limit, &Mark)| limit.has_windows() && mark[0] + limit.period <= at.latest;
+        let has_ended =
+            |(limit, mark): (&StoreLimit, &Mark)| limit.has_windows() && mark[0] + limit.period <= at.latest;
         self.is_of(terms) && terms.raw().iter().zip(&self.start).any(has_ended)
     }
 
@@ -142,7 +143,7 @@ impl Seats {
 }
 
 /// The mark after this many seats.
-fn moved(limit: &Limit, mark: Mark, units: u64) -> Mark {
+fn moved(limit: &StoreLimit, mark: Mark, units: u64) -> Mark {
     match State::of_numbers(limit, mark) {
         Some(State::Bucket(point)) => {
             let Point { us, parts } = point.after(limit, units);
@@ -154,7 +155,7 @@ fn moved(limit: &Limit, mark: Mark, units: u64) -> Mark {
 }
 
 /// The number of seats that the floor has possibly passed.
-fn passed(limit: &Limit, [a, b, _]: Mark, at: StoreTime) -> u64 {
+fn passed(limit: &StoreLimit, [a, b, _]: Mark, at: StoreTime) -> u64 {
     match limit.strategy {
         Strategy::FixedWindow | Strategy::SlidingWindowCounter => {
             if a.saturating_add(limit.period) <= at.earliest {
@@ -173,7 +174,7 @@ fn passed(limit: &Limit, [a, b, _]: Mark, at: StoreTime) -> u64 {
 }
 
 /// Returns true if the first seats can be used for a request with this cost.
-fn is_due(limit: &Limit, reserved: u32, [a, b, _]: Mark, cost: u64, at: StoreTime) -> bool {
+fn is_due(limit: &StoreLimit, reserved: u32, [a, b, _]: Mark, cost: u64, at: StoreTime) -> bool {
     match limit.strategy {
         Strategy::FixedWindow | Strategy::SlidingWindowCounter => {
             a <= at.earliest && at.latest < a.saturating_add(limit.period)

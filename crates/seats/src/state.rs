@@ -11,7 +11,7 @@ pub use self::change::changed;
 use self::log::Log;
 use crate::{
     bucket::{Point, capacity},
-    terms::{DAY, Limit},
+    terms::{DAY, StoreLimit},
 };
 
 /// The state of one limit. Its form depends on the strategy.
@@ -51,7 +51,7 @@ pub struct Reach {
 
 impl State {
     /// The state of a limit that has counted nothing.
-    pub fn new(limit: &Limit, now: u64) -> Self {
+    pub fn new(limit: &StoreLimit, now: u64) -> Self {
         let start = start_of(limit, now);
         match limit.strategy {
             Strategy::FixedWindow => Self::Window { start, count: 0 },
@@ -63,7 +63,7 @@ impl State {
 
     /// Moves the state to `now`. A state that is more than a day ahead shows that the clock was set back. Then the
     /// limit is used up, and refills from `now`.
-    pub fn advance(&mut self, limit: &Limit, now: u64) {
+    pub fn advance(&mut self, limit: &StoreLimit, now: u64) {
         let window = start_of(limit, now);
         match self {
             Self::Bucket(level) => {
@@ -90,7 +90,7 @@ impl State {
     }
 
     /// Moves a counter to a later window.
-    fn roll(&mut self, limit: &Limit, to: u64) {
+    fn roll(&mut self, limit: &StoreLimit, to: u64) {
         if let Self::Counter { start, current, previous } = self
             && *start < to
         {
@@ -100,7 +100,7 @@ impl State {
     }
 
     /// The current position of the limit. A caller sends it back as `seen`.
-    pub fn mark(&self, limit: &Limit, now: u64) -> Mark {
+    pub fn mark(&self, limit: &StoreLimit, now: u64) -> Mark {
         match self {
             Self::Log(log) => [log.time(now), log.used(limit, log.time(now)), 0],
             _ => self.numbers(),
@@ -108,7 +108,7 @@ impl State {
     }
 
     /// Raises the state to the position that a caller has seen.
-    pub fn raise(&mut self, limit: &Limit, [a, b, c]: Mark) {
+    pub fn raise(&mut self, limit: &StoreLimit, [a, b, c]: Mark) {
         match self {
             Self::Bucket(level) => *level = (*level).max(Point { us: a, parts: b }),
             Self::Window { start, count } => {
@@ -135,7 +135,7 @@ impl State {
 
     /// Converts a mark that a counter with another clock made. That clock was up to `margin` behind the clock of `now`,
     /// or ahead of it by any time. The result never allows more than the mark did at that time.
-    pub fn rebased(limit: &Limit, [a, b, c]: Mark, now: u64, margin: u64) -> Mark {
+    pub fn rebased(limit: &StoreLimit, [a, b, c]: Mark, now: u64, margin: u64) -> Mark {
         let window = start_of(limit, now);
         match limit.strategy {
             Strategy::FixedWindow | Strategy::SlidingWindowCounter => {
@@ -153,7 +153,7 @@ impl State {
 
     /// Raises a state that is known only from levels, as they were at any times. A log counts their units as late as
     /// possible.
-    pub fn raise_latest(&mut self, limit: &Limit, seen: Mark) {
+    pub fn raise_latest(&mut self, limit: &StoreLimit, seen: Mark) {
         match self {
             Self::Log(log) => log.raise_latest(seen[0], seen[1]),
             _ => self.raise(limit, seen),
@@ -161,7 +161,7 @@ impl State {
     }
 
     /// Makes the state what it is if all units were charged later. `now` is after this delay.
-    pub fn delay(&mut self, limit: &Limit, by: u64, now: u64) {
+    pub fn delay(&mut self, limit: &StoreLimit, by: u64, now: u64) {
         if let Self::Log(log) = self {
             return log.delay(by, now);
         }
@@ -171,7 +171,7 @@ impl State {
     }
 
     /// Takes back units that end at this mark, if other requests can still use them.
-    pub fn give_back(&mut self, limit: &Limit, now: u64, [a, b, _]: Mark, units: u64) {
+    pub fn give_back(&mut self, limit: &StoreLimit, now: u64, [a, b, _]: Mark, units: u64) {
         match self {
             Self::Bucket(level) => {
                 if *level == (Point { us: a, parts: b }) {
@@ -195,7 +195,7 @@ impl State {
     }
 
     /// Takes back units of any earlier requests. The limit has at most full credit.
-    pub fn credit(&mut self, limit: &Limit, now: u64, units: u64) {
+    pub fn credit(&mut self, limit: &StoreLimit, now: u64, units: u64) {
         if let Self::Log(log) = self {
             log.forget_newest(limit, now, units);
         } else {
@@ -205,7 +205,7 @@ impl State {
     }
 
     /// Charges units, also if they exceed the limit.
-    pub fn charge(&mut self, limit: &Limit, now: u64, units: u64) {
+    pub fn charge(&mut self, limit: &StoreLimit, now: u64, units: u64) {
         match self {
             Self::Bucket(level) => *level = level.after(limit, units),
             Self::Window { count, .. } => *count += units,
@@ -215,7 +215,7 @@ impl State {
     }
 
     /// Charges units that were admitted without the store. The debt of a bucket is at most one day of refill.
-    pub fn owe(&mut self, limit: &Limit, now: u64, units: u64) {
+    pub fn owe(&mut self, limit: &StoreLimit, now: u64, units: u64) {
         self.charge(limit, now, units);
         if let Self::Bucket(level) = self {
             *level = (*level).min(Point::at(now + DAY).plus(limit, capacity(limit)));
@@ -224,7 +224,7 @@ impl State {
 
     /// The number of requests with this cost, at most `want`, that the limit admits now. If the strategy has slots, it
     /// also includes those that it admits within `patience`.
-    pub fn fits(&self, limit: &Limit, now: u64, (want, cost): (u64, u64), patience: u64) -> u64 {
+    pub fn fits(&self, limit: &StoreLimit, now: u64, (want, cost): (u64, u64), patience: u64) -> u64 {
         if cost > limit.most() {
             return 0;
         }
@@ -248,7 +248,7 @@ impl State {
     }
 
     /// The number of free units in the window.
-    fn room(&self, limit: &Limit, now: u64) -> u64 {
+    fn room(&self, limit: &StoreLimit, now: u64) -> u64 {
         match self {
             Self::Window { count, .. } => limit.requests.saturating_sub(*count),
             Self::Counter { start, current, previous } => {
@@ -262,7 +262,7 @@ impl State {
     }
 
     /// The number of seats that can be handed out in advance, and the mark at which they begin.
-    pub fn lendable(&self, limit: &Limit, now: u64, reach: Reach) -> (u64, Mark) {
+    pub fn lendable(&self, limit: &StoreLimit, now: u64, reach: Reach) -> (u64, Mark) {
         let (room, mark) = match self {
             Self::Bucket(level) => {
                 let start = (*level).max(Point::at(now + reach.guard));
@@ -275,7 +275,7 @@ impl State {
     }
 
     /// Charges seats that begin at this mark.
-    pub fn lend(&mut self, limit: &Limit, now: u64, [a, b, _]: Mark, units: u64) {
+    pub fn lend(&mut self, limit: &StoreLimit, now: u64, [a, b, _]: Mark, units: u64) {
         if let Self::Bucket(level) = self {
             *level = Point { us: a, parts: b };
         }
@@ -284,7 +284,7 @@ impl State {
 
     /// The time at which a request with this cost can go if no other request is charged before. None if it can never
     /// go.
-    pub fn opens(&self, limit: &Limit, now: u64, cost: u64) -> Option<u64> {
+    pub fn opens(&self, limit: &StoreLimit, now: u64, cost: u64) -> Option<u64> {
         let spare = limit.most().checked_sub(cost)?;
         let opens = match self {
             Self::Bucket(level) if limit.is_leaky() => level.rounded_up(),
@@ -309,7 +309,7 @@ impl State {
     }
 
     /// The time from which the limit is at full credit again. Then the state can be forgotten.
-    pub fn full_at(&self, limit: &Limit) -> u64 {
+    pub fn full_at(&self, limit: &StoreLimit) -> u64 {
         match self {
             Self::Bucket(level) => level.rounded_up(),
             Self::Window { count: 0, .. } | Self::Counter { current: 0, previous: 0, .. } => 0,
@@ -341,7 +341,7 @@ impl State {
 
     /// Creates the state from its [`numbers`](Self::numbers). None for a log, because the numbers do not contain its
     /// times.
-    pub fn of_numbers(limit: &Limit, [a, b, c]: Mark) -> Option<Self> {
+    pub fn of_numbers(limit: &StoreLimit, [a, b, c]: Mark) -> Option<Self> {
         Some(match limit.strategy {
             Strategy::FixedWindow => Self::Window { start: a, count: b },
             Strategy::SlidingWindowCounter => Self::Counter { start: a, current: b, previous: c },
@@ -352,12 +352,12 @@ impl State {
 }
 
 /// The start of the window that contains `now`. Windows are aligned to the Unix epoch.
-pub fn start_of(limit: &Limit, now: u64) -> u64 {
+pub fn start_of(limit: &StoreLimit, now: u64) -> u64 {
     now - now % limit.period
 }
 
 /// The time from the start of a window until the `previous` requests of the previous window count as at most `room`.
-fn opens_after(limit: &Limit, room: u64, previous: u64) -> u64 {
+fn opens_after(limit: &StoreLimit, room: u64, previous: u64) -> u64 {
     if previous <= room {
         return 0;
     }

@@ -8,7 +8,7 @@ use crate::{
     ban::{BanQuestion, Banned, EncodedBan},
     seats::Seats,
     state::{Mark, Reach, State},
-    terms::{Limit, MOST_UNITS, StoreTerms},
+    terms::{MOST_UNITS, StoreLimit, StoreTerms},
 };
 
 /// The longest wait for a slot: one hour.
@@ -141,7 +141,7 @@ pub struct EncodedTake {
     /// The stamp of the terms.
     pub stamp: u64,
     /// The limits of the terms.
-    pub limits: Vec<Limit>,
+    pub limits: Vec<StoreLimit>,
     /// See [`Take::requests`].
     pub requests: u64,
     /// See [`Take::cost`].
@@ -180,7 +180,7 @@ pub struct EncodedReply {
     /// The stamp of the terms in the store.
     pub stamp: u64,
     /// The limits in the store. None if the caller has the same limits.
-    pub limits: Option<Vec<Limit>>,
+    pub limits: Option<Vec<StoreLimit>>,
     /// Three lists of marks: where the seats of the granted requests begin, where the seats for later requests begin,
     /// and the current positions of the limits.
     pub marks: [Vec<Mark>; 3],

@@ -36,12 +36,12 @@ pub const DAY: u64 = 86_400_000_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreTerms {
     stamp: u64,
-    limits: Vec<Limit>,
+    limits: Vec<StoreLimit>,
 }
 
 /// One limit. All durations in this crate's arithmetic are microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
+pub struct StoreLimit {
     /// The number of the limit in its rule.
     pub id: u32,
     /// The strategy.
@@ -91,7 +91,7 @@ impl StoreTerms {
         if stamp >= EXACT {
             return Err(InvalidStoreTerms::Stamp);
         }
-        let limits = limits.iter().map(|&(id, quota)| Limit::new(id, quota)).collect::<Result<Vec<_>, _>>()?;
+        let limits = limits.iter().map(|&(id, quota)| StoreLimit::new(id, quota)).collect::<Result<Vec<_>, _>>()?;
         if limits.is_empty() || limits.len() > MAX_LIMITS {
             return Err(InvalidStoreTerms::Count);
         }
@@ -121,22 +121,22 @@ impl StoreTerms {
     }
 
     /// The limits as numbers.
-    pub fn raw(&self) -> &[Limit] {
+    pub fn raw(&self) -> &[StoreLimit] {
         &self.limits
     }
 
     /// Parses the output of [`text_of`]. None if the text is invalid.
     pub fn parse(stamp: u64, text: &str) -> Option<Self> {
-        let limits = text.split(',').map(|text| Limit::of_numbers(numbers(text)?.as_array()?));
+        let limits = text.split(',').map(|text| StoreLimit::of_numbers(numbers(text)?.as_array()?));
         Self::of_limits(stamp, &limits.collect::<Option<Vec<_>>>()?)
     }
 
-    /// Creates terms from the numbers of limits: see [`Limit::numbers`]. None if the numbers are invalid.
+    /// Creates terms from the numbers of limits: see [`StoreLimit::numbers`]. None if the numbers are invalid.
     pub fn of_numbers(stamp: u64, limits: &[[u64; 6]]) -> Option<Self> {
-        Self::of_limits(stamp, &limits.iter().map(Limit::of_numbers).collect::<Option<Vec<_>>>()?)
+        Self::of_limits(stamp, &limits.iter().map(StoreLimit::of_numbers).collect::<Option<Vec<_>>>()?)
     }
 
-    fn of_limits(stamp: u64, limits: &[Limit]) -> Option<Self> {
+    fn of_limits(stamp: u64, limits: &[StoreLimit]) -> Option<Self> {
         let quotas = limits.iter().map(|limit| Some((limit.id, limit.quota()?))).collect::<Option<Vec<_>>>()?;
         Self::new(stamp, &quotas).ok().filter(|terms| terms.limits == limits)
     }
@@ -181,7 +181,7 @@ pub fn check(limit: &weir_wire::Limit) -> Result<(), InvalidStoreTerms> {
 }
 
 /// Formats limits for a store.
-pub fn text_of(limits: &[Limit]) -> String {
+pub fn text_of(limits: &[StoreLimit]) -> String {
     let mut text = String::new();
     for limit in limits {
         let comma = if text.is_empty() { "" } else { "," };
@@ -191,7 +191,7 @@ pub fn text_of(limits: &[Limit]) -> String {
     text
 }
 
-impl Limit {
+impl StoreLimit {
     fn new(id: u32, quota: Quota) -> Result<Self, InvalidStoreTerms> {
         let nanos = quota.period().as_nanos();
         if !nanos.is_multiple_of(1_000) {

@@ -17,7 +17,7 @@ use crate::{
     ban::Banned,
     bucket::{Point, capacity},
     state::{Mark, State},
-    terms::{Limit, StoreTerms, numbers, text_of},
+    terms::{StoreLimit, StoreTerms, numbers, text_of},
 };
 
 /// The value of one key.
@@ -29,7 +29,7 @@ pub struct Value {
     /// back only into the history that charged them.
     pub birth: u64,
     /// The limits of the terms.
-    pub limits: Vec<Limit>,
+    pub limits: Vec<StoreLimit>,
     /// The state of each limit.
     pub states: Vec<State>,
     /// The ban of the key. It can have ended.
@@ -38,7 +38,7 @@ pub struct Value {
 
 impl Value {
     /// Creates the value of a key that has counted nothing.
-    pub fn new(stamp: u64, limits: &[Limit], now: u64) -> Self {
+    pub fn new(stamp: u64, limits: &[StoreLimit], now: u64) -> Self {
         let states = limits.iter().map(|limit| State::new(limit, now)).collect();
         Self { stamp, birth: now, limits: limits.to_vec(), states, banned: None }
     }

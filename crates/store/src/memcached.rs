@@ -27,7 +27,7 @@ use weir_seats::{
     EncodedReply, EncodedTake, Key, Next, Reply, StoreError, StoreTerms, Take, Value,
     model::{Transition, take},
     state::start_of,
-    terms::Limit,
+    terms::StoreLimit,
 };
 
 use self::{
@@ -173,7 +173,13 @@ impl Server {
     }
 
     /// Adds the requested units to the counter of the window, and subtracts those that the window does not grant.
-    async fn add(&self, key: &Key, encoded: &EncodedTake, limit: &Limit, now: u64) -> Result<EncodedReply, StoreError> {
+    async fn add(
+        &self,
+        key: &Key,
+        encoded: &EncodedTake,
+        limit: &StoreLimit,
+        now: u64,
+    ) -> Result<EncodedReply, StoreError> {
         let start = start_of(limit, now);
         let is_possible = encoded.cost <= limit.requests;
         let requests = if is_possible { encoded.requests } else { 0 };

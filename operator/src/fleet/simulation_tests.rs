@@ -10,7 +10,7 @@ use weir_fuzz::Random;
 use weir_seats::{
     EncodedTake, Key, Reply, Seats, StoreClock, StoreTerms, Take, Value,
     model::{take, used_up},
-    terms::Limit,
+    terms::StoreLimit,
 };
 use weir_wire::{Answer, LevelsSent, Mark, Outcome, Question};
 
@@ -977,7 +977,7 @@ impl World {
         self.prepare_share(index);
         let content = self.agents[index].content;
         let (terms, share) = (self.terms(content), self.share(content));
-        let gives_in_advance = terms.raw().iter().all(Limit::gives_in_advance);
+        let gives_in_advance = terms.raw().iter().all(StoreLimit::gives_in_advance);
         let [requests, prefetch] = [1 + self.below(8), if gives_in_advance { self.below(12) } else { 0 }];
         let patience = if self.chance(3) { self.below(400_000) } else { 0 };
         let agent = &mut self.agents[index];

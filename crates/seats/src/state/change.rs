@@ -7,10 +7,10 @@
 //! terms did not need.
 
 use super::State;
-use crate::{bucket::Point, terms::Limit};
+use crate::{bucket::Point, terms::StoreLimit};
 
 /// The state under new terms. `state` must have been advanced to `now`.
-pub fn changed(old: &Limit, state: &State, new: &Limit, now: u64) -> State {
+pub fn changed(old: &StoreLimit, state: &State, new: &StoreLimit, now: u64) -> State {
     match (state, State::new(new, now)) {
         (State::Bucket(level), State::Bucket(_)) => State::Bucket(moved(old, *level, new, now)),
         (State::Window { .. }, State::Window { .. }) if old.period == new.period => state.clone(),
@@ -35,7 +35,7 @@ pub fn changed(old: &Limit, state: &State, new: &Limit, now: u64) -> State {
 }
 
 /// The number of used requests in the state of a limit.
-fn used(limit: &Limit, state: &State, now: u64) -> u64 {
+fn used(limit: &StoreLimit, state: &State, now: u64) -> u64 {
     match state {
         State::Bucket(level) => {
             let units = Point::at(now).units_to(limit, *level);
@@ -48,11 +48,11 @@ fn used(limit: &Limit, state: &State, now: u64) -> u64 {
 }
 
 /// The level of the new bucket: it has as many tokens as the old one, up to the new burst.
-fn moved(old: &Limit, level: Point, new: &Limit, now: u64) -> Point {
+fn moved(old: &StoreLimit, level: Point, new: &StoreLimit, now: u64) -> Point {
     let floor = Point::at(now);
     let units = floor.units_to(old, level);
     let rest = level.minus(old, floor.after(old, units));
-    let left = |limit: &Limit| if limit.is_leaky() { 1 } else { limit.burst };
+    let left = |limit: &StoreLimit| if limit.is_leaky() { 1 } else { limit.burst };
     let Some(units) = (units + left(new)).checked_sub(left(old)) else { return floor };
     if (old.requests, old.period) == (new.requests, new.period) {
         return floor.after(new, units).plus(new, rest);
@@ -64,11 +64,11 @@ fn moved(old: &Limit, level: Point, new: &Limit, now: u64) -> Point {
 /// result, because it does the same operations on doubles in the same order. The error of a double is much less than
 /// the microsecond that is added.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive, and less than a unit's time")]
-fn scaled(old: &Limit, rest: Point, new: &Limit) -> u64 {
+fn scaled(old: &StoreLimit, rest: Point, new: &StoreLimit) -> u64 {
     if rest == Point::default() {
         return 0;
     }
-    let time = |limit: &Limit| limit.period as f64 / limit.requests as f64;
+    let time = |limit: &StoreLimit| limit.period as f64 / limit.requests as f64;
     let share = (rest.us as f64 + rest.parts as f64 / old.requests as f64) / time(old);
     (share * time(new)).ceil() as u64 + 1
 }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::terms::{DAY, Limit};
+use crate::terms::{DAY, StoreLimit};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
@@ -20,7 +20,7 @@ pub struct Log {
 }
 
 impl Log {
-    pub(super) fn new(limit: &Limit) -> Self {
+    pub(super) fn new(limit: &StoreLimit) -> Self {
         Self { head: 0, slots: limit.requests, times: VecDeque::new(), beyond: 0 }
     }
 
@@ -30,7 +30,7 @@ impl Log {
     }
 
     /// Converts the admissions to another limit.
-    pub(super) fn moved(&self, old: &Limit, new: &Limit, now: u64) -> Self {
+    pub(super) fn moved(&self, old: &StoreLimit, new: &StoreLimit, now: u64) -> Self {
         if old.requests == new.requests {
             return self.clone();
         }
@@ -53,7 +53,7 @@ impl Log {
     }
 
     /// Charges units, also if they exceed the limit.
-    pub(super) fn charge(&mut self, limit: &Limit, now: u64, units: u64) {
+    pub(super) fn charge(&mut self, limit: &StoreLimit, now: u64, units: u64) {
         let at = self.time(now);
         let used = self.used_with_beyond(limit, at);
         self.beyond += (used + units).saturating_sub(self.slots);
@@ -61,7 +61,7 @@ impl Log {
     }
 
     /// As [`used`](Self::used). If the log has a free slot, all units without a time are older than a period.
-    fn used_with_beyond(&mut self, limit: &Limit, at: u64) -> u64 {
+    fn used_with_beyond(&mut self, limit: &StoreLimit, at: u64) -> u64 {
         let used = self.used(limit, at);
         if used < self.slots {
             self.beyond = 0;
@@ -91,14 +91,14 @@ impl Log {
     }
 
     /// The number of admissions in the period that ends at `now`.
-    pub(super) fn used(&self, limit: &Limit, now: u64) -> u64 {
+    pub(super) fn used(&self, limit: &StoreLimit, now: u64) -> u64 {
         let old = self.times.partition_point(|&time| time + limit.period <= now);
         (self.times.len() - old) as u64
     }
 
     /// Adds admissions until the period that ends at `at` has `used` of them. A log that has already dropped times of
     /// that period does not change: it has recorded enough later admissions.
-    pub(super) fn raise(&mut self, limit: &Limit, at: u64, used: u64) {
+    pub(super) fn raise(&mut self, limit: &StoreLimit, at: u64, used: u64) {
         let is_full = self.times.len() as u64 >= self.slots;
         if is_full && self.times.front().is_some_and(|first| first + limit.period > at) {
             return;
@@ -127,7 +127,7 @@ impl Log {
     }
 
     /// Removes the last admissions of the current period, at most `units`. First it removes those without a time.
-    pub(super) fn forget_newest(&mut self, limit: &Limit, now: u64, units: u64) {
+    pub(super) fn forget_newest(&mut self, limit: &StoreLimit, now: u64, units: u64) {
         let used = self.used_with_beyond(limit, self.time(now));
         let beyond = units.min(self.beyond);
         self.beyond -= beyond;
@@ -144,17 +144,17 @@ impl Log {
     }
 
     /// The number of these units that the log admits now.
-    pub(super) fn fits(&self, limit: &Limit, now: u64, units: u64) -> u64 {
+    pub(super) fn fits(&self, limit: &StoreLimit, now: u64, units: u64) -> u64 {
         limit.requests.saturating_sub(self.used(limit, now)).min(units)
     }
 
     /// The time at which a request with this cost can go. None if it can go now.
-    pub(super) fn opens(&self, limit: &Limit, cost: u64) -> Option<u64> {
+    pub(super) fn opens(&self, limit: &StoreLimit, cost: u64) -> Option<u64> {
         let spare = usize::try_from(limit.requests - cost).ok()?;
         Some(self.times.iter().rev().nth(spare)? + limit.period)
     }
 
-    pub(super) fn full_at(&self, limit: &Limit) -> u64 {
+    pub(super) fn full_at(&self, limit: &StoreLimit) -> u64 {
         self.times.back().map_or(0, |last| last + limit.period)
     }
 }

@@ -7,7 +7,7 @@ use redis::Value as Raw;
 use weir_seats::{
     EncodedBan, EncodedReply, EncodedTake, Next,
     state::Mark,
-    terms::{EXACT, Limit, StoreTerms},
+    terms::{EXACT, StoreLimit, StoreTerms},
 };
 
 /// The source of the script.
@@ -19,7 +19,7 @@ pub(crate) fn arguments(encoded: &EncodedTake) -> [Vec<u8>; 5] {
     let seen = encoded.seen.as_deref().map(marks).unwrap_or_default();
     let returned = |(birth, units, ends): &(u64, u64, Vec<Mark>)| [pack([*birth, *units]), marks(ends)].concat();
     [
-        pack(encoded.limits.iter().flat_map(Limit::numbers)),
+        pack(encoded.limits.iter().flat_map(StoreLimit::numbers)),
         pack([stamp, requests, cost, patience, prefetch, reach.guard, reach.lookahead, owed, credit]),
         seen,
         encoded.returned.as_ref().map(returned).unwrap_or_default(),

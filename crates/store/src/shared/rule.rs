@@ -8,7 +8,7 @@ use weir_seats::{
     InvalidKey, Key, Left, Take, Value,
     bucket::capacity,
     model::take,
-    terms::{InvalidStoreTerms, Limit, StoreTerms},
+    terms::{InvalidStoreTerms, StoreLimit, StoreTerms},
 };
 
 /// The smallest burst for which seats are taken in advance.
@@ -161,7 +161,7 @@ impl Set {
 
     /// Returns true if the store gives slots to waiting requests. Otherwise a waiting request asks again.
     pub(super) fn has_slots(&self) -> bool {
-        self.terms.raw().iter().all(Limit::is_bucket)
+        self.terms.raw().iter().all(StoreLimit::is_bucket)
     }
 
     /// The number of seats to hold. `requested` is the number of units that are requested within [`reach`].
@@ -185,12 +185,12 @@ impl Set {
 
 impl InAdvance {
     /// `None` if a limit gives no seats in advance.
-    fn of(limits: &[Limit]) -> Option<Self> {
+    fn of(limits: &[StoreLimit]) -> Option<Self> {
         if !limits.iter().all(|limit| limit.gives_in_advance() && limit.at_once() >= LEAST_BURST) {
             return None;
         }
-        let unit = |limit: &Limit| nanos(Duration::from_micros(limit.period)).div_ceil(limit.requests).max(1);
-        let whole = |limit: &Limit| if limit.is_bucket() { capacity(limit).us } else { limit.period };
+        let unit = |limit: &StoreLimit| nanos(Duration::from_micros(limit.period)).div_ceil(limit.requests).max(1);
+        let whole = |limit: &StoreLimit| if limit.is_bucket() { capacity(limit).us } else { limit.period };
         Some(Self {
             limits: limits.iter().map(|limit| (unit(limit), limit.at_once() / PART)).collect(),
             refill: Duration::from_micros(limits.iter().map(whole).min()?),

@@ -7,7 +7,7 @@ use weir_seats::{
     Left, Next, StoreTerms, StoreTime, Take, Value,
     model::{Transition, take, used_up},
     state::start_of,
-    terms::Limit,
+    terms::StoreLimit,
 };
 
 use super::{
@@ -74,7 +74,7 @@ impl SharedLimiter {
     fn between_windows(&self, terms: &StoreTerms, now: Duration) -> Option<Duration> {
         let StoreTime { earliest, latest } = self.client.time(now)?;
         let gap = latest - earliest;
-        let is_between = |limit: &Limit| {
+        let is_between = |limit: &StoreLimit| {
             limit.has_windows() && start_of(limit, earliest) != start_of(limit, latest) && gap <= limit.period / 10
         };
         terms.raw().iter().any(is_between).then_some(Duration::from_micros(gap))
@@ -202,7 +202,7 @@ impl SharedLimiter {
             least = least.max(last_slot);
         }
         // The operator reserves nothing of a log during the first half of a period (`weir_seats::ReservedUnits`).
-        let is_late = |limit: &&Limit| asks_operator && limit.strategy == Strategy::SlidingWindowLog;
+        let is_late = |limit: &&StoreLimit| asks_operator && limit.strategy == Strategy::SlidingWindowLog;
         let delay = terms.raw().iter().filter(is_late).map(|limit| limit.period / 2).max().unwrap_or(0);
         let new = |admitted, least| {
             let begins = begins.max(least);

@@ -9,7 +9,7 @@ use weir_fuzz::Random;
 use weir_seats::{
     BanChange, BanQuestion, EncodedTake, Level, Next, Reply, Seats, Take, Value, model,
     state::State,
-    terms::{Limit, StoreTerms},
+    terms::{StoreLimit, StoreTerms},
 };
 
 use super::servers::Server;
@@ -79,7 +79,7 @@ impl Both {
 /// The value as the script stores it.
 fn packed(value: &Value) -> Vec<u8> {
     let banned = value.banned.map_or([0; 2], |banned| [banned.since, banned.length]);
-    let limits = value.limits.iter().flat_map(Limit::numbers);
+    let limits = value.limits.iter().flat_map(StoreLimit::numbers);
     let states = value.states.iter().flat_map(State::numbers);
     let numbers = [value.stamp, value.birth].into_iter().chain(banned).chain(limits).chain(states);
     let count = u8::try_from(value.limits.len()).expect("few limits");
