@@ -49,12 +49,12 @@ pub struct Fields {
 #[derive(Debug)]
 struct LimitFields {
     quota_headers: Arc<QuotaHeaders>,
-    policy: Policy,
+    policy: PolicyHeader,
     state: QuotaState,
 }
 
 #[derive(Debug)]
-enum Policy {
+enum PolicyHeader {
     /// The header `RateLimit-Policy` of one rule, for this override.
     Own(Option<usize>),
     /// The header `RateLimit-Policy` of all rules that were charged for the request.
@@ -223,16 +223,16 @@ impl QuotaState {
 impl Fields {
     /// Creates the fields of a request that was charged to one rule.
     pub(super) fn of_one(quota_headers: &Arc<QuotaHeaders>, state: QuotaState, override_index: Option<usize>) -> Self {
-        Self::new(quota_headers, state, Policy::Own(override_index))
+        Self::new(quota_headers, state, PolicyHeader::Own(override_index))
     }
 
     /// Creates the fields of a request that was charged to several rules. `quota_headers` belongs to the rule with the
     /// tightest limit.
     pub(super) fn of_several(quota_headers: &Arc<QuotaHeaders>, state: QuotaState, policy: HeaderValue) -> Self {
-        Self::new(quota_headers, state, Policy::Joined(Box::new(policy)))
+        Self::new(quota_headers, state, PolicyHeader::Joined(Box::new(policy)))
     }
 
-    fn new(quota_headers: &Arc<QuotaHeaders>, state: QuotaState, policy: Policy) -> Self {
+    fn new(quota_headers: &Arc<QuotaHeaders>, state: QuotaState, policy: PolicyHeader) -> Self {
         let says_something = quota_headers.describes_admitted() || quota_headers.has_own();
         Self {
             quota: says_something.then(|| LimitFields { quota_headers: Arc::clone(quota_headers), policy, state }),
@@ -249,10 +249,10 @@ impl Fields {
     ) {
         // If one rule sets all fields so far, its own fields move to the list, in which all rules have their order.
         if let Some(LimitFields { quota_headers, policy, state }) = &mut self.quota
-            && let Policy::Own(of) = *policy
+            && let PolicyHeader::Own(of) = *policy
             && quota_headers.has_own()
         {
-            *policy = Policy::Joined(Box::new(quota_headers.policy(of).clone()));
+            *policy = PolicyHeader::Joined(Box::new(quota_headers.policy(of).clone()));
             self.own.push((Arc::clone(quota_headers), *state));
         }
         let is_described = self.quota.as_ref().is_some_and(|quota| quota.quota_headers.describes_admitted());
@@ -324,7 +324,7 @@ impl Fields {
     }
 }
 
-impl Policy {
+impl PolicyHeader {
     fn value<'a>(&'a self, quota_headers: &'a QuotaHeaders) -> &'a HeaderValue {
         match self {
             Self::Own(override_index) => quota_headers.policy(*override_index),
