@@ -196,7 +196,7 @@ fn default_max_keys() -> i32 {
     65_536
 }
 
-/// The largest limit that a descriptor can contain. A larger limit is lowered to this rate.
+/// The largest limit that a descriptor can contain. A larger limit is capped at this rate.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = countable())]

@@ -8,7 +8,7 @@
 //! Leases are exact. An admission is used once, and only while it is between floor and ceiling. An admission below the
 //! floor is lost, with or without a lease. And few leased admissions stay unused:
 //!
-//! - A lease is a share of the free capacity. So all slots together hold a small part of the capacity, and leases are
+//! - A lease is a part of the free capacity. So all slots together hold a small part of the capacity, and leases are
 //!   smaller when less capacity is free. If there is too little capacity for a lease, threads first use the leases in
 //!   all slots, and then charge the word directly. (A cost above one needs all its admissions in one slot.)
 //! - If there is enough capacity, a thread that fetches a lease looks at one other slot. If half of the lifetime of
@@ -83,8 +83,8 @@ impl Leases {
     /// 64th if each slot gets [`ENOUGH`] from it. None if the size would be below [`LEAST`].
     fn size(&self, supply: &Supply, level: u64, floor: u64) -> Option<u64> {
         let free = (floor + supply.capacity()).saturating_sub(level.max(floor)) / supply.unit();
-        let share = free / self.slots.len() as u64;
-        Some((share / 8).min((share / 64).max(ENOUGH)).min(LEFT)).filter(|&size| size >= LEAST)
+        let part = free / self.slots.len() as u64;
+        Some((part / 8).min((part / 64).max(ENOUGH)).min(LEFT)).filter(|&size| size >= LEAST)
     }
 
     /// Takes admissions from the thread's own slot without retries. Returns the level after the last of them, which is

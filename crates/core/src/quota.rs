@@ -36,11 +36,10 @@ pub enum Strategy {
     /// `requests` in each window of one period, aligned to the Unix epoch. Around the boundary of two windows, twice as
     /// many requests can pass within less than a period: choose another strategy if this matters.
     FixedWindow,
-    /// `requests` in a sliding window: the requests of the current window, plus a share of the requests of the previous
-    /// window. The share is the part of the previous window that is less than one period old. The strategy needs two
-    /// counts instead of a list, and is exact if the requests of the previous window arrived evenly. A caller that
-    /// always takes as much as possible gets one request less than the limit in each window: 9 of 10, 999 of 1,000, and
-    /// half of a limit of 1.
+    /// `requests` in a sliding window: the requests of the current window, plus the requests of the previous window
+    /// times the part of it that is less than one period old. The strategy needs two counts instead of a list, and is
+    /// exact if the requests of the previous window arrived evenly. A caller that always takes as much as possible gets
+    /// one request less than the limit in each window: 9 of 10, 999 of 1,000, and half of a limit of 1.
     SlidingWindowCounter,
     /// Exactly `requests` in any period: the limiter stores the time of each request, in 8 bytes.
     SlidingWindowLog,

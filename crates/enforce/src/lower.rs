@@ -1,7 +1,7 @@
 //! Turns wire data into parsed rules, or returns all faults of the data.
 //!
-//! Lowering is a pure function: it uses no clock, no counters and no rules in force. After a fault in one part, the
-//! other parts are still lowered, so one answer contains all faults.
+//! Lowering is a pure function: it uses no clock, no counts and no rules in force. After a fault in one part, the other
+//! parts are still lowered, so one answer contains all faults.
 
 mod ban;
 mod concurrency;

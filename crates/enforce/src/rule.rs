@@ -349,8 +349,8 @@ impl Rule {
 }
 
 impl SharedPart {
-    /// Continues with the limiter of the earlier rule, if the store, the counters and the key are the same. Returns
-    /// `None` if `stores` does not have the store.
+    /// Continues with the limiter of the earlier rule, if the store, the name of the counts and the key are the same.
+    /// Returns `None` if `stores` does not have the store.
     fn from_lowered(
         before: Option<&Limits>,
         key: &KeySpec,

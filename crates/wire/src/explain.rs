@@ -140,6 +140,6 @@ pub struct ExplainedLimit {
     pub name: String,
     /// The number of requests of cost 1 that the limit would admit now.
     pub remaining: u64,
-    /// The time until the whole limit is free again, if no other request comes.
+    /// The time until the limit is at full credit, if no other request comes.
     pub reset_after_millis: u64,
 }

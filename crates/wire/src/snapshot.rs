@@ -27,7 +27,7 @@ pub struct Snapshot {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyRules {
-    /// The UID of the object. Counters belong to the UID. If a policy is deleted and created again within a minute, its
+    /// The UID of the object. Counts belong to the UID. If a policy is deleted and created again within a minute, its
     /// limits keep their state, by namespace, name and the names of its rules.
     pub uid: String,
     /// The namespace of the policy.
@@ -68,7 +68,7 @@ pub enum Mode {
     Enforce,
     /// Decide and count requests, and refuse none.
     Shadow,
-    /// Keep the counters, and evaluate no rule.
+    /// Keep the counts, and evaluate no rule.
     Disabled,
 }
 
@@ -76,7 +76,7 @@ pub enum Mode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rule {
-    /// The name, which is unique within the policy. Counters belong to the name.
+    /// The name, which is unique within the policy. Counts belong to the name.
     pub name: String,
     /// The action: limit requests, let them pass without any limit, or refuse them.
     pub action: Action,
@@ -94,7 +94,7 @@ pub struct Rule {
     /// The unit to count: requests, or the messages of the connections that matching requests open.
     #[serde(default, skip_serializing_if = "Per::is_request")]
     pub per: Per,
-    /// The values by which requests are counted separately. If empty, all requests of the rule share one counter.
+    /// The values by which requests are counted separately. If empty, all requests of the rule share one count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key: Vec<KeyPart>,
     /// The limits. All limits must admit a request, and a refusal charges none. At least one for [`Action::Limit`]
@@ -365,7 +365,7 @@ pub enum KeyPart {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Limit {
-    /// The name, which is unique within the rule. Counters belong to the name.
+    /// The name, which is unique within the rule. Counts belong to the name.
     pub name: String,
     /// The algorithm that counts requests.
     pub strategy: Strategy,

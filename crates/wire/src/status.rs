@@ -1,4 +1,4 @@
-//! The status that an agent reports. Counters only grow while `instance` stays the same.
+//! The status that an agent reports. Its statistics only grow while `instance` stays the same.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Status {
     /// The [`crate::WIRE_VERSION`] of the agent.
     pub wire_version: u32,
-    /// The identifier of one run of an agent. Counters of different instances must not be subtracted.
+    /// The identifier of one run of an agent. Statistics of different instances must not be subtracted.
     pub instance: String,
     /// The version of the agent's program.
     pub agent_version: String,

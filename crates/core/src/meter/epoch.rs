@@ -230,7 +230,7 @@ fn logged(moments: &[u64], most: u64, period: u64, since: u64) -> u64 {
     sum.saturating_add(in_windows(newest.saturating_sub(moment) / period + 1, most))
 }
 
-/// Joins neighbours whose distance is less than this share of their age.
+/// Joins neighbours whose distance is less than this part of their age.
 fn joined(spans: &[Span], since: u64, share: u64) -> Vec<Span> {
     let mut fewer: Vec<Span> = Vec::with_capacity(spans.len());
     let mut start = 0;

@@ -97,7 +97,7 @@ async fn a_rule_that_is_taken_out_and_put_in_again_goes_on() {
     assert_eq!(admitted(&limits, "").await, 0);
 }
 
-/// Counters belong to the UID while its policy exists, even if another policy has the earlier name of that policy.
+/// Counts belong to the UID while its policy exists, even if another policy has the earlier name of that policy.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_taken_from_a_policy_that_is_in_force() {
     let limits = Limits::new(&[keyed("one", "shop", "p", "r")]);

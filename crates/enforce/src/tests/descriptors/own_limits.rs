@@ -64,7 +64,7 @@ async fn a_short_period_does_not_exceed_the_largest_rate() {
     assert_eq!((state.requests, state.period), (1, Duration::from_millis(DAY)));
 }
 
-/// A limit that is too large for a sliding window counter is lowered.
+/// A limit that is too large for a sliding window counter is capped.
 #[tokio::test(start_paused = true)]
 async fn a_limit_is_lowered_to_what_the_counter_can_count() {
     let limits = Limits::new(&[domain("p", &[accepting(1 << 40, "SlidingWindowCounter")])]);
