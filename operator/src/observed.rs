@@ -22,7 +22,7 @@ use crate::{
     world::{AgentAddress, ObjectKey, Pod},
 };
 
-/// The time allowed to a pod that has never answered or will get a change. After that the pod counts as drifted.
+/// The time that a pod has for its first answer, and for its acknowledgement of a change. After that it counts as drifted.
 pub const ANSWER_TIME: Duration = Duration::from_secs(4);
 
 /// The message for an agent to which another operator also pushes: it enforces this policy only part of the time.

@@ -121,7 +121,7 @@ impl Plan {
         self.targets.get(policy)
     }
 
-    /// Returns the number of a policy's pods in which its newest rules do not fit.
+    /// Returns the number of pods of a policy whose snapshots have no room for its newest rules.
     pub fn left_out(&self, policy: &ObjectKey) -> usize {
         let cohorts = self.targets.get(policy).into_iter().flat_map(|targets| &targets.cohorts);
         let cohorts = cohorts.filter_map(|id| self.cohorts.get(id));

@@ -61,8 +61,8 @@ pub struct Question {
     pub ban: Option<BanPart>,
 }
 
-/// The part of a question that is about the ban of its key. Without it, the operator ends the ban, if the question's
-/// limits are the newest.
+/// The part of a question that is about the ban of its key. A question without this part ends the ban in the operator,
+/// if the question's limits are the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BanPart {

@@ -1,4 +1,4 @@
-//! What agents can have used without the knowledge of a new counter, because they did not report all their levels.
+//! What agents can have used and a new counter does not know, because they did not report all their levels.
 
 use std::{
     collections::{BTreeSet, HashMap},

@@ -40,7 +40,7 @@ impl Owned {
         self.owed.saturating_sub(self.share.0)
     }
 
-    /// The time at which the ban began that the question starts.
+    /// The beginning of the ban that the question starts.
     pub(super) fn ban_started(&self) -> Option<Duration> {
         let BanChange::Start { ago } = self.ban?.change else { return None };
         Some(self.asked_at.saturating_sub(ago))

@@ -23,7 +23,7 @@ const LIMIT: usize = 100;
 const ITERATIONS: usize = 5;
 /// One key sends this number of requests at the same time.
 const AT_ONCE: usize = 150;
-/// This many clients with a key each send this many each, over this many connections.
+/// A crowd: the number of clients, each with its own key, the requests of each, and the connections of all.
 const CLIENTS: usize = 10;
 const OF_EACH: usize = 120;
 const CONNECTIONS: usize = 100;
