@@ -134,10 +134,13 @@ fn bounds(schema: &Value, least: &str, most: &str, unit: &str) -> String {
     }
 }
 
+/// Returns the messages of a schema. Two rules can have one message, which the page shows once.
 fn messages(schema: &Value) -> Vec<String> {
     let rules = schema.get("x-kubernetes-validations").and_then(Value::as_sequence);
     let messages = rules.into_iter().flatten().filter_map(|rule| rule.get("message")?.as_str());
-    messages.map(|message| format!("*{}*.", escaped(message))).collect()
+    let mut messages: Vec<_> = messages.map(|message| format!("*{}*.", escaped(message))).collect();
+    messages.dedup();
+    messages
 }
 
 fn description(schema: &Value) -> Option<String> {
@@ -187,7 +190,7 @@ spec:
                 items:
                   type: object
                   properties:
-                    n: {type: integer, minimum: 1, maximum: 5, x-kubernetes-validations: [{message: a|b, rule: x}]}
+                    n: {type: integer, minimum: 1, maximum: 5, x-kubernetes-validations: [{message: a|b, rule: x}, {message: a|b, rule: y}]}
           status:
             properties:
               at: {type: string, format: date-time}
