@@ -13,7 +13,7 @@ pub const EXACT: u64 = 1 << 52;
 pub const MOST_UNITS: u32 = 1 << 20;
 
 /// The maximum length of a log in a store.
-pub const LONGEST_LOG: u64 = 8_192;
+pub const LONGEST_STORE_LOG: u64 = 8_192;
 
 /// The maximum time by which a level can be ahead of the units that are usable now: one day in microseconds. A larger
 /// value shows that the store's clock was set back.
@@ -71,7 +71,7 @@ pub enum InvalidStoreTerms {
     #[error("the period of a shared limit must be a whole number of microseconds")]
     Period,
     /// A log is too long for a value in a store.
-    #[error("a shared sliding window log keeps at most {LONGEST_LOG} requests: choose SlidingWindowCounter")]
+    #[error("a shared sliding window log keeps at most {LONGEST_STORE_LOG} requests: choose SlidingWindowCounter")]
     Log,
     /// A script could not compute these numbers exactly.
     #[error("requests, period or burst are too large to be counted in a store: lower them")]
@@ -161,8 +161,8 @@ impl StoreTerms {
 ///     burst: None,
 ///     debt: None,
 /// };
-/// assert_eq!(terms::check(&log(terms::LONGEST_LOG)), Ok(()));
-/// assert_eq!(terms::check(&log(terms::LONGEST_LOG + 1)), Err(InvalidStoreTerms::Log));
+/// assert_eq!(terms::check(&log(terms::LONGEST_STORE_LOG)), Ok(()));
+/// assert_eq!(terms::check(&log(terms::LONGEST_STORE_LOG + 1)), Err(InvalidStoreTerms::Log));
 /// ```
 pub fn check(limit: &weir_wire::Limit) -> Result<(), InvalidStoreTerms> {
     let weir_wire::Limit { name: _, strategy, requests, period_millis, burst, debt } = limit;
@@ -201,7 +201,7 @@ impl StoreLimit {
         let (requests, burst, debt) = (quota.requests(), quota.burst(), quota.debt());
         let limit = Self { id, strategy: quota.strategy(), requests, period, burst, debt };
         match quota.strategy() {
-            Strategy::SlidingWindowLog if requests > LONGEST_LOG => return Err(InvalidStoreTerms::Log),
+            Strategy::SlidingWindowLog if requests > LONGEST_STORE_LOG => return Err(InvalidStoreTerms::Log),
             Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => {
                 let fits = period < EXACT / 4 && requests < EXACT / 4;
                 return if fits { Ok(limit) } else { Err(InvalidStoreTerms::TooLarge) };

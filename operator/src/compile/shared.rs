@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use weir_api as api;
 use weir_seats::{
     InvalidStoreTerms,
-    terms::{self, LONGEST_LOG, MOST_UNITS},
+    terms::{self, LONGEST_STORE_LOG, MOST_UNITS},
 };
 use weir_wire as wire;
 
@@ -324,7 +324,7 @@ pub(super) fn check_numbers(limit: &wire::Limit, path: &str, faults: &mut Faults
     let message = match terms::check(limit) {
         Ok(()) => return,
         Err(InvalidStoreTerms::Log) => format!(
-            "{} is more than the {LONGEST_LOG} that a log of scope Shared or Fleet can contain: use SlidingWindowCounter",
+            "{} is more than the {LONGEST_STORE_LOG} that a log of scope Shared or Fleet can contain: use SlidingWindowCounter",
             limit.requests
         ),
         Err(_) => {
