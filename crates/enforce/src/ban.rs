@@ -31,7 +31,7 @@ pub(super) struct BannedNow {
 /// The ban of a rule in force.
 #[derive(Debug)]
 pub(super) struct Ban {
-    terms: LoweredBan,
+    lowered: LoweredBan,
     /// Shared with the rule's successors, so a change of the numbers applies to bans in force.
     table: Arc<Table>,
 }
@@ -39,12 +39,12 @@ pub(super) struct Ban {
 impl Ban {
     /// Creates the ban of a rule. `before` is the ban of the same rule before a change that kept the key. A ban that has
     /// ended by the earlier numbers does not begin again, and refusals that were too old to count do not count again.
-    pub(super) fn from_lowered(before: Option<&Self>, terms: LoweredBan, now: Time) -> Self {
+    pub(super) fn from_lowered(before: Option<&Self>, lowered: LoweredBan, now: Time) -> Self {
         let table = before.map(|before| {
             before.banned(now);
             Arc::clone(&before.table)
         });
-        Self { terms, table: table.unwrap_or_default() }
+        Self { lowered, table: table.unwrap_or_default() }
     }
 
     /// Whether a key is possibly banned. A request of any other rule need not look for its key.
@@ -55,17 +55,17 @@ impl Ban {
 
     /// Returns the rest of the key's ban. `None` if the key is not banned.
     pub(super) fn rest(&self, key: &[u8], now: Time) -> Option<Duration> {
-        self.table.rest(key, now, &self.terms)
+        self.table.rest(key, now, &self.lowered)
     }
 
     /// Counts a refusal of a key by the rule. Returns the ban if the key is banned now.
     pub(super) fn refused(&self, key: &[u8], at: Time, statistics: &Statistics) -> Option<BannedNow> {
-        self.table.refused(key, at, &self.terms, statistics)
+        self.table.refused(key, at, &self.lowered, statistics)
     }
 
     /// Records a ban that another program started.
     pub(super) fn learn(&self, key: &[u8], rest: Duration, at: Time) {
-        self.table.learn(key, rest, at, &self.terms);
+        self.table.learn(key, rest, at, &self.lowered);
     }
 
     /// Removes the ban of a key.
@@ -75,29 +75,29 @@ impl Ban {
 
     /// The length of bans.
     pub(super) fn length(&self) -> Duration {
-        self.terms.length
+        self.lowered.length
     }
 
     /// Returns the number of banned keys. Removes the entries of bans that have ended, and of refusals that are too old
     /// to count.
     pub(super) fn banned(&self, now: Time) -> u64 {
-        self.table.sweep_all(now, &self.terms)
+        self.table.sweep_all(now, &self.lowered)
     }
 
     /// Returns the number of banned keys, with a bound on the work: of more than 16,384 keys, bans that have ended
     /// count until a later call. Removes old entries, too.
     pub(super) fn count(&self, now: Time) -> u64 {
-        self.table.count(now, &self.terms)
+        self.table.count(now, &self.lowered)
     }
 
     /// Calls `each` for every banned key, with the rest of its ban.
     pub(super) fn for_each(&self, now: Time, each: impl FnMut(&[u8], Duration)) {
-        self.table.for_each(now, &self.terms, each);
+        self.table.for_each(now, &self.lowered, each);
     }
 
     /// Lifts the bans of these keys. Returns the number of keys that were banned.
     pub(super) fn lift(&self, now: Time, is_wanted: impl FnMut(&[u8]) -> bool) -> u64 {
-        self.table.lift(now, &self.terms, is_wanted)
+        self.table.lift(now, &self.lowered, is_wanted)
     }
 }
 

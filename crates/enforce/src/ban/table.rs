@@ -30,10 +30,10 @@ use crate::statistics::Statistics;
 const SHARDS: usize = 256;
 
 /// The number of entries and shards after which one search for an old entry stops. The next search continues.
-const MOST_SEARCHED: usize = 1024;
+const ENTRIES_PER_SEARCH: usize = 1024;
 
 /// The number of entries after which one count stops. The next count continues.
-const MOST_COUNTED: usize = 16 * 1024;
+const ENTRIES_PER_COUNT: usize = 16 * 1024;
 
 /// The pause between two rounds through a full table, for each entry and each shard: 200 times the work. So a small
 /// table has room almost at once, and the search of a large table takes little time.
@@ -97,10 +97,10 @@ impl Default for Table {
 }
 
 impl Table {
-    pub(super) fn rest(&self, key: &[u8], now: Time, terms: &LoweredBan) -> Option<Duration> {
+    pub(super) fn rest(&self, key: &[u8], now: Time, ban: &LoweredBan) -> Option<Duration> {
         let mut shard = self.shard(key);
         let Some(Entry::Banned { since }) = shard.get(key) else { return None };
-        let rest = rest(*since, now, terms);
+        let rest = rest(*since, now, ban);
         if rest.is_none() {
             shard.remove(key);
             self.forget(1, 1);
@@ -108,9 +108,9 @@ impl Table {
         rest
     }
 
-    pub(super) fn learn(&self, key: &[u8], rest: Duration, at: Time, terms: &LoweredBan) {
-        let since = at.saturating_add(rest).saturating_sub(terms.length);
-        let (mut shard, has_place) = self.shard_with_place(key, at, terms);
+    pub(super) fn learn(&self, key: &[u8], rest: Duration, at: Time, ban: &LoweredBan) {
+        let since = at.saturating_add(rest).saturating_sub(ban.length);
+        let (mut shard, has_place) = self.shard_with_place(key, at, ban);
         if !has_place {
             return;
         }
@@ -129,10 +129,10 @@ impl Table {
         &self,
         key: &[u8],
         at: Time,
-        terms: &LoweredBan,
+        ban: &LoweredBan,
         statistics: &Statistics,
     ) -> Option<BannedNow> {
-        let (mut shard, has_place) = self.shard_with_place(key, at, terms);
+        let (mut shard, has_place) = self.shard_with_place(key, at, ban);
         if !has_place {
             statistics.count_ban_overflow();
             return None;
@@ -140,14 +140,14 @@ impl Table {
         let entry = shard.entry(key.into()).or_insert_with(|| Entry::Refused(VecDeque::new()));
         if let Entry::Banned { since } = *entry {
             // Another thread banned the key after this request was decided.
-            if let Some(rest) = rest(since, at, terms) {
+            if let Some(rest) = rest(since, at, ban) {
                 return Some(BannedNow { rest, begins: false });
             }
             *entry = Entry::Refused(VecDeque::new());
             self.banned.fetch_sub(1, AcqRel);
         }
         let Entry::Refused(times) = entry else { return None };
-        let after = terms.after.get();
+        let after = ban.after.get();
         if times.len() == times.capacity() {
             // Doubles the memory, but not beyond `after`, for which `weir_wire::check_ban` has checked that it fits.
             times.reserve_exact(times.len().max(1).min(after.saturating_sub(times.len())).max(1));
@@ -158,7 +158,7 @@ impl Table {
         else {
             return None;
         };
-        if last.duration_since(first) >= terms.within {
+        if last.duration_since(first) >= ban.within {
             // These refusals are too far apart. Only the latest ones can still count.
             times.drain(..=times.len() - after);
             return None;
@@ -166,33 +166,33 @@ impl Table {
         *entry = Entry::Banned { since: last };
         self.banned.fetch_add(1, AcqRel);
         statistics.count_ban_started();
-        Some(BannedNow { rest: rest(last, at, terms).unwrap_or_default(), begins: true })
+        Some(BannedNow { rest: rest(last, at, ban).unwrap_or_default(), begins: true })
     }
 
     /// Removes old entries. Returns the number of banned keys.
-    pub(super) fn sweep_all(&self, now: Time, terms: &LoweredBan) -> u64 {
-        self.shards.iter().map(|shard| self.sweep(shard, now, terms).banned).sum()
+    pub(super) fn sweep_all(&self, now: Time, ban: &LoweredBan) -> u64 {
+        self.shards.iter().map(|shard| self.sweep(shard, now, ban).banned).sum()
     }
 
     /// Returns the number of banned keys. The work has a bound: of a large table, only some shards are searched for bans
     /// that have ended, and the others count them until a later call.
-    pub(super) fn count(&self, now: Time, terms: &LoweredBan) -> u64 {
+    pub(super) fn count(&self, now: Time, ban: &LoweredBan) -> u64 {
         let mut searched = 0;
         for _ in 0..SHARDS {
             let next = self.next_counted.fetch_add(1, Relaxed) % SHARDS;
-            searched += self.sweep(&self.shards[next], now, terms).searched;
-            if searched > MOST_COUNTED {
+            searched += self.sweep(&self.shards[next], now, ban).searched;
+            if searched > ENTRIES_PER_COUNT {
                 break;
             }
         }
         self.banned.load(Relaxed) as u64
     }
 
-    pub(super) fn for_each(&self, now: Time, terms: &LoweredBan, mut each: impl FnMut(&[u8], Duration)) {
+    pub(super) fn for_each(&self, now: Time, ban: &LoweredBan, mut each: impl FnMut(&[u8], Duration)) {
         for shard in &self.shards {
             for (key, entry) in &*lock(shard) {
                 if let Entry::Banned { since } = entry
-                    && let Some(rest) = rest(*since, now, terms)
+                    && let Some(rest) = rest(*since, now, ban)
                 {
                     each(key, rest);
                 }
@@ -200,7 +200,7 @@ impl Table {
         }
     }
 
-    pub(super) fn lift(&self, now: Time, terms: &LoweredBan, mut is_wanted: impl FnMut(&[u8]) -> bool) -> u64 {
+    pub(super) fn lift(&self, now: Time, ban: &LoweredBan, mut is_wanted: impl FnMut(&[u8]) -> bool) -> u64 {
         let mut lifted = 0;
         for shard in &self.shards {
             let mut removed = 0;
@@ -208,7 +208,7 @@ impl Table {
                 let Entry::Banned { since } = entry else { return true };
                 let is_removed = is_wanted(key);
                 removed += usize::from(is_removed);
-                lifted += u64::from(is_removed && rest(*since, now, terms).is_some());
+                lifted += u64::from(is_removed && rest(*since, now, ban).is_some());
                 !is_removed
             });
             self.forget(removed, removed);
@@ -216,19 +216,19 @@ impl Table {
         lifted
     }
 
-    fn sweep(&self, shard: &Mutex<Shard>, now: Time, terms: &LoweredBan) -> Swept {
+    fn sweep(&self, shard: &Mutex<Shard>, now: Time, ban: &LoweredBan) -> Swept {
         let (mut removed, mut ended, mut banned) = (0, 0, 0);
         let mut shard = lock(shard);
         let searched = shard.len();
         shard.retain(|_, entry| {
             let (stays, is_ban) = match entry {
                 Entry::Refused(times) => {
-                    // After a change of the terms, a refusal that no longer counts must not count again.
-                    let old = times.partition_point(|at| now.duration_since(*at) >= terms.within);
+                    // After a change of the ban, a refusal that no longer counts must not count again.
+                    let old = times.partition_point(|at| now.duration_since(*at) >= ban.within);
                     times.drain(..old);
                     (!times.is_empty(), false)
                 }
-                Entry::Banned { since } => (rest(*since, now, terms).is_some(), true),
+                Entry::Banned { since } => (rest(*since, now, ban).is_some(), true),
             };
             removed += usize::from(!stays);
             ended += usize::from(is_ban && !stays);
@@ -240,15 +240,15 @@ impl Table {
         Swept { searched, removed, banned }
     }
 
-    /// Removes old entries of the next shards, until there are some or [`MOST_SEARCHED`] is reached. A round through all
+    /// Removes old entries of the next shards, until there are some or [`ENTRIES_PER_SEARCH`] is reached. A round through all
     /// shards begins at most once in each pause.
     #[cold]
-    fn search(&self, now: Time, terms: &LoweredBan) {
+    fn search(&self, now: Time, ban: &LoweredBan) {
         let mut work = 0;
-        while work < MOST_SEARCHED
+        while work < ENTRIES_PER_SEARCH
             && let Some(shard) = self.next_to_search(now)
         {
-            let swept = self.sweep(shard, now, terms);
+            let swept = self.sweep(shard, now, ban);
             if swept.removed > 0 {
                 return;
             }
@@ -273,21 +273,21 @@ impl Table {
     }
 
     /// Locks the shard of a key. Returns whether the key has an entry, or took a place for one.
-    fn shard_with_place(&self, key: &[u8], now: Time, terms: &LoweredBan) -> (MutexGuard<'_, Shard>, bool) {
+    fn shard_with_place(&self, key: &[u8], now: Time, ban: &LoweredBan) -> (MutexGuard<'_, Shard>, bool) {
         let shard = self.shard(key);
-        if shard.contains_key(key) || self.take_place(terms) {
+        if shard.contains_key(key) || self.take_place(ban) {
             return (shard, true);
         }
         drop(shard);
-        self.search(now, terms);
+        self.search(now, ban);
         let shard = self.shard(key);
-        let has_place = shard.contains_key(key) || self.take_place(terms);
+        let has_place = shard.contains_key(key) || self.take_place(ban);
         (shard, has_place)
     }
 
     /// Takes a place for a new entry, if the table is not full.
-    fn take_place(&self, terms: &LoweredBan) -> bool {
-        let more = |keys| (keys < terms.max_keys.get()).then_some(keys + 1);
+    fn take_place(&self, ban: &LoweredBan) -> bool {
+        let more = |keys| (keys < ban.max_keys.get()).then_some(keys + 1);
         self.keys.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
 
@@ -309,8 +309,8 @@ impl Table {
 }
 
 /// Returns the rest of a ban. `None` if the ban has ended.
-fn rest(since: Time, now: Time, terms: &LoweredBan) -> Option<Duration> {
-    let rest = since.saturating_add(terms.length).duration_since(now);
+fn rest(since: Time, now: Time, ban: &LoweredBan) -> Option<Duration> {
+    let rest = since.saturating_add(ban.length).duration_since(now);
     (!rest.is_zero()).then_some(rest)
 }
 

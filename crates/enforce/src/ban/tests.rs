@@ -117,7 +117,7 @@ fn a_refusal_that_is_too_old_does_not_count_after_a_change() {
             before.banned(at(300));
         }
         assert_eq!(before.refused(b"ann", at(300), &statistics), None);
-        let terms = ban(3, 1_000, 5_000, 9).terms;
+        let terms = ban(3, 1_000, 5_000, 9).lowered;
         let after = Ban::from_lowered(Some(&before), terms, at(300));
         assert_eq!(after.refused(b"ann", at(301), &statistics), None, "scrapes: {scrapes}");
         assert!(after.refused(b"ann", at(302), &statistics).is_some(), "scrapes: {scrapes}");
