@@ -41,7 +41,7 @@ impl Ban {
     /// ended by the earlier numbers does not begin again, and refusals that were too old to count do not count again.
     pub(super) fn from_lowered(before: Option<&Self>, lowered: LoweredBan, now: Time) -> Self {
         let table = before.map(|before| {
-            before.banned(now);
+            before.banned_keys(now);
             Arc::clone(&before.table)
         });
         Self { lowered, table: table.unwrap_or_default() }
@@ -80,7 +80,7 @@ impl Ban {
 
     /// Returns the number of banned keys. Removes the entries of bans that have ended, and of refusals that are too old
     /// to count.
-    pub(super) fn banned(&self, now: Time) -> u64 {
+    pub(super) fn banned_keys(&self, now: Time) -> u64 {
         self.table.sweep_all(now, &self.lowered)
     }
 

@@ -40,10 +40,10 @@ fn a_full_table_bans_no_other_key_and_has_room_when_entries_are_old() {
     assert_eq!(refuse(b"joe", 5_000), None, "all places are taken");
     assert_eq!((refuse(b"joe", 5_003), refuse(b"joe", 5_004)), (None, Some(5_000)), "joe has the place of ann");
     assert_eq!((ban.table.keys(), statistics.read().ban_overflow), ((2, 2), 6));
-    assert_eq!(ban.banned(at(6_002)), 2);
+    assert_eq!(ban.banned_keys(at(6_002)), 2);
     ban.learn(b"sue", Duration::from_secs(1), at(6_003));
     assert!(ban.rest(b"sue", at(6_003)).is_some(), "a ban of the store takes the place of eve");
-    assert_eq!(ban.banned(at(10_004)), 0);
+    assert_eq!(ban.banned_keys(at(10_004)), 0);
     assert_eq!(ban.table.keys(), (0, 0), "nothing stays");
 }
 
@@ -96,11 +96,11 @@ fn the_bans_of_a_large_table_are_counted_in_parts() {
 fn old_entries_are_removed_without_an_effect() {
     let (ban, statistics) = (ban(2, 1_000, 5_000, 9), Statistics::default());
     assert_eq!(ban.refused(b"ann", at(0), &statistics), None);
-    assert_eq!((ban.banned(at(999)), ban.table.keys()), (0, (1, 0)));
+    assert_eq!((ban.banned_keys(at(999)), ban.table.keys()), (0, (1, 0)));
     assert!(ban.refused(b"ann", at(999), &statistics).is_some(), "999 ms are within the window");
     assert_eq!(ban.refused(b"bob", at(0), &statistics), None);
     assert_eq!(ban.refused(b"bob", at(1_000), &statistics), None, "one second is not within the window");
-    assert_eq!((ban.banned(at(5_998)), ban.table.keys()), (1, (1, 1)));
+    assert_eq!((ban.banned_keys(at(5_998)), ban.table.keys()), (1, (1, 1)));
     assert!(ban.is_active());
     assert_eq!(ban.rest(b"ann", at(5_999)), None);
     assert!(!ban.is_active());
@@ -114,7 +114,7 @@ fn a_refusal_that_is_too_old_does_not_count_after_a_change() {
         let (before, statistics) = (ban(3, 300, 5_000, 9), Statistics::default());
         assert_eq!(before.refused(b"ann", at(0), &statistics), None);
         if scrapes {
-            before.banned(at(300));
+            before.banned_keys(at(300));
         }
         assert_eq!(before.refused(b"ann", at(300), &statistics), None);
         let terms = ban(3, 1_000, 5_000, 9).lowered;
@@ -150,7 +150,7 @@ fn threads_ban_a_key_exactly_once_and_never_early() {
     assert_eq!(not_banned.load(Relaxed), ROUNDS * (after - 1));
     let started = statistics.read().bans_started;
     assert_eq!((started, later.load(Relaxed)), (ROUNDS as u64, ROUNDS * (THREADS - after)));
-    assert_eq!((ban.banned(at(ROUNDS as u64)), ban.table.keys()), (ROUNDS as u64, (ROUNDS, ROUNDS)));
+    assert_eq!((ban.banned_keys(at(ROUNDS as u64)), ban.table.keys()), (ROUNDS as u64, (ROUNDS, ROUNDS)));
     // The bans end while threads ask for them.
     let end = at(ROUNDS as u64 + 5_000);
     std::thread::scope(|scope| {
@@ -172,7 +172,7 @@ fn the_numbers_of_keys_are_those_of_the_entries() {
                 for turn in 0..2_000_u64 {
                     let key = ((turn * 7 + thread) % 90).to_be_bytes();
                     match (turn + thread) % 50 {
-                        0 => drop(ban.banned(at(turn / 20))),
+                        0 => drop(ban.banned_keys(at(turn / 20))),
                         1 => drop(ban.lift(at(turn / 20), |other| other[7] % 2 == 0)),
                         _ => drop(ban.refused(&key, at(turn / 20), statistics)),
                     }
@@ -182,6 +182,6 @@ fn the_numbers_of_keys_are_those_of_the_entries() {
             });
         }
     });
-    ban.banned(at(1_000_000));
+    ban.banned_keys(at(1_000_000));
     assert_eq!(ban.table.keys(), (0, 0));
 }

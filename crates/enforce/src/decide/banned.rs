@@ -10,7 +10,7 @@ use crate::{
     decide::{
         charge::{Demand, opens_after},
         refusal::Refusal,
-        shared::{banned, refused_for, split},
+        shared::{refuse_banned_key, refused_for, split},
     },
     rule::Rule,
 };
@@ -38,7 +38,7 @@ impl RequestContext<'_> {
         let BannedBy { rule, rest, at } = self.banned_by(set, indices, keys)?;
         self.with_demands(&limiting(set, indices), None, keys, |demands| {
             let Demand { limits, key, cost, .. } = *demands.iter().find(|demand| Arc::ptr_eq(demand.rule, rule))?;
-            let refusal = banned((rule, limits), (key, cost), rest, at);
+            let refusal = refuse_banned_key((rule, limits), (key, cost), rest, at);
             if demands.len() == 1 {
                 return Some(refusal);
             }
@@ -68,7 +68,7 @@ impl RequestContext<'_> {
             keys.clear();
             limits.key.write(&self.request, &self.tokens, keys);
             let at = self.now();
-            let rest = limits.banned(keys, at)?;
+            let rest = limits.ban_rest(keys, at)?;
             Some(BannedBy { rule, rest, at })
         });
         // The first rule of several with equal bans.

@@ -74,7 +74,7 @@ pub(crate) fn refused_for(demands: &[SharedDemand]) -> Option<Duration> {
 
 /// Counts a request whose key the rule has banned, and refuses it. The state is that of the rule's tightest limit. The
 /// client may retry when the ban has ended and the rule's limits admit the request.
-pub(crate) fn banned<'r>(
+pub(crate) fn refuse_banned_key<'r>(
     (rule, limits): (&'r Arc<Rule>, &Limits),
     (key, cost): (&[u8], u64),
     rest: Duration,
@@ -187,9 +187,9 @@ impl SharedDemand {
 
     /// As [`refusal`](Self::refusal). The refusal borrows the rule from `rule`, which must be the rule of this charge.
     pub(crate) fn refusal_by<'r>(&self, rule: &'r Arc<Rule>, refused: Refused, at: Time) -> Refusal<'r> {
-        if let (Some(rest), Some(key), Some(limits)) = (refused.banned, &self.key, &rule.limits) {
+        if let (Some(rest), Some(key), Some(limits)) = (refused.ban_rest, &self.key, &rule.limits) {
             limits.learn_ban(key, rest, at);
-            return banned((rule, limits), (key, self.cost.into()), rest, at);
+            return refuse_banned_key((rule, limits), (key, self.cost.into()), rest, at);
         }
         rule.statistics.count_limited();
         let state = self.refused_state(&refused);
@@ -214,7 +214,7 @@ impl SharedDemand {
     pub(crate) fn count_shadow_limited(&self, refused: Refused, at: Time) {
         self.rule.statistics.count_shadow_limited();
         let Some(key) = &self.key else { return };
-        match refused.banned {
+        match refused.ban_rest {
             Some(rest) => {
                 self.rule.statistics.count_banned(self.rule.mode);
                 self.limits().learn_ban(key, rest, at);

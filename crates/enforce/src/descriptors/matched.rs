@@ -11,7 +11,7 @@ use super::{
             charge::Demand,
             outcome::refusal,
             refusal::Refusal,
-            shared::{SharedDemand, banned, split},
+            shared::{SharedDemand, refuse_banned_key, split},
         },
         rule::{Limits, Rule},
     },
@@ -54,9 +54,9 @@ impl Matched {
     pub(super) fn refuse_unasked(&self, now: Time) -> Option<Refusal<'_>> {
         let demand = self.demand()?;
         let Demand { rule, limits, key, cost, .. } = demand;
-        let rest = if self.hits > 0 { limits.banned(key, now) } else { limits.known_ban(key, now) };
+        let rest = if self.hits > 0 { limits.ban_rest(key, now) } else { limits.known_ban(key, now) };
         if let Some(rest) = rest {
-            return Some(banned((rule, limits), (key, cost), rest, now));
+            return Some(refuse_banned_key((rule, limits), (key, cost), rest, now));
         }
         if self.hits > 0 {
             return None;

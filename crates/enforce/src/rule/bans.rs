@@ -39,7 +39,7 @@ impl KeyInStore {
 impl Limits {
     /// Returns the rest of the key's ban. `None` if the rule has not banned the key, and if the request must ask the store
     /// whether the ban is still in force.
-    pub(crate) fn banned(&self, key: &[u8], now: Time) -> Option<Duration> {
+    pub(crate) fn ban_rest(&self, key: &[u8], now: Time) -> Option<Duration> {
         let (rest, store) = self.ban_of(key, now)?;
         let must_ask = store.is_some_and(|store| store.limiter.must_ask_about_ban(store.hash));
         (!must_ask).then_some(rest)

@@ -15,7 +15,7 @@ fn banning(stamp: u64, requests: u64) -> SharedRule {
 async fn is_banned(limiter: &SharedLimiter) -> Option<Duration> {
     match request(limiter, 1, Duration::ZERO).await {
         Ok(()) => None,
-        Err(refused) => refused.banned,
+        Err(refused) => refused.ban_rest,
     }
 }
 

@@ -81,18 +81,18 @@ pub struct Refused {
     /// The remaining units of the key, if they are known.
     pub left: Option<Left>,
     /// The rest of the key's ban. None if the key is not banned.
-    pub banned: Option<Duration>,
+    pub ban_rest: Option<Duration>,
 }
 
 impl Refused {
     /// The refusal of a request whose key is not banned.
     pub const fn new(retry_after: Option<Duration>, left: Option<Left>) -> Self {
-        Self { retry_after, left, banned: None }
+        Self { retry_after, left, ban_rest: None }
     }
 
     /// The refusal of a request whose key is banned.
     pub const fn banned(rest: Duration) -> Self {
-        Self { retry_after: Some(rest), left: None, banned: Some(rest) }
+        Self { retry_after: Some(rest), left: None, ban_rest: Some(rest) }
     }
 }
 
