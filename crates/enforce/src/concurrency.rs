@@ -12,7 +12,7 @@ use weir_core::{Full, InFlightByKey, KeyPermit};
 
 use super::{
     cost::Cost,
-    fields::{QuotaHeaders, QuotaState},
+    quota_headers::{QuotaHeaders, QuotaState},
     key::KeySpec,
     lower::{ConcurrentLimits, LoweredConcurrency},
 };

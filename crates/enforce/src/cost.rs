@@ -2,7 +2,7 @@
 
 use http::HeaderName;
 
-use crate::{fields::Unit, matching::RequestView};
+use crate::{quota_headers::Unit, matching::RequestView};
 
 /// The `cost` of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]

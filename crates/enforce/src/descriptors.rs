@@ -29,7 +29,7 @@ use super::{
         verdict::{Pass, Verdict},
         wait::Wait,
     },
-    fields::Fields,
+    quota_headers::Fields,
     format::Format,
     in_force::RulesInForce,
     jwt::Tokens,

@@ -50,7 +50,7 @@ mod cost;
 mod decide;
 mod descriptors;
 mod explain;
-mod fields;
+mod quota_headers;
 mod format;
 #[cfg(test)]
 mod fuzz;
@@ -65,7 +65,7 @@ mod log;
 mod lower;
 mod matching;
 mod messages;
-mod own_field;
+mod own_header;
 mod policy_deadline;
 mod prepared_refusal;
 mod removed;
@@ -92,7 +92,7 @@ pub use self::{
         LimitState,
     },
     explain::InvalidRequest,
-    fields::Fields,
+    quota_headers::Fields,
     format::Format,
     gate::{ConnectionGate, Gate, GateOptions, Gates},
     in_force::RulesInForce,

@@ -30,7 +30,7 @@ pub(super) use self::{
 };
 pub use self::{domain::MAX_DOMAIN_BYTES, limit_override::DescriptorLimit};
 use super::{
-    cost::Cost, fields::QuotaHeaders, key::KeySpec, policy_deadline::PolicyDeadline, prepared_refusal::RefusalForm,
+    cost::Cost, quota_headers::QuotaHeaders, key::KeySpec, policy_deadline::PolicyDeadline, prepared_refusal::RefusalForm,
 };
 use crate::matching::Matcher;
 

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
-use super::own_field::{Numbers, OwnBody, RuleHeader};
+use super::own_header::{Numbers, OwnBody, RuleHeader};
 
 /// The maximum number of bytes of the reason in a WebSocket close frame (RFC 6455 section 5.5).
 const MAX_REASON: usize = 123;

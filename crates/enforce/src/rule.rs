@@ -14,7 +14,7 @@ use super::{
     ban::Ban,
     concurrency::Concurrency,
     cost::Cost,
-    fields::QuotaHeaders,
+    quota_headers::QuotaHeaders,
     key::KeySpec,
     lower::{DescriptorLimit, LoweredLimits, LoweredRule, LoweredShared},
     policy_deadline::PolicyDeadline,

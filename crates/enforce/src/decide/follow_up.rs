@@ -6,7 +6,7 @@ use weir_core::KeyPermit;
 
 use crate::{
     decide::{deferred::DeferredCost, header_rules::HeaderRules},
-    fields::{Fields, QuotaState},
+    quota_headers::{Fields, QuotaState},
     format::Format,
     policy_deadline::PolicyDeadline,
     rule::Rule,

@@ -16,7 +16,7 @@ use crate::{
         refusal::Refusal,
         shared::split,
     },
-    fields::{QuotaHeaders, QuotaState},
+    quota_headers::{QuotaHeaders, QuotaState},
     rule::{Limits, Rule},
 };
 

@@ -11,7 +11,7 @@ use crate::{
         refusal::Refusal,
         shared::SharedDemand,
     },
-    fields::{self, Fields, QuotaState},
+    quota_headers::{self, Fields, QuotaState},
     rule::Limits,
 };
 
@@ -115,7 +115,7 @@ pub(crate) fn fields_with_shared(
             });
             let policies =
                 telling.iter().map(|(quota_headers, _, override_index)| quota_headers.policy(*override_index));
-            Fields::of_several(tightest.0, tightest.1, fields::join(policies))
+            Fields::of_several(tightest.0, tightest.1, quota_headers::join(policies))
         }
     };
     fields.with_own(all.iter().map(|(quota_headers, state, _)| (Arc::clone(quota_headers), *state)))
@@ -136,7 +136,7 @@ pub(crate) fn fields_of_several(demands: &[Demand<'_, '_>], charged: &[RuleCharg
         return Fields::default().with_own(own());
     };
     let policies = telling().map(|(demand, one)| demand.limits.quota_headers.policy(one.tightest.override_index));
-    Fields::of_several(&limits.quota_headers, quota_state(tightest, remaining), fields::join(policies)).with_own(own())
+    Fields::of_several(&limits.quota_headers, quota_state(tightest, remaining), quota_headers::join(policies)).with_own(own())
 }
 
 pub(crate) fn quota_state(tightest: &Tightest, remaining: u64) -> QuotaState {

@@ -13,7 +13,7 @@ use weir_tower::retry_after_seconds;
 
 use crate::{
     concurrency::NoPermit,
-    fields::{QuotaHeaders, QuotaState},
+    quota_headers::{QuotaHeaders, QuotaState},
     prepared_refusal::RefusalText,
     rule::Rule,
 };

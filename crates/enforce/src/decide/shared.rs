@@ -14,7 +14,7 @@ use crate::{
         charge::{Demand, opens_after},
         refusal::Refusal,
     },
-    fields::QuotaState,
+    quota_headers::QuotaState,
     rule::{Limits, Rule, SharedPart},
 };
 

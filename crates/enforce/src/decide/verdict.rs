@@ -7,7 +7,7 @@ use crate::{
         refusal::Refusal,
         wait::Wait,
     },
-    fields::Fields,
+    quota_headers::Fields,
 };
 
 /// The decision of the rules on a request.

@@ -32,7 +32,7 @@ use crate::{
         refusal::Refusal,
         shared::SharedDemand,
     },
-    fields::Fields,
+    quota_headers::Fields,
     rule::Rule,
 };
 

@@ -10,7 +10,7 @@ use crate::{
         refusal::Refusal,
         verdict::{Pass, Verdict},
     },
-    fields::Fields,
+    quota_headers::Fields,
     rule::Rule,
 };
 

@@ -18,7 +18,7 @@ use crate::{
         verdict::{Pass, Verdict},
         wait::{Entry, Wait, enter, settle},
     },
-    fields::Fields,
+    quota_headers::Fields,
 };
 
 impl RequestContext<'_> {

@@ -11,7 +11,7 @@ use super::{
     faults::{Faults, Path},
 };
 use crate::{
-    own_field::{OwnBody, RuleHeader},
+    own_header::{OwnBody, RuleHeader},
     prepared_refusal::RefusalForm,
 };
 

@@ -7,7 +7,7 @@ use super::{
     super::{
         cost::{Cost, HeaderCost},
         key::Part,
-        own_field::OwnBody,
+        own_header::OwnBody,
     },
     lower,
 };

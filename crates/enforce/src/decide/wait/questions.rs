@@ -18,7 +18,7 @@ use crate::{
         outcome::fields_with_shared,
         shared::SharedDemand,
     },
-    fields::{Fields, QuotaState},
+    quota_headers::{Fields, QuotaState},
 };
 
 /// The questions of a request to stores.

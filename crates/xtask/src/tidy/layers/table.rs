@@ -78,8 +78,8 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "crates/enforce/src/lib.rs",
         layers: &[
-            &["byte_set", "histogram", "own_field", "policy_deadline", "sampled"],
-            &["fields", "matching", "statistics"],
+            &["byte_set", "histogram", "own_header", "policy_deadline", "sampled"],
+            &["matching", "quota_headers", "statistics"],
             &["cost", "format", "jwt"],
             &["key", "prepared_refusal"],
             &["lower"],

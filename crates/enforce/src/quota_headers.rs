@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use weir_core::{Quota, Terms};
 use weir_wire::{HeaderStyle, HeadersOn};
 
-use super::own_field::{Numbers, RuleHeader};
+use super::own_header::{Numbers, RuleHeader};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
