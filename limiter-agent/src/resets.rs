@@ -3,7 +3,7 @@
 /// The default of hyper, for servers that allow few streams.
 const FEWEST: usize = 20;
 
-/// The maximum number of requests that wait to be taken although the client has reset them. Above it, the connection
+/// The maximum number of requests that the client has reset and the server has not taken yet. Above it, the connection
 /// ends.
 ///
 /// A proxy can send the requests of many clients over one connection, and some of them may leave at the same time. All

@@ -142,8 +142,8 @@ impl Container {
         self.expanded(text)
     }
 
-    /// Returns a text with the values of variables in place of each `$(NAME)`, as the kubelet does. A reference without a
-    /// value here stays as it is. `None` if the text is too long for an address: a pod's author chooses it.
+    /// Returns a text with the values of variables in place of each `$(NAME)`, as the kubelet does. A reference without
+    /// a value here stays as it is. The author of a pod chooses the text. `None` if it is too long for an address.
     fn expanded(&self, text: &str) -> Option<String> {
         if text.len() > LONGEST_ADDRESS {
             return None;

@@ -58,8 +58,8 @@ impl Forecast {
         }
     }
 
-    /// Returns the first time, not before `from`, at which this cost is admitted after all waiting requests. None if it
-    /// is never admitted, or only after the last time that a limit can represent.
+    /// Returns the first time, not before `from`, at which this cost is admitted after all waiting requests. None if
+    /// the cost is never admitted, or only at a time that is too late for a limit to represent.
     pub(crate) fn opens(&self, from: Time, cost: u64) -> Option<Time> {
         let mut at = self.at.max(from);
         // A limit that admits a cost at one time admits it at all later times, so one round per limit is enough. One

@@ -229,8 +229,8 @@ impl StoreClient {
         }
     }
 
-    /// Gives unused seats back to the store, and waits for all questions on their way, at most this time. A program calls
-    /// this function before it ends, when it serves no more requests.
+    /// Gives unused seats back to the store. Waits until all questions on their way are answered, but at most this
+    /// time. A program calls this function before it ends, when it serves no more requests.
     pub async fn close(&self, most: Duration) {
         self.tasks.close();
         let close = async {
@@ -470,8 +470,8 @@ impl StoreClient {
         })
     }
 
-    /// Returns questions that report the levels that this program knows to a new operator, at most `most`. The questions
-    /// take nothing. Also returns the message that follows them.
+    /// Returns at most `most` questions. They report the levels that this program knows to a new operator, and take
+    /// nothing. Also returns the message that follows them.
     pub fn levels(&self, most: usize) -> (Vec<Question>, LevelsSent) {
         let (mut levels, mut is_complete) = (Vec::new(), true);
         for rule in self.rules() {

@@ -8,7 +8,7 @@ use prost::{
     encoding::{DecodeContext, WireType, check_wire_type, decode_key, decode_varint, skip_field},
 };
 
-/// Returns the length of the fields at the start of a message that have arrived as a whole.
+/// Returns how many bytes at the start of a message are complete fields.
 pub(super) fn whole_fields(message: &[u8]) -> usize {
     let mut rest = message;
     loop {

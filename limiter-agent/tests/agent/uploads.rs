@@ -112,7 +112,7 @@ struct Account<'a> {
 }
 
 impl Account<'_> {
-    /// Checks both numbers after one more request, from which the app received this number of bytes.
+    /// Checks both numbers after one more request, of which the app received `received` bytes.
     async fn check(&mut self, name: &str, received: u64) {
         self.received += received;
         self.charged += received.max(1);

@@ -87,7 +87,7 @@ struct Steady {
     admitted: u64,
     /// A leader was paused before it counted, so the agent was missing.
     was_missing: bool,
-    /// A leader told that the limit counts as used up.
+    /// A leader reported that the limit counts as used up.
     was_reported: bool,
 }
 

@@ -36,8 +36,8 @@ pub struct IdentityFlags {
     /// Validity of an agent's certificate, such as 24h; the agent renews it after two thirds of that time
     #[arg(long, value_name = "DURATION", env = "WEIR_IDENTITY_LIFETIME", default_value = "24h", value_parser = parse_seconds)]
     pub(super) identity_lifetime: u64,
-    /// Validity of an authority: at least twelve times --identity-lifetime. An agent's container can restart for half
-    /// of that time after its pod was created
+    /// Validity of an authority: at least twelve times --identity-lifetime. Replace a pod before it is older than half
+    /// of that time: after that, a restart of its agent's container can fail
     #[arg(
         long,
         value_name = "DURATION",

@@ -44,7 +44,7 @@ impl Supply {
 
     /// Like `charge_at_once`, for a window that was already charged. A level below the floor needs the slow path. This
     /// function does not compute the maximum of level and floor, so the level after the charge does not depend on the
-    /// time. A processor that predicts an admission starts to write this level before the time is read.
+    /// time. If the processor predicts an admission, it can write this level before it knows the time.
     #[inline(always)]
     pub(crate) fn charge_in_window(&self, level: u64, floor: u64, cost: u64) -> Option<u64> {
         let (units, spare) = self.room_for(cost)?;

@@ -132,8 +132,8 @@ impl Index {
         }
     }
 
-    /// Returns the entries that the request can match, in order and without duplicates. The buffer holds the result if
-    /// not all entries are candidates.
+    /// Returns the entries that the request can match, in order and without duplicates. Writes them into the buffer,
+    /// unless all entries are candidates.
     #[inline]
     pub(crate) fn candidates<'a>(&'a self, request: &RequestView<'_>, buffer: &'a mut Vec<u32>) -> &'a [u32] {
         if self.always.len() == self.entries.len() {

@@ -29,7 +29,7 @@ fn costly(after: Duration) -> impl Fn(Request<()>) -> BoxFuture<'static, Respons
     }
 }
 
-/// Whether or not rules in shadow mode would refuse a request, and for any reason, the client does not get the header.
+/// The client never gets the header, also if rules in shadow mode would refuse the request, for any reason.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_in_shadow_mode_hides_the_cost() {
     let told = |more: Value| told(limit("TokenBucketWithDebt", 1, 3_600_000, json!({"burst": 1, "debt": 0})), more);

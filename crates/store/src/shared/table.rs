@@ -102,8 +102,8 @@ impl Table {
         shard.entry(hash).or_default()
     }
 
-    /// Removes a key that was not used for long, if one of them can be forgotten. Compares some keys from a random place of
-    /// the shard.
+    /// Compares some keys from a random place of the shard, and removes the one that was used least recently. Keys that
+    /// must not be forgotten stay.
     pub(super) fn forget_one(&self, shard: &mut Shard, random: usize) -> Option<Forgotten> {
         let first = random % shard.len().max(1);
         let from_first = shard.iter().skip(first).chain(shard.iter().take(first));

@@ -53,8 +53,8 @@ pub(super) struct Socket {
 
 /// Reads from the client after the last byte was written, until the client closes its side.
 ///
-/// If the socket were closed immediately, the kernel would answer later bytes of the client (the start of a request, a
-/// WINDOW_UPDATE) with a reset, which also discards the data that the client has not read yet.
+/// The client can send more bytes, such as the start of a request or a WINDOW_UPDATE. To a socket that is already
+/// closed, the kernel answers them with a reset. A reset also discards the data that the client has not read yet.
 #[derive(Debug)]
 pub(in super::super) struct Goodbye {
     silence: Pin<Box<Sleep>>,

@@ -89,7 +89,7 @@ pub(super) struct Load<'a> {
     pub(super) protocol: Protocol,
     /// The questions as messages of gRPC, which take turns.
     pub(super) questions: &'a [Vec<u8>],
-    /// The code of every answer; none if both codes are right.
+    /// The code that every answer must have. None if both codes are right.
     pub(super) expected: Option<Code>,
     pub(super) pace: Pace,
     pub(super) connections: usize,

@@ -136,7 +136,7 @@ impl Agent {
         }
     }
 
-    /// Whether a request is admitted, after a trip; none without an answer.
+    /// Asks the store, which takes a trip. Returns true if the request is admitted, and None if no answer arrives.
     async fn ask(&self, key: u32) -> Option<bool> {
         match self {
             Self::Weir(limiter) => Some(match limiter.ask(hash(key), 1, Duration::ZERO).await {

@@ -133,7 +133,7 @@ impl Client for Kept {
 /// A client that sends one request, and then waits until the connection is closed.
 pub(super) struct Idle;
 
-/// The longest accepted time of an idle connection, which is longer than the agent's timeout.
+/// The run fails if a connection is idle for longer. This time is longer than the agent's timeout.
 const IDLE_MOST: Duration = Duration::from_secs(15);
 
 impl Client for Idle {
