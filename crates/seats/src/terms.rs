@@ -177,7 +177,7 @@ pub fn check(limit: &weir_wire::Limit) -> Result<(), InvalidStoreTerms> {
     };
     let quota = Quota::new(strategy, *requests, Duration::from_millis(*period_millis), *burst);
     let quota = quota.and_then(|quota| debt.map_or(Ok(quota), |debt| quota.with_debt(debt)));
-    quota.map_or(Ok(()), |quota| Limit::new(0, quota).map(drop))
+    quota.map_or(Ok(()), |quota| StoreLimit::new(0, quota).map(drop))
 }
 
 /// Formats limits for a store.

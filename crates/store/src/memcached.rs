@@ -279,7 +279,7 @@ impl Server {
 }
 
 /// The name of the counter of a window.
-fn window(key: &Key, limit: &Limit, start: u64) -> String {
+fn window(key: &Key, limit: &StoreLimit, start: u64) -> String {
     format!("{}.{}.{start}", key.as_str(), limit.period)
 }
 
