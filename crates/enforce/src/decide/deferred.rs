@@ -59,7 +59,7 @@ enum OnArrival {
     #[default]
     Stays,
     /// The response decides on the charge.
-    Charged(Unit),
+    Charged(Box<Unit>),
     /// The request costs nothing. A store that admits it later gets the unit back.
     Free,
 }
@@ -129,7 +129,7 @@ impl DeferredCost {
             drop(on_arrival);
             cost.give_back(unit, clock);
         } else {
-            *on_arrival = OnArrival::Charged(unit);
+            *on_arrival = OnArrival::Charged(Box::new(unit));
         }
     }
 
@@ -194,7 +194,7 @@ impl DeferredCost {
         let known = if cost == 0 { OnArrival::Free } else { OnArrival::Stays };
         let on_arrival = mem::replace(&mut *self.on_arrival(), known);
         match (on_arrival, cost) {
-            (OnArrival::Charged(unit), 0) => self.give_back(unit, clock),
+            (OnArrival::Charged(unit), 0) => self.give_back(*unit, clock),
             (_, 0) => {}
             _ => self.charge(cost - 1, clock),
         }
