@@ -12,9 +12,9 @@ use weir_core::{Full, InFlightByKey, KeyPermit};
 
 use super::{
     cost::Cost,
-    quota_headers::{QuotaHeaders, QuotaState},
     key::KeySpec,
     lower::{ConcurrentLimits, LoweredConcurrency},
+    quota_headers::{QuotaHeaders, QuotaState},
 };
 
 /// The value of `Retry-After`. The agent does not know when a request in flight ends.

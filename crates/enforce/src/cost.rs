@@ -2,7 +2,7 @@
 
 use http::HeaderName;
 
-use crate::{quota_headers::Unit, matching::RequestView};
+use crate::{matching::RequestView, quota_headers::Unit};
 
 /// The `cost` of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -50,7 +50,6 @@ mod cost;
 mod decide;
 mod descriptors;
 mod explain;
-mod quota_headers;
 mod format;
 #[cfg(test)]
 mod fuzz;
@@ -68,6 +67,7 @@ mod messages;
 mod own_header;
 mod policy_deadline;
 mod prepared_refusal;
+mod quota_headers;
 mod removed;
 mod reset;
 mod rule;
@@ -92,7 +92,6 @@ pub use self::{
         LimitState,
     },
     explain::InvalidRequest,
-    quota_headers::Fields,
     format::Format,
     gate::{ConnectionGate, Gate, GateOptions, Gates},
     in_force::RulesInForce,
@@ -104,6 +103,7 @@ pub use self::{
     lower::{DescriptorLimit, Lowered, MAX_DOMAIN_BYTES, lower},
     matching::{AmbiguousPaths, FieldLine, Headers, RequestView, X_FORWARDED_FOR, is_ambiguous, over_budget},
     messages::{MessageRefusal, Messages},
+    quota_headers::Fields,
     reset::NotReset,
     rule::{Policy, Rule, Stores},
     sampled::Sample,

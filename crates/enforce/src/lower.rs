@@ -30,7 +30,8 @@ pub(super) use self::{
 };
 pub use self::{domain::MAX_DOMAIN_BYTES, limit_override::DescriptorLimit};
 use super::{
-    cost::Cost, quota_headers::QuotaHeaders, key::KeySpec, policy_deadline::PolicyDeadline, prepared_refusal::RefusalForm,
+    cost::Cost, key::KeySpec, policy_deadline::PolicyDeadline, prepared_refusal::RefusalForm,
+    quota_headers::QuotaHeaders,
 };
 use crate::matching::Matcher;
 

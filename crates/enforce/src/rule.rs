@@ -14,11 +14,11 @@ use super::{
     ban::Ban,
     concurrency::Concurrency,
     cost::Cost,
-    quota_headers::QuotaHeaders,
     key::KeySpec,
     lower::{DescriptorLimit, LoweredLimits, LoweredRule, LoweredShared},
     policy_deadline::PolicyDeadline,
     prepared_refusal::RefusalText,
+    quota_headers::QuotaHeaders,
     statistics::{RuleStatistics, Statistics},
 };
 use crate::{histogram::HistogramValues, matching::Matcher};

@@ -1,6 +1,12 @@
 //! Layers that refuse immediately and layers that wait, over one limit: requests that wait keep their turns.
 
-use std::{future::pending, io, num::NonZeroUsize, task::Context, task::Waker, time::Duration};
+use std::{
+    future::pending,
+    io,
+    num::NonZeroUsize,
+    task::{Context, Waker},
+    time::Duration,
+};
 
 use tokio::time::advance;
 use tokio_test::{assert_pending, assert_ready_ok, task};

@@ -125,13 +125,7 @@ impl Table {
         }
     }
 
-    pub(super) fn refused(
-        &self,
-        key: &[u8],
-        at: Time,
-        ban: &LoweredBan,
-        statistics: &Statistics,
-    ) -> Option<BannedNow> {
+    pub(super) fn refused(&self, key: &[u8], at: Time, ban: &LoweredBan, statistics: &Statistics) -> Option<BannedNow> {
         let (mut shard, has_place) = self.shard_with_place(key, at, ban);
         if !has_place {
             statistics.count_ban_overflow();

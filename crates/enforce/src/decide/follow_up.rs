@@ -6,9 +6,9 @@ use weir_core::KeyPermit;
 
 use crate::{
     decide::{deferred::DeferredCost, header_rules::HeaderRules},
-    quota_headers::{Fields, QuotaState},
     format::Format,
     policy_deadline::PolicyDeadline,
+    quota_headers::{Fields, QuotaState},
     rule::Rule,
 };
 

@@ -136,7 +136,8 @@ pub(crate) fn fields_of_several(demands: &[Demand<'_, '_>], charged: &[RuleCharg
         return Fields::default().with_own(own());
     };
     let policies = telling().map(|(demand, one)| demand.limits.quota_headers.policy(one.tightest.override_index));
-    Fields::of_several(&limits.quota_headers, quota_state(tightest, remaining), quota_headers::join(policies)).with_own(own())
+    Fields::of_several(&limits.quota_headers, quota_state(tightest, remaining), quota_headers::join(policies))
+        .with_own(own())
 }
 
 pub(crate) fn quota_state(tightest: &Tightest, remaining: u64) -> QuotaState {

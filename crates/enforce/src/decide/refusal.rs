@@ -13,8 +13,8 @@ use weir_tower::retry_after_seconds;
 
 use crate::{
     concurrency::NoPermit,
-    quota_headers::{QuotaHeaders, QuotaState},
     prepared_refusal::RefusalText,
+    quota_headers::{QuotaHeaders, QuotaState},
     rule::Rule,
 };
 

@@ -11,7 +11,7 @@ use super::{
     limits::lower_override_keys,
     on_limit,
 };
-use crate::{cost::Cost, quota_headers::QuotaHeaders, key::KeySpec};
+use crate::{cost::Cost, key::KeySpec, quota_headers::QuotaHeaders};
 
 /// The parts of a concurrent limit that do not depend on the rules in force.
 #[derive(Debug)]
