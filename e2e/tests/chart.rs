@@ -473,6 +473,28 @@ async fn an_installation_comes_changes_and_goes() -> Result<()> {
     stage.done(&["rollback", "weir", "1", "--wait=false"])?;
     ensure!(stage.objects_of("weir")? == installed, "{:?}", stage.objects_of("weir")?);
 
+    // The Secret of the operator's CAs changes only together with the CAs, in both directions.
+    let ca = |name: &str| {
+        let metadata = json!({"name": name, "namespace": NAMESPACE});
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"ca.key": "a2V5"}});
+        let applied = stage.kubectl(&["apply", "--server-side", "-f", "-"], &secret.to_string())?;
+        ensure!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+        anyhow::Ok(())
+    };
+    ca("weir-operator-identity")?;
+    for (secret, now, next) in [
+        ("identity.existingSecret=kept", "weir-operator-identity", "kept"),
+        ("identity.existingSecret=", "kept", "weir-operator-identity"),
+    ] {
+        let args = ["upgrade", "weir", &weir, "--wait=false", "--take-ownership", "--set", secret];
+        let said = stage.refused(&args)?;
+        let copy = format!("kubectl get secret {now} -n {NAMESPACE} -o json | jq");
+        ensure!(said.contains(&copy) && said.contains(&format!("the Secret {next} has none")), "{said}");
+        ca(next)?;
+        stage.done(&args)?;
+    }
+    stage.done(&["rollback", "weir", "1", "--wait=false"])?;
+
     // The CRDs are templates of a separate chart, because helm never updates the folder `crds` of a chart.
     let label = |definition: &extensions::CustomResourceDefinition| {
         let annotations = definition.metadata.annotations.clone().unwrap_or_default();

@@ -63,9 +63,6 @@ const LATE: u32 = 4;
 /// milliseconds, for example while they fork, and a late answer is better than a refusal.
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
 
-/// The longest time for a change by hand, which no request waits for.
-const BY_HAND: Duration = Duration::from_secs(5);
-
 /// Opens a store.
 pub type OpenStore = Box<dyn Fn() -> Result<Backend, String> + Send + Sync>;
 
@@ -325,10 +322,10 @@ impl StoreClient {
         Ok(answered)
     }
 
-    /// Makes the store forget the count and the ban of a key.
-    pub(crate) async fn forget(&self, key: &Key, terms: &StoreTerms) -> Result<(), StoreError> {
+    /// Makes the store forget the count and the ban of a key, within `most`.
+    pub(crate) async fn forget(&self, key: &Key, terms: &StoreTerms, most: Duration) -> Result<(), StoreError> {
         let now = u64::try_from((self.parts.wall_clock)().as_micros()).unwrap_or_default();
-        let forgotten = self.backend_or_failure()?.forget(key, terms, now, BY_HAND).await;
+        let forgotten = self.backend_or_failure()?.forget(key, terms, now, most).await;
         forgotten.inspect_err(|error| self.failed(error))
     }
 

@@ -3,6 +3,7 @@
 mod admit;
 mod buffer;
 mod extract;
+mod of_key;
 mod reserve;
 #[cfg(test)]
 mod tests;

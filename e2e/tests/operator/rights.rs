@@ -27,7 +27,7 @@ async fn the_rights_of_the_chart_are_enough_and_each_is_needed() -> Result<()> {
     let stage = Stage::set().await?;
     let namespace = serde_json::from_value(json!({"metadata": {"name": HOME}}))?;
     Api::<Namespace>::all(stage.client()).create(&PostParams::default(), &namespace).await?;
-    let granted = grant(&stage).await?;
+    let granted = grant(&stage, &[]).await?;
     let kubeconfig = stage.control_plane.operators_kubeconfig();
     let log = stage.files.path().join("operator.log");
     let identity = Identity::next_to(&stage).await?;
@@ -74,7 +74,7 @@ async fn an_operator_that_cannot_list_a_kind_does_not_lead() -> Result<()> {
     let stage = Stage::set().await?;
     let namespace = serde_json::from_value(json!({"metadata": {"name": HOME}}))?;
     Api::<Namespace>::all(stage.client()).create(&PostParams::default(), &namespace).await?;
-    grant(&stage).await?;
+    grant(&stage, &[]).await?;
     let roles: Api<ClusterRole> = Api::all(stage.client());
     let rules = roles.get(ACCOUNT).await?.rules.unwrap_or_default();
     let mut fewer = rules.clone();
@@ -91,6 +91,34 @@ async fn an_operator_that_cannot_list_a_kind_does_not_lead() -> Result<()> {
     ensure!(leases.get_opt(ACCOUNT).await?.is_none(), "it holds the Lease");
     set(rules).await?;
     operator.until_leader(true).await
+}
+
+/// A Role ends with its namespace, and the tenant may delete the binding.
+#[tokio::test]
+async fn a_namespace_without_its_role_does_not_hold_back_the_others() -> Result<()> {
+    let stage = Stage::set().await?;
+    for name in [HOME, "left"] {
+        let namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+        Api::<Namespace>::all(stage.client()).create(&PostParams::default(), &namespace).await?;
+    }
+    grant(&stage, &["--set", &format!("watchNamespaces={{{NAMESPACE},left}}")]).await?;
+    let bindings: Api<RoleBinding> = Api::namespaced(stage.client(), "left");
+    let mut binding = bindings.get(ACCOUNT).await?;
+    bindings.delete(ACCOUNT, &DeleteParams::default()).await?;
+
+    let kubeconfig = stage.control_plane.operators_kubeconfig();
+    let args = ["--lease", ACCOUNT, "--lease-namespace", HOME, "--namespace", NAMESPACE, "--namespace", "left"];
+    let output = std::fs::File::create(stage.files.path().join("operator.log"))?;
+    let operator = Operator::with(kubeconfig, &args, output.into()).await?;
+    let _agent = stage.pod("a").await?;
+    stage.create_policy("checkout", &selector(), 50).await?;
+    stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
+    let lost = async |count| Ok(operator.metric("weir_operator_lost_namespaces ").await? == count);
+    ensure!(lost(1).await?, "the operator may list nothing in a namespace");
+
+    binding.metadata.resource_version = None;
+    bindings.create(&PostParams::default(), &binding).await?;
+    until("the listings of the namespace", async || lost(0).await).await
 }
 
 /// helm does not create the Lease. In a cluster, the garbage collector deletes it after the Deployment; this test has
@@ -119,11 +147,12 @@ async fn goes_with_the_release(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Gives the operator's account the permissions of the chart, and returns them.
-async fn grant(stage: &Stage) -> Result<BTreeSet<Right>> {
+/// Gives the operator's account the permissions of the chart with these settings, and returns them.
+async fn grant(stage: &Stage, settings: &[&str]) -> Result<BTreeSet<Right>> {
     let mut rights = BTreeSet::new();
-    for object in rendered().await? {
+    for object in rendered(settings).await? {
         let kind = object["kind"].as_str().unwrap_or_default().to_owned();
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or(HOME).to_owned();
         match kind.as_str() {
             "Secret" => create::<Secret>(Api::namespaced(stage.client(), HOME), object).await?,
             "Deployment" => {
@@ -138,10 +167,10 @@ async fn grant(stage: &Stage) -> Result<BTreeSet<Right>> {
             }
             "Role" => {
                 rights.extend(object["rules"].as_array().into_iter().flatten().flat_map(expand));
-                create::<Role>(Api::namespaced(stage.client(), HOME), object).await?;
+                create::<Role>(Api::namespaced(stage.client(), &namespace), object).await?;
             }
             "ClusterRoleBinding" => create::<ClusterRoleBinding>(Api::all(stage.client()), object).await?,
-            "RoleBinding" => create::<RoleBinding>(Api::namespaced(stage.client(), HOME), object).await?,
+            "RoleBinding" => create::<RoleBinding>(Api::namespaced(stage.client(), &namespace), object).await?,
             _ => {}
         }
     }
@@ -149,7 +178,7 @@ async fn grant(stage: &Stage) -> Result<BTreeSet<Right>> {
     Ok(rights)
 }
 
-async fn rendered() -> Result<Vec<Value>> {
+async fn rendered(settings: &[&str]) -> Result<Vec<Value>> {
     let folder = std::env::var_os("WEIR_KUBE_BIN").context("WEIR_KUBE_BIN is not set")?;
     let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/weir");
     let mut helm = Command::new(Path::new(&folder).join("helm"));
@@ -159,7 +188,7 @@ async fn rendered() -> Result<Vec<Value>> {
         // These are permissions of users, not of the operator.
         "--set", "rbac.aggregateClusterRoles=false",
     ]);
-    let output = helm.output().await.context("run helm")?;
+    let output = helm.args(settings).output().await.context("run helm")?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout)?;
     serde_yaml::Deserializer::from_str(&text).map(|document| Ok(Value::deserialize(document)?)).collect()

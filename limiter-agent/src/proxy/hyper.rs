@@ -10,7 +10,6 @@ pub(super) use self::{
     forward::{Forwarder, forward},
     serve::{ThroughHyper, http2},
     socket::Goodbye,
-    stalled_uploads::StalledUploads,
     upgrade::Tunnels,
 };
 
@@ -25,14 +24,12 @@ mod forward;
 mod head_frames;
 pub(super) mod partial_head;
 mod pool;
-mod read_progress;
 mod request_body;
 mod response_body;
 mod serve;
 mod socket;
 mod stalled_streams;
 mod stalled_tunnel;
-mod stalled_uploads;
 mod streams;
 mod strict;
 mod upgrade;

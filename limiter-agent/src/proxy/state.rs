@@ -12,8 +12,8 @@ use weir_tower::MonotonicClock;
 
 use super::{
     app::{AppAddress, FailureCounts},
-    hyper::StalledUploads,
     settings::Settings,
+    stalled_uploads::StalledUploads,
     traffic::Traffic,
 };
 

@@ -33,16 +33,6 @@ pub(super) fn names(webhook: &MutatingWebhookConfiguration) -> Vec<String> {
     names
 }
 
-/// Returns true if the apiserver calls this path.
-pub(super) fn is_published(webhook: &MutatingWebhookConfiguration, path: &str) -> bool {
-    webhook.webhooks.iter().flatten().any(|hook| {
-        let config = &hook.client_config;
-        let of_service = config.service.as_ref().and_then(|service| service.path.as_deref());
-        let url = config.url.as_ref().and_then(|url| url.parse::<http::Uri>().ok());
-        of_service.or(url.as_ref().map(http::Uri::path)) == Some(path)
-    })
-}
-
 /// Returns the patch that makes the apiserver trust and call this webhook; `None` if no change is needed. Without a
 /// `bundle`, the external issuer sets the CA bundle.
 pub(super) fn registered(webhook: &MutatingWebhookConfiguration, bundle: Option<&str>, path: &str) -> Option<Value> {

@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::inject::tokens::is_published;
 
 fn webhook(clients: &[Value]) -> MutatingWebhookConfiguration {
     let hooks: Vec<Value> = (clients.iter().enumerate())

@@ -7,7 +7,7 @@
 
 use k8s_openapi::api::{admissionregistration::v1::MutatingWebhookConfiguration, core::v1::Secret};
 
-use super::{published::is_published, server::path};
+use super::server::path;
 use crate::authority::{DAY, HOUR, secret};
 
 const NEWEST: &str = "token";
@@ -73,6 +73,16 @@ impl Tokens {
     fn uses_previous(&self, webhook: &MutatingWebhookConfiguration) -> bool {
         !self.previous.is_empty() && is_published(webhook, &path(&self.previous))
     }
+}
+
+/// Returns true if the apiserver calls this path.
+pub(super) fn is_published(webhook: &MutatingWebhookConfiguration, path: &str) -> bool {
+    webhook.webhooks.iter().flatten().any(|hook| {
+        let config = &hook.client_config;
+        let of_service = config.service.as_ref().and_then(|service| service.path.as_deref());
+        let url = config.url.as_ref().and_then(|url| url.parse::<http::Uri>().ok());
+        of_service.or(url.as_ref().map(http::Uri::path)) == Some(path)
+    })
 }
 
 #[cfg(test)]

@@ -416,12 +416,10 @@ impl SharedLimiter {
         let jitter = (wait / 16).min(LONGEST_JITTER).mul_f64(self.client.jitter());
         let jitter = u32::try_from(jitter.as_micros()).unwrap_or_default();
         let latest = micros(at + slowest(wait));
-        let asks_at = match rule.has_credits {
-            true => latest.min(micros(at + BETWEEN_LOOKS)),
-            // The operator resets no key.
-            false if self.client.asks_operator() => latest,
-            false => latest.min(micros(at + BETWEEN_RESETS)),
-        };
+        // The operator resets no key.
+        let until_reset = (!self.client.asks_operator()).then_some(BETWEEN_RESETS);
+        let pause = if rule.has_credits { Some(BETWEEN_LOOKS) } else { until_reset };
+        let asks_at = pause.map_or(latest, |pause| latest.min(micros(at + pause)));
         Some(LastRefusal { cost: NonZeroU32::new(owned.cost)?, jitter, until, latest, asks_at })
     }
 

@@ -12,6 +12,9 @@ use super::SharedLimiter;
 /// The longest time without a question for a refused key: another program can have returned it to its full credit.
 pub(super) const BETWEEN_RESETS: Duration = Duration::from_secs(60);
 
+/// The longest time for a change by hand, which no request waits for.
+const BY_HAND: Duration = Duration::from_secs(5);
+
 impl SharedLimiter {
     /// Returns a key to its full credit, and lifts its ban. The answer to a question on its way can refuse the key here
     /// for at most [`BETWEEN_RESETS`].
@@ -23,7 +26,7 @@ impl SharedLimiter {
         let rule = self.rule();
         let terms = Arc::clone(&rule.set(hash).terms);
         let Ok(key) = Key::new(&rule.counters, hash) else { return Ok(()) };
-        self.client.forget(&key, &terms).await?;
+        self.client.forget(&key, &terms, BY_HAND).await?;
         let mut shard = self.table.shard_of(hash);
         if let Some(entry) = shard.get_mut(&hash) {
             let lost = entry.reset();

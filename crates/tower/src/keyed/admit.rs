@@ -4,7 +4,7 @@ use std::{future::poll_fn, time::Duration};
 
 use weir_core::{RuleLimiter, RuleRefused, Tightest};
 
-use super::{KeyExtractor, buffer::with_buffer, reserve::OfKey};
+use super::{KeyExtractor, buffer::with_buffer, of_key::OfKey};
 use crate::{
     Admit, CostExtractor, MonotonicClock, QueueTicket, Reserve, Turn, UnitCost,
     waiting::{Enqueue, join_behind},

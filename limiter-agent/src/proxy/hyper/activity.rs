@@ -17,8 +17,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::sync::Notify;
 use weir_enforce::InQueue;
 
-use super::read_progress::ReadProgress;
-use crate::proxy::{open_connection::OpenConnection, traffic::Protocol};
+use crate::proxy::{open_connection::OpenConnection, read_progress::ReadProgress, traffic::Protocol};
 
 /// Counters of one connection. They are atomics because hyper requires a socket that is `Send`; no connection changes
 /// threads.

@@ -17,8 +17,10 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use super::stalled_uploads::{CURRENT, Stall};
-use crate::clock;
+use crate::{
+    clock,
+    proxy::stalled_uploads::{CURRENT, Stall},
+};
 
 /// The longest pause of the reader after a failed write. hyper does not read while a client does not take the answer,
 /// and never reads again if bytes follow the answer.
@@ -122,7 +124,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, Join, duplex, join};
 
     use super::*;
-    use crate::proxy::hyper::stalled_uploads::{PATIENCE, StalledUploads, Upload};
+    use crate::proxy::stalled_uploads::{PATIENCE, StalledUploads, Upload};
 
     /// A connection that was reset after the app had sent these bytes.
     fn reset_after(answer: &'static [u8]) -> AppStream<Join<&'static [u8], Broken>> {

@@ -10,7 +10,7 @@ use std::{
 use hyper::rt::Executor;
 use tokio::task::spawn_local;
 
-use super::stalled_uploads::{CURRENT, Stall, Upload};
+use crate::proxy::stalled_uploads::{CURRENT, Stall, Upload};
 
 /// Runs hyper's tasks on the connection's own thread, and ends the task of an upload that the agent has given up.
 ///
@@ -31,7 +31,7 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for AppTasks {
 struct Watched<F> {
     task: Pin<Box<F>>,
     upload: Arc<Upload>,
-    /// The result of [`ReadProgress::waits`](super::read_progress::ReadProgress::waits) when the pause began.
+    /// The result of [`ReadProgress::waits`](crate::proxy::read_progress::ReadProgress::waits) when the pause began.
     waits: Option<u64>,
     stall: Option<Stall>,
 }

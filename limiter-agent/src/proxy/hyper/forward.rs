@@ -15,7 +15,6 @@ use super::{
     failure::Failure,
     request_body::ForwardedBody,
     response_body::ResponseBody,
-    stalled_uploads::Upload,
     streams::{is_cut_off, is_unprocessed},
     upgrade::{self, Tunnels},
     upstream_connection::UpstreamConnection,
@@ -24,6 +23,7 @@ use super::{
 use crate::proxy::{
     app::InvalidResponse,
     headers::{self, Peer},
+    stalled_uploads::Upload,
     state::Proxy,
 };
 

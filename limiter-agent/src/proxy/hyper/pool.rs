@@ -14,10 +14,11 @@ use http::Version;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 
-use super::{app_stream::AppStream, fairness::FairReader, request_body::ForwardedBody, stalled_uploads::CURRENT};
+use super::{app_stream::AppStream, fairness::FairReader, request_body::ForwardedBody};
 use crate::proxy::{
     app::{AppAddress, ConnectError},
     headers::{MAX_ANSWER_BYTES, MAX_ANSWER_FIELDS},
+    stalled_uploads::CURRENT,
 };
 
 /// The maximum number of idle connections. Additional connections are closed after use.

@@ -18,9 +18,8 @@ use tokio::time::Sleep;
 use super::{
     activity::{Activity, OpenBody},
     expect::{self, Expectation},
-    stalled_uploads::Upload,
 };
-use crate::proxy::headers::cleaned;
+use crate::proxy::{headers::cleaned, stalled_uploads::Upload};
 
 /// The maximum number of bytes to read of an unwanted request body, so that the client receives the response.
 const MAX_DISCARDED: usize = 256 * 1024;

@@ -20,11 +20,11 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use super::{
-    activity::Activity,
-    read_progress::{ReadProgress, TAKING},
+use super::activity::Activity;
+use crate::{
+    clock,
+    proxy::read_progress::{ReadProgress, TAKING},
 };
-use crate::clock;
 
 /// Runs the streams of a connection, and ends a stream if the client reads nothing of it for too long.
 ///

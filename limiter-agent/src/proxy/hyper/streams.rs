@@ -26,8 +26,11 @@ use tokio::{
 };
 use tokio_util::io::InspectReader;
 
-use super::{executor::AppTasks, request_body::ForwardedBody, stalled_uploads::CURRENT};
-use crate::proxy::app::{AppAddress, ConnectError};
+use super::{executor::AppTasks, request_body::ForwardedBody};
+use crate::proxy::{
+    app::{AppAddress, ConnectError},
+    stalled_uploads::CURRENT,
+};
 
 /// The maximum number of streams on one connection, if the app allows as many.
 const MAX_STREAMS: usize = 100;
