@@ -17,7 +17,7 @@ const BY_HAND: Duration = Duration::from_secs(5);
 
 impl SharedLimiter {
     /// Returns a key to its full credit, and lifts its ban. The answer to a question on its way can refuse the key here
-    /// for at most [`BETWEEN_RESETS`].
+    /// for at most a minute.
     ///
     /// # Errors
     ///
