@@ -148,15 +148,16 @@ async fn answer(
     body: Body,
 ) -> Response {
     let from = connection.peer();
+    let mut outcome = Outcome { service: &service, from, has_failed: Some(true) };
     let (word, response) = match service.identify(from, body).await {
         Ok(reply) => {
-            service.pace().ended(clock::since_boot(), from, false);
+            outcome.has_failed = Some(false);
             ("issued", Json(reply).into_response())
         }
         Err(Refused(kind, message)) => {
-            // The other kinds are no fault of the client.
-            if !matches!(kind, IdentityRefusalKind::Busy | IdentityRefusalKind::Unavailable) {
-                service.pace().ended(clock::since_boot(), from, true);
+            // The client does not cause these kinds.
+            if matches!(kind, IdentityRefusalKind::Busy | IdentityRefusalKind::Unavailable) {
+                outcome.has_failed = None;
             }
             // Any pod can cause any number of these refusals. A metric counts them.
             if kind != IdentityRefusalKind::Busy {
@@ -165,8 +166,25 @@ async fn answer(
             refuse(kind, message)
         }
     };
+    drop(outcome);
     service.metrics.identified(word);
     response
+}
+
+/// Reports to the limits whether a request failed; `None` reports nothing. If the client leaves early, the request ends
+/// without an answer. Then it counts as failed: otherwise, clients could leave before the answer and send without pause.
+struct Outcome<'a> {
+    service: &'a Service,
+    from: IpAddr,
+    has_failed: Option<bool>,
+}
+
+impl Drop for Outcome<'_> {
+    fn drop(&mut self) {
+        if let Some(has_failed) = self.has_failed {
+            self.service.pace().ended(clock::since_boot(), self.from, has_failed);
+        }
+    }
 }
 
 fn refuse(kind: IdentityRefusalKind, message: String) -> (&'static str, Response) {

@@ -1,11 +1,11 @@
-use std::net::IpAddr;
+use std::{future::pending, net::IpAddr};
 
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use kube::client::Body as KubeBody;
 use rcgen::{CertificateParams, KeyPair, PublicKeyData};
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tower::{ServiceExt as _, service_fn};
 use x509_parser::{
     extensions::GeneralName,
@@ -179,6 +179,34 @@ async fn frequent_requests_get_a_retry_after() {
         busy += u32::from(status == 429);
     }
     assert!(busy >= 2, "{busy}");
+}
+
+/// Otherwise, clients that leave before the answer could use up the total.
+#[tokio::test]
+async fn a_request_whose_client_leaves_during_the_review_has_failed() {
+    let key = KeyPair::generate().unwrap();
+    let reviewed = Arc::new(Notify::new());
+    let silent = {
+        let reviewed = reviewed.clone();
+        service_fn(move |_: Request<KubeBody>| {
+            reviewed.notify_one();
+            pending::<Result<Response<KubeBody>, tower::BoxError>>()
+        })
+    };
+    for (what, client, leaves) in [
+        ("the client leaves", Client::new(silent, "weir-system"), true),
+        ("a certificate is issued", apiserver(201, good()), false),
+        ("the apiserver is away", apiserver(500, json!({})), false),
+    ] {
+        let (_, held) = watch::channel(Some(Arc::new(credentials())));
+        let service = Arc::new(Service::new(client, &flags(), held, Metrics::default()));
+        let has_left = tokio::select! {
+            _ = ask(router(service.clone()), question(&csr(&key))) => false,
+            () = reviewed.notified() => true,
+        };
+        assert_eq!(has_left, leaves, "{what}");
+        assert_eq!(service.pace().has_failed(clock::since_boot(), PEER), leaves, "{what}");
+    }
 }
 
 fn pem_body(pem: &str) -> Vec<u8> {
