@@ -10,7 +10,7 @@
 //! | `weir_operator_lease_duration_seconds` | | after this time without a renewal, another operator can take the Lease; 0 in standalone mode |
 //! | `weir_operator_policies` | `accepted` | policies without faults (`true`) or with faults (`false`); a target that does not exist is no fault, and neither is a snapshot that is too large |
 //! | `weir_operator_policy_files` | `state` | standalone mode: files that are `good`, broken with their last good content in force (`kept`), or `broken` |
-//! | `weir_operator_lost_namespaces` | | watched namespaces in which the operator may not list anything, and that it leaves out |
+//! | `weir_operator_lost_namespaces` | | watched namespaces in which the operator may not list all kinds, and that it leaves out |
 //! | `weir_operator_pods` | `state` | targeted pods that are `enforcing`, `pending` or `drifted` |
 //! | `weir_operator_policy_pods` | `namespace`, `policy`, `state` | the same for the pods of each policy; only the leader exports it |
 //! | `weir_operator_pushes_total` | `result` | snapshots sent to agents: `applied`, or the kind of failure |
@@ -182,7 +182,7 @@ impl Default for Metrics {
             ),
             lost_namespaces: gauge(
                 "weir_operator_lost_namespaces",
-                "Watched namespaces in which the operator may not list anything, and that it leaves out.",
+                "Watched namespaces in which the operator may not list all kinds, and that it leaves out.",
             ),
             pods: gauges("weir_operator_pods", "Targeted pods, by state.", &["state"]),
             policy_pods: gauges(

@@ -144,11 +144,11 @@ impl UpdateSender {
             if is_lost {
                 tracing::warn!(
                     namespace,
-                    "the operator may not list anything in this namespace: continuing without it; restore its Role and \
+                    "the operator may not list all kinds in this namespace: continuing without it; restore its Role and \
                      RoleBinding, or remove it from the watched namespaces"
                 );
             } else {
-                tracing::info!(namespace, "the operator may list this namespace again");
+                tracing::info!(namespace, "the operator has listed this namespace");
             }
             self.metrics.set_lost_namespaces(listings.lost());
         }
