@@ -12,6 +12,7 @@ mod last_known_good;
 mod limits;
 mod matching;
 mod override_keys;
+mod replaced;
 mod rule;
 mod shared;
 
@@ -31,11 +32,13 @@ use weir_wire::{self as wire, PolicyRules, log_bytes};
 use self::{
     faults::Faults,
     last_known_good::Unusable,
+    replaced::detached,
     rule::UsedStores,
     shared::{Sharing, rounded, stamp},
 };
 pub use self::{
     last_known_good::GoodGeneration,
+    replaced::store_key,
     shared::{KnownStores, StoreSecrets, compile_store},
 };
 pub(crate) use self::{matching::takes_all, shared::only_waits_for_stores};
@@ -110,16 +113,6 @@ impl Deref for CompiledPolicy {
     fn deref(&self) -> &PolicyRules {
         &self.wire
     }
-}
-
-/// The suffix of the name of a store that has been replaced, for rules that still use the old store.
-const REPLACED: &str = "@replaced";
-
-/// Returns the key of the `RateLimitStore` of a store on the wire. `None` for the operator, which counts for rules of
-/// scope Fleet.
-pub fn store_key(name: &str) -> Option<ObjectKey> {
-    let (namespace, name) = name.strip_suffix(REPLACED).unwrap_or(name).split_once('/')?;
-    Some(ObjectKey::new(namespace, name))
 }
 
 /// The pods that a policy targets.
@@ -318,8 +311,11 @@ impl Compiler {
         if !recompile && is_done && (stored_good.is_none() || previous.is_some_and(|it| it.faults.is_empty())) {
             return;
         }
-        // With other stores or another number of pods, the previous good generation must be compiled again, too.
-        let previous_good = previous_good.filter(|good| recompile && good.generation() != policy.generation);
+        // With other stores or another number of pods, the previous good generation must be compiled again, too. An
+        // unreadable one can be the policy's present generation.
+        let is_unreadable = previous.is_some_and(|it| it.unreadable().is_some());
+        let previous_good =
+            previous_good.filter(|good| recompile && (is_unreadable || good.generation() != policy.generation));
         let stored_good = stored_good.cloned().or_else(|| previous_good.and_then(GoodGeneration::to_stored));
         let context = Context { world, pods: self.sharing_pods.get(key).copied().unwrap_or(1), recompile };
         let compiled = compile_policy(key, policy, previous, stored_good.as_ref(), context);
@@ -352,6 +348,7 @@ fn compile_policy(
         pods: context.pods,
         stores: KnownStores::Known(&context.world.stores),
     };
+    let mut has_ended = false;
     let newest = policy.spec.as_ref().map_err(Clone::clone);
     let newest = newest.and_then(|spec| {
         Ok((compile_with(&policy.uid, spec, sharing(policy.generation))?, GoodGeneration::new(policy, spec)))
@@ -363,6 +360,7 @@ fn compile_policy(
             .transpose();
         restored
             .unwrap_or_else(|unusable| {
+                has_ended = matches!(unusable, Unusable::Stores(_));
                 match unusable {
                     // The newest generation has the same faults.
                     Unusable::Stores(_) if stored_good.is_some_and(|it| it.generation == policy.generation) => {}
@@ -378,7 +376,8 @@ fn compile_policy(
     });
     if let Ok(((compiled_policy, target), good)) = good {
         (compiled.policy, compiled.target, compiled.good) = (Some(Arc::new(compiled_policy)), Some(target), Some(good));
-    } else if let Some(previous) = previous.filter(|it| it.policy.is_some() || compiled.good.is_none()) {
+    } else if let Some(previous) = previous.filter(|it| it.policy.is_some() || (compiled.good.is_none() && !has_ended))
+    {
         compiled.policy = previous.policy.as_ref().map(|policy| {
             let policy = policy.with_pods(context.pods);
             if context.recompile { detached(policy, context.world) } else { policy }
@@ -387,28 +386,6 @@ fn compile_policy(
         compiled.good.clone_from(&previous.good);
     }
     compiled
-}
-
-/// Returns rules that stay in force although they do not compile with the present stores. A store that they use may
-/// have been replaced, for example by one of another kind, which other policies use under the same name. So the old
-/// store gets another name. The names of the counters do not change.
-fn detached(policy: Arc<CompiledPolicy>, world: &World) -> Arc<CompiledPolicy> {
-    let is_replaced = |store: &wire::Store| {
-        let key = store_key(&store.name).filter(|key| key.to_string() == store.name);
-        let now = key.and_then(|key| Some(compile_store(&key, world.stores.get(&key)?.spec.as_ref().ok()?).0));
-        now.is_some_and(|now| now != *store)
-    };
-    let replaced: Vec<String> =
-        policy.stores.iter().filter(|store| is_replaced(store)).map(|store| store.name.clone()).collect();
-    if replaced.is_empty() {
-        return policy;
-    }
-    let mut policy = CompiledPolicy::clone(&policy);
-    let shared = policy.wire.rules.iter_mut().filter_map(|rule| Some(&mut rule.shared.as_mut()?.store));
-    let names = policy.stores.iter_mut().map(|store| &mut store.name).chain(shared);
-    names.filter(|name| replaced.contains(name)).for_each(|name| name.push_str(REPLACED));
-    let used = UsedStores { stores: policy.stores, secrets: policy.secrets };
-    Arc::new(CompiledPolicy::new(policy.wire, used, policy.size.expressions, policy.pods))
 }
 
 /// Returns the revision of a policy. Fields that later versions added are hashed only if they are set, so an upgrade of

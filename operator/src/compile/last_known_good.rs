@@ -10,8 +10,8 @@
 //! unknown field, the rules could mean something else, so this operator does not enforce them. It keeps the generation in
 //! the status as it is, and pushes nothing to agents that enforce the policy.
 //!
-//! If the reason is a store that this operator reads, or that was deleted, versions have nothing to do with it, and the
-//! rules end. Otherwise, who can change a store could stop the changes of all policies of these pods.
+//! If the reason is a store that this operator reads, or that was deleted, the version is not the reason, and the rules end.
+//! Otherwise, a user who can change a store could stop the changes of all policies of these pods.
 
 use std::sync::Arc;
 

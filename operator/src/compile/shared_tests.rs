@@ -387,7 +387,7 @@ fn a_new_operator_keeps_the_limits_of_a_store_that_it_cannot_read() {
     let invalid = Policy { generation: 2, spec: Err(unknown()), ..good.clone() };
     for (what, store, policy, is_kept) in [
         ("it cannot be read", Some(unreadable.clone()), &good, true),
-        ("it cannot be read, and the policy is invalid", Some(unreadable), &invalid, true),
+        ("it cannot be read, and the policy is invalid", Some(unreadable.clone()), &invalid, true),
         ("it was deleted", None, &good, false),
         ("another one cannot count the limit", Some(memcached()), &good, false),
     ] {
@@ -404,6 +404,19 @@ fn a_new_operator_keeps_the_limits_of_a_store_that_it_cannot_read() {
             let compiled = bench.store(Some(redis("r:1")));
             let good = compiled.good.as_ref().map(GoodGeneration::generation);
             assert_eq!((compiled.policy.is_some(), good), (true, Some(1)), "{what}, and then it can");
+        }
+    }
+    // The user who can change the store must not stop the changes of these pods.
+    for (what, policy) in [("the newest generation", &good), ("an earlier generation", &invalid)] {
+        for (then, store) in [("it is deleted", None), ("another one replaces it", Some(memcached()))] {
+            let mut bench = Bench::default();
+            bench.world.policies.insert(key(), policy.clone());
+            bench.world.stores.insert(store_key_of("limits"), unreadable.clone());
+            let mut dirty = DirtySet { policies: [key()].into(), ..DirtySet::default() };
+            bench.compiler.update(&bench.world, &mut dirty, |_| Some(&stored));
+            assert!(bench.compiler.compiled()[&key()].unreadable().is_some(), "{what}");
+            let compiled = bench.store(store);
+            assert_eq!((compiled.unreadable(), &compiled.policy), (None, &None), "{what}, and then {then}");
         }
     }
 }
