@@ -349,20 +349,22 @@ async fn an_engine_answers_after_its_end_but_not_before_its_world_is_complete() 
     }
 }
 
+/// Returns a policy for paths.
+fn policy(name: &str, expression: &str) -> Change {
+    let limit = json!({"name": "a", "requests": 1, "per": "1s"});
+    let rule = json!({"name": "all", "match": [{"pathRegexes": [expression]}], "limits": [limit]});
+    let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [rule]});
+    let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
+    let policy = Policy { uid: name.to_owned(), generation: 1, created: None, changed: None, spec, file: None };
+    Change::Policy(ObjectKey::new("shop", name), Some((policy, StoredStatus::default())))
+}
+
 /// The work for a policy with faults is not known, and can be large.
 #[test]
 fn policies_are_compiled_in_slices_and_planned_together() {
     let mut machine = EngineMachine::new(Duration::from_secs(10));
     let now = clock::now();
     let moment = EngineMoment { now, timestamp: clock::timestamp() };
-    let policy = |name: &str, expression: &str| {
-        let limit = json!({"name": "a", "requests": 1, "per": "1s"});
-        let rule = json!({"name": "all", "match": [{"pathRegexes": [expression]}], "limits": [limit]});
-        let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [rule]});
-        let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
-        let policy = Policy { uid: name.to_owned(), generation: 1, created: None, changed: None, spec, file: None };
-        Change::Policy(ObjectKey::new("shop", name), Some((policy, StoredStatus::default())))
-    };
     let membership = Membership::of_labels(BTreeMap::from([("app".to_owned(), "web".to_owned())]));
     let content = |machine: &EngineMachine| Some(machine.content_for_pod("shop", &membership)?.policies.len());
     let changes = vec![policy("a", "("), policy("b", "("), policy("c", "("), policy("d", "/d"), policy("e", "/e")];
@@ -389,4 +391,24 @@ fn policies_are_compiled_in_slices_and_planned_together() {
     let is_planned = |actions: &Vec<EngineAction>| actions.iter().any(|it| matches!(it, EngineAction::Ready));
     assert!(slices.take(9).any(|actions| is_planned(&actions)), "the policies are never planned");
     assert_eq!(content(&machine), Some(3), "d, h and i");
+}
+
+/// Until then, a new pod of the namespace would get none of its policies.
+#[test]
+fn a_namespace_that_is_listed_again_has_contents_after_the_next_plan() {
+    let moment = EngineMoment { now: clock::now(), timestamp: clock::timestamp() };
+    let membership = Membership::of_labels(BTreeMap::from([("app".to_owned(), "web".to_owned())]));
+    let content = |machine: &EngineMachine| Some(machine.content_for_pod("shop", &membership)?.policies.len());
+    for (policies, expected) in [(vec![policy("a", "/a")], 1), (Vec::new(), 0)] {
+        let mut machine = EngineMachine::new(Duration::from_secs(10));
+        let lost = vec![Change::Lost("shop".into(), true)];
+        machine.handle(EngineEvent::Update(Update { changes: lost, complete: true }), moment);
+        machine.handle(EngineEvent::Due, moment);
+        assert_eq!(content(&machine), None, "its policies are not known");
+        let changes = policies.into_iter().chain([Change::Lost("shop".into(), false)]).collect();
+        machine.handle(EngineEvent::Update(Update { changes, complete: false }), moment);
+        assert_eq!(content(&machine), None, "its policies are not compiled");
+        machine.handle(EngineEvent::Due, moment);
+        assert_eq!(content(&machine), Some(expected));
+    }
 }

@@ -45,6 +45,8 @@ pub(super) struct EngineMachine {
     pub(super) complete_at: Option<Instant>,
     /// The changes since the last plan.
     dirty: DirtySet,
+    /// The lost namespaces that are listed again since the last plan. Their policies are not compiled yet.
+    regained: BTreeSet<Arc<str>>,
     /// The policies that changed since the last report. Only these are reported.
     pub(super) dirty_policies: BTreeSet<ObjectKey>,
     /// True after a tick: the traffic of the last minute may have changed for every policy.
@@ -103,6 +105,7 @@ impl EngineMachine {
             world: World::default(),
             complete_at: None,
             dirty: DirtySet::default(),
+            regained: BTreeSet::new(),
             dirty_policies: BTreeSet::new(),
             ticked: false,
             compiler: Compiler::default(),
@@ -205,11 +208,14 @@ impl EngineMachine {
                     self.store_statuses.insert(key.clone(), KnownStoreStatus { stored, sent: None });
                     self.dirty_stores.insert(key.clone());
                 }
-                Change::Pod(..)
-                | Change::Leaving(..)
-                | Change::Workload(..)
-                | Change::Service(..)
-                | Change::Lost(..) => {}
+                Change::Lost(namespace, false) => {
+                    // Until the next plan, new pods would get none of its policies.
+                    self.regained.insert(namespace.clone());
+                    self.changed_at.get_or_insert(now);
+                    continue;
+                }
+                Change::Lost(namespace, true) => drop(self.regained.remove(namespace)),
+                Change::Pod(..) | Change::Leaving(..) | Change::Workload(..) | Change::Service(..) => {}
             }
             if self.world.apply(change, &mut self.dirty) {
                 self.changed_at.get_or_insert(now);
@@ -290,6 +296,9 @@ impl EngineMachine {
             self.changed_at = None;
             let mut dirty = std::mem::take(&mut self.dirty);
             let Planned { mut pods, mut policies } = self.plan.update(&self.world, self.compiler.compiled(), &dirty);
+            for namespace in std::mem::take(&mut self.regained) {
+                self.world.apply(Change::Lost(namespace, false), &mut dirty);
+            }
             // The rules of scope Shared and Fleet contain the number of pods, which only the plan can compute.
             let targeted = |key: &ObjectKey| self.plan.targets(key).map_or(0, |targets| targets.pods);
             let recounted = self.compiler.count_pods(&policies, targeted);
