@@ -245,9 +245,9 @@ fn an_unreadable_policy_is_named_to_every_agent_that_can_have_it() {
         compiler.update(world, &mut dirty, |_| Some(&stored));
         let planned = plan.update(world, compiler.compiled(), &dirty);
         let unreadable = |namespace: &str, name: &str| content(&plan, namespace, name).unreadable.clone();
-        let told =
+        let named =
             [("shop", "a"), ("shop", "b"), ("other", "c"), ("outside", "d")].map(|(of, pod)| unreadable(of, pod));
-        (planned.pods.len(), told.map(|policies| policies.into_iter().collect::<Vec<_>>()))
+        (planned.pods.len(), named.map(|policies| policies.into_iter().collect::<Vec<_>>()))
     };
     let of_policy = || DirtySet { policies: [key.clone()].into(), ..DirtySet::default() };
     assert_eq!(see(&world, everything(&world)), (4, Default::default()));

@@ -17,7 +17,7 @@ use super::{Pending, Target};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The upper limit of the pause after many failures that may pass.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// The upper limit of the pause if the apiserver refuses the status itself: until someone changes its rules.
+/// The upper limit of the pause if the apiserver refuses the status itself. A user must change a rule before it can succeed.
 const LONGEST_REFUSED_PAUSE: Duration = Duration::from_secs(60);
 
 /// The statuses that are not yet written.

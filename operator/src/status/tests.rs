@@ -146,9 +146,9 @@ fn a_policy_that_is_not_enforced_has_a_way_out() {
     let fault = || vec![Fault { path: "spec.rules".to_owned(), message: "bad".to_owned() }];
     let missing = [Workload { kind: WorkloadKind::Deployment, key: ObjectKey::new("shop", "web") }];
     let status = status_of(&compiled(true, vec![]), &missing, &enforcing(1), None, 1);
-    let told = "not found: Deployment web: create it in the namespace of the policy, or correct spec.targetRefs";
-    assert_eq!(condition(&status, ACCEPTED).message, told);
-    assert_eq!(condition(&status, ENFORCED).message, format!("{told}; 1 of 1 pods enforce revision rev"));
+    let expected = "not found: Deployment web: create it in the namespace of the policy, or correct spec.targetRefs";
+    assert_eq!(condition(&status, ACCEPTED).message, expected);
+    assert_eq!(condition(&status, ENFORCED).message, format!("{expected}; 1 of 1 pods enforce revision rev"));
     for (target, why) in [
         (None, "none in the namespace has all labels of spec.selector"),
         (Some(Target::Workloads(missing.to_vec())), "the workloads in spec.targetRefs have none"),
@@ -163,9 +163,9 @@ fn a_policy_that_is_not_enforced_has_a_way_out() {
     assert!(invalid.ends_with("fix the faults that the condition Accepted lists"), "{invalid}");
     let good = Some(GoodGeneration::claiming(6));
     let unreadable = Compiled { good, ..compiled(false, fault()) };
-    let told = message(&unreadable);
-    assert!(told.starts_with("this operator cannot read or compile generation 6"), "{told}");
-    assert!(told.ends_with("use the version of the operator that accepted this generation"), "{told}");
+    let text = message(&unreadable);
+    assert!(text.starts_with("this operator cannot read or compile generation 6"), "{text}");
+    assert!(text.ends_with("use the version of the operator that accepted this generation"), "{text}");
     assert!(status_of(&unreadable, &[], &[], None, 1).last_known_good.is_some(), "the status must keep the generation");
 }
 
