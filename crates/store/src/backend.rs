@@ -92,6 +92,26 @@ impl Backend {
 
     /// Returns true if the store takes unused seats back.
     pub(crate) fn takes_back(&self) -> bool {
-        !matches!(self, Self::Memcached(_))
+        match self {
+            Self::Memcached(_) => false,
+            Self::Redis(store) => !store.is_cluster(),
+            _ => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis::{RedisConfig, Topology};
+
+    /// A cluster gets no seats in a question, so its answer does not mean that it has taken them back.
+    #[test]
+    fn a_cluster_takes_no_seats_back() {
+        for (topology, takes_back) in [(Topology::Standalone, true), (Topology::Cluster, false)] {
+            let endpoints = vec!["192.0.2.1:6379".to_owned()];
+            let store = RedisStore::new(RedisConfig { topology, endpoints, tls: None, credentials: None });
+            assert_eq!(Backend::Redis(store.expect("a valid configuration")).takes_back(), takes_back);
+        }
     }
 }

@@ -60,6 +60,10 @@ impl RedisStore {
         self.connection.is_open()
     }
 
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.connect.is_cluster()
+    }
+
     pub(crate) fn is_configured_like(&self, other: &Self) -> bool {
         self.connect.config() == other.connect.config()
     }
@@ -99,12 +103,12 @@ impl RedisStore {
     /// Replaces a connection with late answers. They are possibly those of one master of a cluster, and the others must not
     /// wait for a new connection.
     fn renew(&self) {
-        if self.connect.is_cluster() { self.connection.replace(self.open()) } else { self.connection.disconnect() }
+        if self.is_cluster() { self.connection.replace(self.open()) } else { self.connection.disconnect() }
     }
 
     /// The client of a cluster connects to single nodes again, and keeps its connections to the others.
     fn failed(&self, error: &RedisError) -> StoreError {
-        if !self.connect.is_cluster() && is_of_other_server(error) {
+        if !self.is_cluster() && is_of_other_server(error) {
             self.connection.disconnect();
         }
         failure(error)
@@ -117,7 +121,7 @@ impl RedisStore {
 
     async fn ask(&self, key: &Key, mut encoded: EncodedTake) -> Result<Reply, StoreError> {
         let connection = self.connection.get(|| self.open()).await?;
-        if self.connect.is_cluster() {
+        if self.is_cluster() {
             encoded.returned = None;
         }
         let raw = match connection {
