@@ -15,6 +15,7 @@ mod queue;
 mod rate;
 mod request;
 mod reset;
+mod returns;
 mod rule;
 mod share;
 mod table;
@@ -70,6 +71,8 @@ pub struct SharedLimiter {
     queues: Queues,
     requests: AtomicU64,
     waiting: AtomicUsize,
+    /// The number of questions on their way that give seats back.
+    returns: Arc<AtomicUsize>,
     overflowed: AtomicU64,
     evicted: AtomicU64,
     /// The time at which all keys that were evicted are at full credit again. The next operator does not learn their
@@ -140,6 +143,7 @@ impl SharedLimiter {
             queues: Queues::default(),
             requests: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
+            returns: Arc::default(),
             overflowed: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
             evicted_full_at: AtomicU64::new(0),

@@ -57,11 +57,11 @@ pub struct UsedSeats {
 
 impl UsedSeats {
     /// Gives the seats back to the store, as far as the store can still use them: a window until its end, and a bucket or
-    /// a log if it has charged nothing after them. Memcached, a Redis Cluster and a lost store take
-    /// nothing back.
+    /// a log if it has charged nothing after them. Memcached, a Redis Cluster and a lost store take nothing
+    /// back. The seats are also lost if 1,024 returns of the rule are on their way.
     pub fn give_back(self) {
         if let Some(seats) = self.seats {
-            self.limiter.give_back(self.hash, seats);
+            self.limiter.give_back_of_request(self.hash, seats);
         }
     }
 }

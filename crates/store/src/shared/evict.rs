@@ -37,7 +37,7 @@ impl SharedLimiter {
             self.shares_evicted_at.fetch_max(micros(self.client.now()), Relaxed);
         }
         for seats in entry.drain_seats() {
-            self.give_back(hash, seats);
+            self.give_back_of_request(hash, seats);
         }
     }
 }

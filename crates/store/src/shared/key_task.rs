@@ -3,13 +3,13 @@
 use std::{
     collections::VecDeque,
     num::NonZeroU32,
-    sync::{Arc, Weak, atomic::Ordering::Relaxed},
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
 use tokio::{sync::Notify, time::timeout};
 use weir_seats::{
-    BanChange, Key, Next, Reply, Seats, StoreError, Take,
+    BanChange, Key, Next, Reply, Seats,
     terms::{MOST_UNITS, StoreTerms},
 };
 
@@ -421,36 +421,6 @@ impl SharedLimiter {
         let pause = if rule.has_credits { Some(BETWEEN_LOOKS) } else { until_reset };
         let asks_at = pause.map_or(latest, |pause| latest.min(micros(at + pause)));
         Some(LastRefusal { cost: NonZeroU32::new(owned.cost)?, jitter, until, latest, asks_at })
-    }
-
-    /// Returns unused seats to the store.
-    pub(super) fn give_back(&self, hash: u128, seats: Seats) {
-        let rule = self.rule();
-        let terms = Arc::clone(&rule.set(hash).terms);
-        let units = seats.left();
-        let Ok(key) = Key::new(&rule.counters, hash) else { return };
-        if units == 0 || !seats.is_of(&terms) || self.client.current_loss().is_some() || !self.client.takes_back() {
-            self.client.stats.count_lost_seats(units);
-            return;
-        }
-        let (client, ban, me) = (Arc::clone(&self.client), rule.ban(BanChange::Keep), Weak::clone(&self.me));
-        self.client.spawn(async move {
-            let question = Take { requests: 0, returned: Some(&seats), ban, ..Take::new(&terms) };
-            let answer: Result<_, StoreError> = client.ask(&key, &question).await;
-            match answer {
-                Ok(_) => {
-                    client.stats.count_returned(units);
-                    // The units are free again, so the next request asks.
-                    if let Some(me) = me.upgrade()
-                        && let Some(entry) = me.table.shard_of(hash).get_mut(&hash)
-                    {
-                        entry.refused = None;
-                        entry.wake();
-                    }
-                }
-                Err(_) => client.stats.count_lost_seats(units),
-            }
-        });
     }
 }
 

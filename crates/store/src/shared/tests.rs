@@ -34,6 +34,8 @@ mod losses;
 mod queues;
 #[path = "reset_tests.rs"]
 mod resets;
+#[path = "return_tests.rs"]
+mod returns;
 
 const EPOCH: Duration = Duration::from_secs(1_790_000_000);
 
