@@ -95,7 +95,9 @@ impl Backend {
         match self {
             Self::Memcached(_) => false,
             Self::Redis(store) => !store.is_cluster(),
-            _ => true,
+            Self::Operator(_) | Self::Memory(_) => true,
+            #[cfg(test)]
+            Self::Faulty(store) => store.takes_back,
         }
     }
 }

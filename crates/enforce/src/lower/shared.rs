@@ -120,10 +120,13 @@ pub(super) fn lower_shared(
                 keys.into_iter().map(move |named| (key.hash(&named), index + 1))
             };
             let overrides = rule.overrides.iter().enumerate().flat_map(of_override);
-            let lowered = LoweredShared { store: shared.store.clone(), rule: lowered.with_overrides(overrides) };
-            // Responses can give units back.
-            let has_credits = matches!(rule.cost, Some(Cost::ResponseHeader { .. }));
-            Some(if has_credits { lowered.with_credits() } else { lowered })
+            let lowered = lowered.with_overrides(overrides);
+            let lowered = match rule.cost {
+                // Responses can give seats back.
+                Some(Cost::ResponseHeader { .. }) => lowered.with_returns(),
+                _ => lowered,
+            };
+            Some(LoweredShared { store: shared.store.clone(), rule: lowered })
         }
         Err(invalid) => {
             let at =

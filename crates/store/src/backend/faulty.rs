@@ -12,6 +12,7 @@ pub type Faults = Box<dyn Fn(&Key, &Take<'_>) -> Result<Duration, StoreError> + 
 pub struct Faulty {
     pub(crate) store: Arc<MemoryStore>,
     pub(crate) faults: Faults,
+    pub(crate) takes_back: bool,
 }
 
 impl fmt::Debug for Faulty {

@@ -29,7 +29,7 @@ use crate::client::Answered;
 /// The maximum number of requests in one question.
 const MOST_REQUESTS: usize = 4_096;
 
-/// The longest time without a question for a refused key, if programs give units back.
+/// The longest time without a question for a refused key, if units of it can come back.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// The longest random delay of a question after the time at which a refused request can go.
@@ -418,7 +418,8 @@ impl SharedLimiter {
         let latest = micros(at + slowest(wait));
         // The operator resets no key.
         let until_reset = (!self.client.asks_operator()).then_some(BETWEEN_RESETS);
-        let pause = if rule.has_credits { Some(BETWEEN_LOOKS) } else { until_reset };
+        let comes_back = rule.has_credits || (rule.has_returns && self.client.takes_back());
+        let pause = if comes_back { Some(BETWEEN_LOOKS) } else { until_reset };
         let asks_at = pause.map_or(latest, |pause| latest.min(micros(at + pause)));
         Some(LastRefusal { cost: NonZeroU32::new(owned.cost)?, jitter, until, latest, asks_at })
     }

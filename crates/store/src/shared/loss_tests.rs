@@ -16,13 +16,22 @@ impl World {
         &self,
         faults: impl Fn(&Key, &Take<'_>) -> Result<Duration, StoreError> + Send + Sync + 'static,
     ) -> Arc<StoreClient> {
+        self.client_of(true, faults)
+    }
+
+    /// A client of a store that takes seats back or not.
+    pub(super) fn client_of(
+        &self,
+        takes_back: bool,
+        faults: impl Fn(&Key, &Take<'_>) -> Result<Duration, StoreError> + Send + Sync + 'static,
+    ) -> Arc<StoreClient> {
         let (start, store, faults) = (self.start, Arc::clone(&self.store), Arc::new(faults));
         StoreClient::start(StoreParts {
             name: "shop/limits".to_owned(),
             open: Box::new(move || {
                 let faults = Arc::clone(&faults);
                 let faults = Box::new(move |key: &Key, question: &Take<'_>| faults(key, question));
-                Ok(Backend::Faulty(Faulty { store: Arc::clone(&store), faults }))
+                Ok(Backend::Faulty(Faulty { store: Arc::clone(&store), faults, takes_back }))
             }),
             clock: Box::new(move || EPOCH + start.elapsed()),
             wall_clock: Box::new(move || EPOCH + start.elapsed()),

@@ -50,6 +50,8 @@ pub struct SharedRule {
     pub(super) ban: Option<Duration>,
     /// True if programs give back units of refused keys.
     pub(super) has_credits: bool,
+    /// True if programs give back seats of refused keys.
+    pub(super) has_returns: bool,
 }
 
 /// The limits of some keys.
@@ -119,6 +121,7 @@ impl SharedRule {
             overrides: HashMap::new(),
             ban: None,
             has_credits: false,
+            has_returns: false,
         })
     }
 
@@ -127,6 +130,13 @@ impl SharedRule {
     #[must_use]
     pub fn with_credits(self) -> Self {
         Self { has_credits: true, ..self }
+    }
+
+    /// The rule, of which programs give seats back with [`give_back`](super::UsedSeats::give_back). A store that takes
+    /// seats back is asked at least once per second for a refused key.
+    #[must_use]
+    pub fn with_returns(self) -> Self {
+        Self { has_returns: true, ..self }
     }
 
     /// The rule with other limits for some keys. Each of these keys has the index of its limits in the sets.
