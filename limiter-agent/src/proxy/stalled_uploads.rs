@@ -2,9 +2,10 @@
 //!
 //! Such an upload holds the buffers between its client and the app, for as long as the app is slow. So if the app has
 //! accepted nothing of an upload for [`PATIENCE`], the upload counts as stalled, and the process has at most [`MOST`]
-//! stalled uploads. Beyond that, the agent gives up one of them: of the client address with the most, the one that has
-//! stalled for the longest time. The client gets 503, and its other requests continue. If the response has begun, it
-//! breaks off over HTTP/1, and over HTTP/2 only the upload ends.
+//! stalled uploads. Beyond that, the agent selects the client address with the most stalled uploads, and gives up the
+//! oldest of them. The client gets 503, and its other requests continue. If the response has begun, it breaks off over
+//! HTTP/1. Over HTTP/2 to the app, an upload no longer counts once the response has begun: h2 cannot end it alone, and a
+//! stream with messages in both directions can be slow for good reasons.
 //!
 //! Over HTTP/1, the app accepts nothing if its socket is full (`app_stream`). Over HTTP/2, the app can close the window of
 //! a stream, and hyper then polls for no more data of the body (`executor`).
@@ -31,7 +32,7 @@ use tokio::{
 
 use super::read_progress::ReadProgress;
 
-/// The longest pause of an app that reads an upload.
+/// The longest pause of an app that reads an upload. An app that reads 64 KiB a second makes none (`app::connect`).
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The maximum number of stalled uploads. Each takes up to about 256 KiB, so all of them take 32 MiB.
@@ -61,6 +62,8 @@ pub(super) struct Upload {
     /// Over HTTP/2, whether the app accepts the body.
     pub(super) progress: ReadProgress,
     is_given_up: AtomicBool,
+    /// Whether the upload no longer counts.
+    is_exempt: AtomicBool,
     /// The task that waits for the response, and the task that sends the body.
     request: AtomicWaker,
     writer: AtomicWaker,
@@ -103,13 +106,19 @@ impl StalledUploads {
 
 impl Upload {
     pub(super) fn new(all: &Arc<StalledUploads>, peer: IpAddr) -> Arc<Self> {
-        let (progress, is_given_up, request, writer) = Default::default();
-        Arc::new(Self { all: Arc::clone(all), peer, progress, is_given_up, request, writer })
+        let (progress, is_given_up, is_exempt, request, writer) = Default::default();
+        Arc::new(Self { all: Arc::clone(all), peer, progress, is_given_up, is_exempt, request, writer })
     }
 
     /// Makes this upload the one of the current task.
     pub(super) fn enter(self: &Arc<Self>) {
         let _ = CURRENT.try_with(|current| current.replace(Some(Arc::clone(self))));
+    }
+
+    /// Lets the agent never give the upload up, because its response has begun over HTTP/2.
+    pub(super) fn exempt(&self) {
+        self.is_exempt.store(true, Ordering::Release);
+        self.writer.wake();
     }
 
     /// Returns ready once the agent has given the upload up. Only the task that waits for the response is allowed to
@@ -139,18 +148,26 @@ impl Stall {
 
     /// Counts the upload if the pause lasts too long. Returns ready once the agent has given the upload up.
     pub(super) fn poll_given_up(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.upload.is_exempt.load(Ordering::Acquire) {
+            self.leave();
+            return Poll::Pending;
+        }
         if self.number.is_none() && self.patience.as_mut().poll(cx).is_ready() {
             self.number = Some(self.upload.all.count(&self.upload));
         }
         self.upload.poll_with(&self.upload.writer, cx)
     }
+
+    fn leave(&mut self) {
+        if let Some(number) = self.number.take() {
+            self.upload.all.lock().stalled.remove(&number);
+        }
+    }
 }
 
 impl Drop for Stall {
     fn drop(&mut self) {
-        if let Some(number) = self.number {
-            self.upload.all.lock().stalled.remove(&number);
-        }
+        self.leave();
     }
 }
 
@@ -218,6 +235,19 @@ mod tests {
         assert!(!is_given_up(&mut stall) && all.number() == 1);
         drop(stall);
         assert_eq!(all.number(), 0);
+    }
+
+    /// Over HTTP/2, the response has begun.
+    #[tokio::test(start_paused = true)]
+    async fn an_exempt_upload_does_not_count_and_is_not_given_up() {
+        let all = Arc::<StalledUploads>::default();
+        let mut stall = stalled(&all, 1).await;
+        assert_eq!(all.number(), 1);
+        stall.upload.exempt();
+        assert!(!is_given_up(&mut stall) && all.number() == 0);
+        all.give_up_all();
+        sleep(2 * PATIENCE).await;
+        assert!(!is_given_up(&mut stall) && all.number() == 0);
     }
 
     #[tokio::test(start_paused = true)]

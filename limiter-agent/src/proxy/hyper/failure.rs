@@ -57,7 +57,7 @@ pub(in super::super) enum Failure {
     ClientStalled(Duration),
     #[error("the app did not answer within {0:?}")]
     Unanswered(Duration),
-    #[error("the app does not read the request, and too many others wait for it, too")]
+    #[error("the app does not read the request, and too many other requests wait for the app")]
     Unread,
     #[error("the app switched protocols without a request for it")]
     UnaskedUpgrade,

@@ -110,6 +110,9 @@ impl Forwarder {
             Some(limit) => tokio::time::timeout(limit, exchange).await.unwrap_or(Err(Failure::Unanswered(limit)))?,
         };
         self.proxy.upstream_time.record(self.proxy.clock.now().duration_since(sent));
+        if let (Protocol::Http2, Some(upload)) = (protocol, &upload) {
+            upload.exempt();
+        }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let upgrade = upgrade.ok_or(Failure::UnaskedUpgrade)?;
             return upgrade.tunnel(&mut response, &self.tunnels, &self.proxy.traffic);

@@ -37,7 +37,7 @@ pub(crate) const RESERVED: [Colour; 5] =
 pub(crate) const APART: f64 = 25.0;
 
 /// The names of series that have fixed colours. With a label, the name is the value of that label.
-pub(crate) const FIXED: [(&str, Option<&str>, Colour); 15] = [
+pub(crate) const FIXED: [(&str, Option<&str>, Colour); 16] = [
     ("allowed", None, Colour::Allowed),
     ("limited", None, Colour::Limited),
     ("shadow", None, Colour::Shadow),
@@ -45,6 +45,7 @@ pub(crate) const FIXED: [(&str, Option<&str>, Colour); 15] = [
     ("bypassed", None, Colour::Bypassed),
     ("enforcing", Some("{{state}}"), Colour::Good),
     ("pending", Some("{{state}}"), Colour::Warning),
+    ("unread", Some("{{reason}}"), Colour::Warning),
     ("drifted", Some("{{state}}"), Colour::Fault),
     ("applied", Some("{{result}}"), Colour::Good),
     ("ok", Some("{{result}}"), Colour::Good),
@@ -200,7 +201,7 @@ mod tests {
         })
     }
 
-    /// Checks that readers tell all these colours from each other.
+    /// Checks that readers can distinguish all these colours.
     fn assert_apart(colours: &[&str], visions: &[(&str, [[f64; 3]; 3])]) {
         for (at, one) in colours.iter().enumerate() {
             for other in &colours[..at] {
