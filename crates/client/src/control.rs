@@ -9,7 +9,7 @@
 //! | `POST /v1/leave?waitMillis=5000` | 204, sent when the app refuses connections, or after that time |
 //! | `GET /v1/bans?policy=…&rule=…&key=…` | the banned keys, at most 1000; each parameter is optional |
 //! | `DELETE /v1/bans?policy=…&rule=…&key=…` | the number of bans that were lifted, also in stores; `key` is optional; 503 if a store does not answer |
-//! | `DELETE /v1/counts?policy=…&rule=…&key=…` | the limits that the key has completely now, and the number of bans that were lifted; 503 if a store does not answer |
+//! | `DELETE /v1/counts?policy=…&rule=…&key=…` | the limits in which the key has its full credit now, and the number of bans that were lifted; 503 if a store does not answer |
 //! | `POST /v1/explain` | the rules that match the described request, and the decision of each; no limit is charged |
 //!
 //! The operator uses the [`channel`] on the same port instead. It chooses the channel by ALPN, or without TLS by the first

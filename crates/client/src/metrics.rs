@@ -15,7 +15,7 @@
 //! | `weir_limit_period_seconds` | rule, `limit`, `scope` | the limit's period |
 //! | `weir_limit_burst` | rule, `limit`, `scope` | the limit's burst; absent for windows |
 //! | `weir_rule_weighted` | rule | 1 if a request can cost other than one unit; absent for other rules |
-//! | `weir_rule_headroom_ratio` | rule | for a rule without a key: the remaining share of the limit that is most used; of a rule that a store counts, as the pod knows it, and absent while the store is lost |
+//! | `weir_rule_headroom_ratio` | rule | for a rule without a key: the remaining share of the limit with the smallest part of its requests left; of a rule that a store counts, as the pod knows it, and absent while the store is lost |
 //! | `weir_limit_in_flight_requests` | rule, `limit` | a concurrent limit: maximum requests in flight of one key |
 //! | `weir_in_flight_requests` | rule, `limit` | its requests in flight now, of all keys |
 //! | `weir_key_table_keys` | rule | keys tracked now |

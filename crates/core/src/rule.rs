@@ -400,8 +400,9 @@ impl RuleLimiter {
         }
     }
 
-    /// Returns `key` to its full credit in every limit, as if it had not been charged. Reservations that wait keep their
-    /// times. A charge of before that is given back later makes a newer charge smaller, as after
+    /// Returns `key` to its full credit in every limit, as if it had not been charged. Reservations keep their times. A
+    /// window with a reservation in a later window, or a log whose newest entry is a reservation, keeps its count. If a
+    /// charge from before the reset is given back later, a newer charge becomes smaller, as after
     /// [`credit`](Self::credit).
     ///
     /// ```
@@ -484,7 +485,7 @@ impl RuleLimiter {
         }
     }
 
-    /// Returns the remaining requests and the size of the limit with the smallest remaining share, as
+    /// Returns the remaining requests and the size of the limit with the smallest part of its requests left, as
     /// [`KeySurvey::remaining`] and [`KeySurvey::of`], if the rule does not count by key. Charges nothing.
     ///
     /// ```

@@ -24,7 +24,7 @@ use super::{lower::LoweredBan, statistics::Statistics};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BannedNow {
     pub(super) rest: Duration,
-    /// Whether the ban begins with this request. If not, the request is one of a banned key.
+    /// Whether the ban begins with this request. If not, the key was already banned.
     pub(super) begins: bool,
 }
 

@@ -175,6 +175,7 @@ mod tests {
         assert_eq!(said, expected);
         assert_eq!(text(Some("slow down")).banned(Some(1), NUMBERS), "slow down");
     }
+
     #[test]
     fn placeholders_of_a_body_become_numbers_and_names() {
         let own = text(Some(r#"{"in":{resetAfter},"left":"{remaining} of {limit}","by":"{policy}/{rule}","more":{}}"#));

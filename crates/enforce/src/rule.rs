@@ -331,8 +331,8 @@ impl Rule {
         (capacity > 1).then_some(KeyStats { tracked, capacity, evicted, overflowed })
     }
 
-    /// Returns the remaining units of a rule without a key, and the size of its tightest limit: the one with the smallest
-    /// remaining share. `None` for a rule with a key, and for a rule of which the store has not answered, or is lost.
+    /// Returns the remaining units of a rule without a key, and the size of the limit with the smallest part of its
+    /// requests left. `None` for a rule with a key, and for a rule of which the store has not answered, or is lost.
     pub fn headroom(&self, now: Time) -> Option<(u64, u64)> {
         let limits = self.limits.as_ref()?;
         match &limits.shared {

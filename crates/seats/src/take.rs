@@ -271,8 +271,8 @@ impl Level {
         each.min_by_key(|left| left.units)
     }
 
-    /// The remaining units and the size of the limit with the smallest remaining share, at this time of the store. None
-    /// if the level is of other terms.
+    /// The remaining units and the size of the limit with the smallest part of its requests left, at this time of the
+    /// store. None if the level is of other terms.
     pub fn headroom(&self, terms: &StoreTerms, now: u64) -> Option<(u64, u64)> {
         if self.stamp != terms.stamp() || self.marks.len() != terms.raw().len() {
             return None;

@@ -415,8 +415,8 @@ impl SharedLimiter {
         KeyView { seats: entry.seats(), left, refused_for, never, is_lost: false }
     }
 
-    /// Returns the remaining units of a key, and the size of its tightest limit: the one with the smallest remaining
-    /// share. None without an answer of the store, and while the store is lost.
+    /// Returns the remaining units of a key, and the size of the limit with the smallest part of its requests left.
+    /// None without an answer of the store, and while the store is lost.
     pub fn headroom(&self, hash: u128) -> Option<(u64, u64)> {
         let known = self.known(hash, 1);
         if known.is_refused() {

@@ -1,6 +1,6 @@
 //! The cost of a request.
 
-/// Finds the cost of a request. A closure from a request to a `u64` does.
+/// Finds the cost of a request. A closure from a request to a `u64` is one.
 ///
 /// ```
 /// use http::Request;

@@ -50,7 +50,7 @@ async fn requests_that_do_not_wait_take_no_turn_of_those_that_wait() {
         if turn == 1 { assert_ready_ok!(first.poll()) } else { assert_ready_ok!(paced.poll()) }
     }
     advance(TENTH).await;
-    refuses.oneshot(()).await.expect("nobody waits");
+    refuses.oneshot(()).await.expect("no request waits");
 }
 
 #[tokio::test(start_paused = true)]

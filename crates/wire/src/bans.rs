@@ -39,7 +39,7 @@ pub struct LiftedBans {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ResetCount {
-    /// The names of the limits that the key has completely now.
+    /// The names of the limits in which the key has its full credit now.
     pub limits: Vec<String>,
     /// The number of bans that were lifted.
     pub lifted: u64,

@@ -100,7 +100,7 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 23] {
         ),
         gauges(
             "weir_rule_headroom_ratio",
-            "For a rule without a key: the remaining share of the limit that is most used.",
+            "For a rule without a key: the remaining share of the limit with the smallest part of its requests left.",
             each().filter_map(|(policy, rule)| Some((named(policy, rule), rule.headroom(now)?))),
         ),
         gauges(

@@ -33,8 +33,8 @@ pub struct KeySurvey {
     pub keys: u64,
     /// The number of surveyed keys that have a limit without remaining requests.
     pub exhausted: u64,
-    /// The remaining requests of the limit with the smallest ratio of remaining requests. Equal to [`of`](Self::of) if
-    /// no key was surveyed.
+    /// The remaining requests of the limit with the smallest part of its requests left. Equal to [`of`](Self::of) if no
+    /// key was surveyed.
     pub remaining: u64,
     /// The size of this limit: burst plus debt of a bucket, requests of a window, or 1 for a leaky bucket, which admits
     /// one request at a time. At least 1.
@@ -80,8 +80,8 @@ impl Table {
 }
 
 impl Set {
-    /// Returns the remaining requests and the size of the limit with the smallest ratio of remaining requests. None
-    /// while the words move to other terms.
+    /// Returns the remaining requests and the size of the limit with the smallest part of its requests left. None while
+    /// the words move to other terms.
     fn least(&self, words: &[AtomicU64], now: Time) -> Option<(u64, u64)> {
         let mut least = (1, 1);
         for (meter, own) in self.limits(words) {
@@ -98,7 +98,7 @@ impl Set {
     }
 }
 
-/// Returns the remaining requests and the size of the limit with the smallest remaining share.
+/// Returns the remaining requests and the size of the limit with the smallest part of its requests left.
 pub(crate) fn least_of(standings: impl Iterator<Item = Standing>) -> (u64, u64) {
     let shares = standings.map(|standing| share_of(&standing));
     shares.reduce(|least, share| if is_less(share, least) { share } else { least }).unwrap_or((1, 1))
