@@ -100,19 +100,16 @@ impl KeySpec {
     }
 
     /// Returns the keys with these values, one for each part. An empty value also stands for a part that a request does
-    /// not have. Empty if no request has such a key.
+    /// not have, so each empty value can double the number of keys. Empty if no request has such a key.
     pub(super) fn all_named(&self, values: &[String]) -> Vec<Vec<u8>> {
-        let mut absent = Vec::new();
-        let is_valid = values.len() == self.parts.len()
-            && self.parts.iter().zip(values).all(|(part, value)| match value.is_empty() {
-                true => {
-                    absent.push(ABSENT);
-                    true
-                }
-                false => part.write_named(value, &mut absent).is_ok(),
-            });
-        let mut keys: Vec<_> = is_valid.then_some(absent).into_iter().chain(self.named(values)).collect();
-        keys.dedup();
+        let mut keys: Vec<Vec<u8>> = (values.len() == self.parts.len()).then(Vec::new).into_iter().collect();
+        for (part, value) in self.parts.iter().zip(values) {
+            let absent = value.is_empty().then(|| vec![ABSENT]);
+            let mut written = Vec::new();
+            let present = part.write_named(value, &mut written).is_ok().then_some(written);
+            let forms: Vec<_> = absent.into_iter().chain(present).collect();
+            keys = keys.iter().flat_map(|key| forms.iter().map(move |form| [&key[..], &form[..]].concat())).collect();
+        }
         keys
     }
 
@@ -549,6 +546,35 @@ mod tests {
             assert_eq!(named, key(&KeySpec::new(parts.clone()), &headers, peer), "{value} {address}");
         }
         assert!(parts[1].write_named("gold", &mut Vec::new()).is_err());
+    }
+
+    /// A request has each part with a value, with an empty value, or not at all.
+    #[test]
+    fn an_empty_value_stands_for_empty_and_for_absent_parts() {
+        let spec = KeySpec::new((0..3).map(|index| Part::Header(name(index))).collect());
+        let forms = |value: &str| match value {
+            "" => vec![None, Some(Vec::new())],
+            _ => vec![Some(value.as_bytes().to_vec())],
+        };
+        for values in [["", "", ""], ["", "a", ""], ["a", "", "b"], ["a", "b", "c"]] {
+            let mut expected = HashSet::new();
+            for first in forms(values[0]) {
+                for second in forms(values[1]) {
+                    for third in forms(values[2]) {
+                        expected.insert(key(&spec, &headers(&[first.clone(), second.clone(), third]), "::1"));
+                    }
+                }
+            }
+            let named = spec.all_named(&values.map(str::to_owned));
+            assert_eq!(named.len(), expected.len(), "{values:?}");
+            assert_eq!(named.into_iter().collect::<HashSet<_>>(), expected, "{values:?}");
+        }
+        let of_host = KeySpec::new(vec![Part::Host, Part::Header(name(0))]);
+        let absent = |value: &[u8]| [&[ABSENT][..], value].concat();
+        let empty = [String::new(), String::new()];
+        assert_eq!(of_host.all_named(&empty), [absent(&[ABSENT]), absent(&[PLAIN, 0])], "no request has an empty host");
+        assert!(of_host.all_named(&["*.a".to_owned(), String::new()]).is_empty());
+        assert!(of_host.all_named(&empty[..1]).is_empty());
     }
 
     /// The key of a request with this value, by the functions that read requests. `None` if no request can have it.
