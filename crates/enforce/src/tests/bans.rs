@@ -447,3 +447,30 @@ proptest! {
         })?;
     }
 }
+
+/// The old count refuses requests until it is reset, and these refusals ban the key again.
+#[tokio::test(start_paused = true)]
+async fn a_ban_that_begins_during_a_reset_is_lifted() {
+    let limits = Limits::new(&[policy("p", &[banning("r", 1, 1_000, 60_000, json!({}))])]);
+    assert_eq!(limits.statuses("ann", 4).await, [200, 200, 429, 429]);
+    let selection =
+        BanSelection { policy: Some("shop/p".to_owned()), rule: Some("r".to_owned()), key: vec!["ann".to_owned()] };
+    let rules = limits.rules.load();
+    let rule = &rules.policies()[0].rules[0];
+    let key = rule.key().and_then(|key| key.named(&selection.key)).expect("a key");
+    let (calls, begun) = (Cell::new(0), Cell::new(0));
+    let now = || {
+        let now = limits.clock.now();
+        calls.set(calls.get() + 1);
+        // Before, the stores and this program lift the ban.
+        if calls.get() == 3 {
+            assert_eq!(limits.bans().total, 0, "the first ban is lifted");
+            rule.ban().expect("a ban").refused(&key, now, &rule.statistics);
+            begun.set(limits.bans().total);
+        }
+        now
+    };
+    let reset = rules.reset_count(&selection, now).await.expect("it is there");
+    assert_eq!((begun.get(), reset.lifted, limits.bans().total), (1, 1, 0));
+    assert_eq!(limits.statuses("ann", 3).await, [200, 200, 429]);
+}
