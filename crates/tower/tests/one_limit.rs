@@ -40,7 +40,7 @@ async fn requests_that_do_not_wait_take_no_turn_of_those_that_wait() {
     assert_pending!(paced.poll());
     for turn in 1..=2 {
         advance(TENTH).await;
-        // At the time of a turn, many requests come before the task whose turn it is.
+        // Ten requests arrive before the waiting task is polled.
         for _ in 0..10 {
             let Err(LimitError::Refused(refused)) = refuses.clone().oneshot(()).await else {
                 panic!("turn {turn} is taken")

@@ -33,8 +33,8 @@ use tokio::{
 use super::read_progress::ReadProgress;
 
 /// The longest pause of an app that reads an upload. If an app's socket is full, the
-/// kernel asks for more only after the app has read a sixteenth of its buffer, up to 400 KB. So an app that reads 64 KiB a
-/// second makes no such pause.
+/// kernel asks for more only after the app has read a sixteenth of its buffer, up to 400 KB. By this number, an app that
+/// reads 64 KiB a second makes no such pause.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The maximum number of stalled uploads. Each takes up to about 256 KiB, so all of them take 32 MiB.

@@ -19,17 +19,22 @@ async fn a_response_header_sets_the_cost() {
     }
 }
 
-async fn cost_of_a_response_header(args: &[&str]) {
-    let app = App::serve(async |request| {
+/// An app that sends the path of each request as its cost.
+async fn app_that_names_costs() -> App {
+    App::serve(async |request| {
         let mut response = Response::new(body("ok"));
         let units = request.uri().path()[1..].parse().expect("a number");
         response.headers_mut().insert("x-units", units);
         response
     })
-    .await;
+    .await
+}
+
+async fn cost_of_a_response_header(args: &[&str]) {
+    let app = app_that_names_costs().await;
     let agent = Agent::start(app.address, args);
-    let told = json!({"cost": {"responseHeader": {"name": "x-units", "most": 1000}}});
-    agent.apply(&snapshot(1, &[policy("p", &[with(rule("all", &[debt(100, 100, 0, 86_400_000)]), told)])])).await;
+    let cost = json!({"cost": {"responseHeader": {"name": "x-units", "most": 1000}}});
+    agent.apply(&snapshot(1, &[policy("p", &[with(rule("all", &[debt(100, 100, 0, 86_400_000)]), cost)])])).await;
     for (units, status) in [("40", 200), ("59", 200), ("500", 200), ("1", 429)] {
         let response = agent.get(&format!("/{units}"), &[]).await;
         assert_eq!(response.status(), status, "{units}");
@@ -45,17 +50,11 @@ async fn cost_of_a_response_header(args: &[&str]) {
 #[tokio::test]
 async fn a_response_header_of_0_gives_the_request_back() {
     for args in [&[][..], &["--in-place", "off"]] {
-        let app = App::serve(async |request| {
-            let mut response = Response::new(body("ok"));
-            let units = request.uri().path()[1..].parse().expect("a number");
-            response.headers_mut().insert("x-units", units);
-            response
-        })
-        .await;
+        let app = app_that_names_costs().await;
         let agent = Agent::start(app.address, args);
-        let told = json!({"cost": {"responseHeader": {"name": "x-units", "most": 1}}});
+        let cost = json!({"cost": {"responseHeader": {"name": "x-units", "most": 1}}});
         let limit = json!({"name": "l", "strategy": "TokenBucket", "requests": 2, "periodMillis": 86_400_000});
-        agent.apply(&snapshot(1, &[policy("p", &[with(rule("all", &[limit]), told)])])).await;
+        agent.apply(&snapshot(1, &[policy("p", &[with(rule("all", &[limit]), cost)])])).await;
         for (units, status) in [("0", 200), ("0", 200), ("0", 200), ("1", 200), ("0", 200), ("1", 200), ("0", 429)] {
             let response = agent.get(&format!("/{units}"), &[]).await;
             assert_eq!(response.status(), status, "{units}, {args:?}");

@@ -189,7 +189,7 @@ mod tests {
         ),
     ];
 
-    /// The colour as somebody sees it.
+    /// The colour that a person with this vision sees.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and 255")]
     fn seen(colour: &str, vision: &[[f64; 3]; 3]) -> [u8; 3] {
         let light = hex(colour).map(linear);
