@@ -22,28 +22,8 @@ const PROBE: Duration = Duration::from_secs(1);
 
 /// Counts missed answers of a store, and decides whether a caller is allowed to ask. Times are durations on one
 /// monotonic clock.
-///
-/// ```
-/// use std::time::Duration;
-/// use weir_store::Breaker;
-///
-/// let (mut breaker, first) = (Breaker::default(), Duration::from_secs(9));
-/// let last = first + Duration::from_millis(200);
-/// for now in [first, first, last] {
-///     assert!(breaker.allows(now));
-///     breaker.missed(now, 0);
-/// }
-/// assert!(!breaker.allows(last));
-/// assert_eq!(breaker.lost_since(), Some(first));
-///
-/// let later = last + Duration::from_secs(1);
-/// assert!(breaker.allows(later)); // the probe
-/// assert!(!breaker.allows(later)); // one at a time
-/// breaker.answered();
-/// assert!(breaker.allows(later));
-/// ```
 #[derive(Clone, Debug, Default)]
-pub struct Breaker {
+pub(crate) struct Breaker {
     state: BreakerState,
     /// The time of the first missed answer since the last answer.
     since: Option<Duration>,
@@ -65,7 +45,7 @@ impl Default for BreakerState {
 impl Breaker {
     /// Returns true if the caller is allowed to ask now. Then the caller must report [`answered`](Self::answered) or
     /// [`missed`](Self::missed).
-    pub fn allows(&mut self, now: Duration) -> bool {
+    pub(crate) fn allows(&mut self, now: Duration) -> bool {
         match self.state {
             BreakerState::Closed { .. } => true,
             BreakerState::Open { pause, until } | BreakerState::Probing { pause, until } => {
@@ -79,13 +59,13 @@ impl Breaker {
     }
 
     /// Records that the store has answered.
-    pub fn answered(&mut self) {
+    pub(crate) fn answered(&mut self) {
         *self = Self::default();
     }
 
     /// Records that the store has not answered in time. `jitter` is a random number, so that pods do not probe at the
     /// same moment.
-    pub fn missed(&mut self, now: Duration, jitter: u32) {
+    pub(crate) fn missed(&mut self, now: Duration, jitter: u32) {
         let since = *self.since.get_or_insert(now);
         let pause = match self.state {
             BreakerState::Closed { misses } if misses < MISSES - 1 || now < since + GRACE => {
@@ -103,14 +83,14 @@ impl Breaker {
     }
 
     /// Allows a probe now, because other servers answer from now on.
-    pub fn retry(&mut self) {
+    pub(crate) fn retry(&mut self) {
         if self.lost_since().is_some() {
             self.state = BreakerState::Open { pause: SHORTEST, until: Duration::ZERO };
         }
     }
 
     /// The time since which the store has not answered. None if it is not lost.
-    pub fn lost_since(&self) -> Option<Duration> {
+    pub(crate) fn lost_since(&self) -> Option<Duration> {
         match self.state {
             BreakerState::Closed { .. } => None,
             BreakerState::Open { .. } | BreakerState::Probing { .. } => self.since,
@@ -190,6 +170,8 @@ mod tests {
         assert!(breaker.allows(millis(300)));
         assert!(!breaker.allows(millis(1_299)));
         assert!(breaker.allows(millis(1_300)));
+        breaker.answered();
+        assert!(breaker.allows(millis(1_300)), "the store is not lost any more");
     }
 
     #[test]

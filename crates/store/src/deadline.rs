@@ -16,21 +16,8 @@ const MOST: Duration = Duration::from_millis(50);
 const LEAST: Duration = Duration::from_millis(5);
 
 /// Computes the deadline from the durations of answers.
-///
-/// ```
-/// use std::time::Duration;
-/// use weir_store::AdaptiveDeadline;
-///
-/// let mut deadline = AdaptiveDeadline::default();
-/// assert_eq!(deadline.within(Duration::from_secs(1)), Duration::from_millis(50));
-/// for _ in 0..100 {
-///     deadline.learn(Duration::from_millis(4));
-/// }
-/// assert_eq!(deadline.within(Duration::from_secs(1)), Duration::from_millis(8));
-/// assert_eq!(deadline.within(Duration::from_millis(3)), Duration::from_millis(3));
-/// ```
 #[derive(Clone, Debug)]
-pub struct AdaptiveDeadline {
+pub(crate) struct AdaptiveDeadline {
     recent: Vec<Duration>,
     /// The number of recorded answers.
     count: usize,
@@ -46,7 +33,7 @@ impl Default for AdaptiveDeadline {
 impl AdaptiveDeadline {
     /// Records the duration of an answer, or the time that a caller waited for a missed answer. So a store that becomes
     /// slower gets more time: up to 50 ms, or up to twice the median if that is longer.
-    pub fn learn(&mut self, took: Duration) {
+    pub(crate) fn learn(&mut self, took: Duration) {
         if self.recent.len() < RECENT {
             self.recent.push(took);
         } else {
@@ -62,7 +49,7 @@ impl AdaptiveDeadline {
     }
 
     /// The time to wait for an answer, at most `most`.
-    pub fn within(&self, most: Duration) -> Duration {
+    pub(crate) fn within(&self, most: Duration) -> Duration {
         self.now.min(most)
     }
 }
@@ -88,6 +75,7 @@ mod tests {
         assert_eq!(after((0..128).map(|index| if index < 2 { 24 } else { 10 })), 48);
         assert_eq!(after([]), 50);
         assert_eq!(after([1; 128]), 5);
+        assert_eq!(AdaptiveDeadline::default().within(Duration::from_millis(3)).as_millis(), 3, "at most this time");
     }
 
     #[test]

@@ -47,10 +47,8 @@ pub use weir_seats::{
 
 pub use self::{
     backend::Backend,
-    breaker::Breaker,
     budget::KeyBudget,
     client::{OpenStore, StoreClient, StoreCondition, StoreParts, StoreStats},
-    deadline::AdaptiveDeadline,
     memcached::{InvalidMemcached, MemcachedStore},
     operator::{OperatorChannel, OperatorStore},
     redis::{Credentials, InvalidRedis, RedisConfig, RedisStore, RedisTls, Topology},
