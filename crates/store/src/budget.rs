@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use crate::lock::lock;
+use crate::{lock::lock, store_rule::StoreRule};
 
 /// The keys that all rules track together, if no rule has a larger `maxKeys`.
 const MOST_KEYS: usize = 131_072;
@@ -20,18 +20,6 @@ const MOST_KEYS: usize = 131_072;
 /// The part of the bound that is added for keys that cannot be forgotten: first for those of all rules, and then once more
 /// for those of rules with few keys.
 const PART: usize = 16;
-
-/// A rule with a table of keys.
-pub(crate) trait KeyTable: Send + Sync {
-    /// The number of keys.
-    fn keys(&self) -> usize;
-
-    /// The rule's own bound.
-    fn most_keys(&self) -> usize;
-
-    /// Forgets a key that was not used for long. Returns false if none can be forgotten. The caller must hold no lock.
-    fn make_room(&self) -> bool;
-}
 
 /// Bounds the keys of all shared rules of a program. All its store clients have the same budget.
 #[derive(Debug)]
@@ -43,9 +31,9 @@ pub struct KeyBudget {
     /// The number of keys in all tables. Threads add keys at the same time, so it can be larger than the bound by the number
     /// of threads.
     tracked: AtomicUsize,
-    /// The number of rules.
-    rules: AtomicUsize,
-    tables: Mutex<Vec<Weak<dyn KeyTable>>>,
+    /// The number of rules in force.
+    in_force: AtomicUsize,
+    rules: Mutex<Vec<Weak<dyn StoreRule>>>,
 }
 
 impl Default for KeyBudget {
@@ -59,7 +47,7 @@ impl KeyBudget {
     /// because their requests wait, their question is on its way or they have debt, there can be an eighth more.
     pub fn new(least: usize) -> Self {
         let most = least.into();
-        Self { least, most, tracked: 0.into(), rules: 0.into(), tables: Mutex::default() }
+        Self { least, most, tracked: 0.into(), in_force: 0.into(), rules: Mutex::default() }
     }
 
     /// The number of keys that all rules track now.
@@ -67,21 +55,19 @@ impl KeyBudget {
         self.tracked.load(Relaxed)
     }
 
-    /// Adds a rule.
-    pub(crate) fn add(&self, table: Weak<dyn KeyTable>) {
-        lock(&self.tables).push(table);
+    pub(crate) fn add_rule(&self, rule: Weak<dyn StoreRule>) {
+        lock(&self.rules).push(rule);
         self.resize();
     }
 
     /// Computes the bound of the rules in force. If it is lower than before, the rules with the most keys forget some:
     /// otherwise a rule without keys would get none. The caller must hold no lock of a table.
     pub(crate) fn resize(&self) {
-        lock(&self.tables).retain(|table| table.strong_count() > 0);
-        let tables = self.tables();
-        let largest = tables.iter().map(|table| table.most_keys()).max();
+        let rules = self.rules();
+        let largest = rules.iter().map(|rule| rule.most_keys()).max();
         self.most.store(self.least.max(largest.unwrap_or(0)), Relaxed);
-        self.rules.store(tables.len(), Relaxed);
-        drop(tables);
+        self.in_force.store(rules.len(), Relaxed);
+        drop(rules);
         while self.make_room() {}
     }
 
@@ -94,7 +80,7 @@ impl KeyBudget {
 
     /// The number of keys up to which a rule has few keys.
     fn few(&self) -> usize {
-        (self.most.load(Relaxed) / PART / self.rules.load(Relaxed).max(1)).max(1)
+        (self.most.load(Relaxed) / PART / self.in_force.load(Relaxed).max(1)).max(1)
     }
 
     /// Counts a key that was added.
@@ -112,13 +98,16 @@ impl KeyBudget {
         if self.tracked() <= self.most.load(Relaxed) {
             return false;
         }
-        let mut tables = self.tables();
-        tables.sort_by_cached_key(|table| Reverse(table.keys()));
-        tables.iter().take(3).filter(|table| table.keys() > self.few()).any(|table| table.make_room())
+        let mut rules = self.rules();
+        rules.sort_by_cached_key(|rule| Reverse(rule.keys()));
+        rules.iter().take(3).filter(|rule| rule.keys() > self.few()).any(|rule| rule.make_room())
     }
 
-    /// The tables. A rule can end when one of these handles is dropped, so that must not happen below a lock.
-    fn tables(&self) -> Vec<Arc<dyn KeyTable>> {
-        lock(&self.tables).iter().filter_map(Weak::upgrade).collect()
+    /// The rules in force. Forgets those that have ended. A rule can end when one of these handles is dropped, so that must
+    /// not happen below a lock.
+    fn rules(&self) -> Vec<Arc<dyn StoreRule>> {
+        let mut rules = lock(&self.rules);
+        rules.retain(|rule| rule.strong_count() > 0);
+        rules.iter().filter_map(Weak::upgrade).collect()
     }
 }

@@ -23,13 +23,19 @@ use std::{
 use tokio::{runtime::Handle, task::JoinHandle, time::timeout};
 use tokio_util::task::TaskTracker;
 use weir_core::{Quota, Strategy};
-use weir_seats::{BanQuestion, Key, Level, Reply, StoreClock, StoreError, StoreTerms, StoreTime, Take};
+use weir_seats::{Key, Reply, StoreClock, StoreError, StoreTerms, StoreTime, Take};
 use weir_wire::{LevelsSent, Question};
 
 pub(crate) use self::stats::Stats;
 pub use self::stats::StoreStats;
 use self::{condition::Condition, refusal::of_lost_store};
-use crate::{backend::Backend, budget::KeyBudget, lock::lock, operator::OperatorStore};
+use crate::{
+    backend::Backend,
+    budget::KeyBudget,
+    lock::lock,
+    operator::OperatorStore,
+    store_rule::{KeyReport, StoreRule},
+};
 
 /// The deadline of a question until enough answers were measured. 50 ms would be too short for a distant store.
 const FIRST: Duration = Duration::from_millis(500);
@@ -88,6 +94,31 @@ pub struct StoreParts {
     pub seed: u64,
 }
 
+impl StoreParts {
+    /// Returns the parts of a client on the current runtime. Both of its clocks are this one, and only its own rules share
+    /// its budget of keys.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a Tokio runtime.
+    pub fn new(
+        name: &str,
+        open: impl Fn() -> Result<Backend, String> + Send + Sync + 'static,
+        clock: impl Fn() -> Duration + Clone + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            open: Box::new(open),
+            clock: Box::new(clock.clone()),
+            wall_clock: Box::new(clock),
+            took: Box::new(|_| {}),
+            runtime: Handle::current(),
+            keys: Arc::default(),
+            seed: 1,
+        }
+    }
+}
+
 /// A client of one store. All rules that use the store share the client and its connection.
 pub struct StoreClient {
     pub(crate) parts: StoreParts,
@@ -104,41 +135,8 @@ pub struct StoreClient {
     random: AtomicU64,
     /// The tasks that ask the store.
     tasks: TaskTracker,
-    /// The rules that use the store, for their periodic work.
-    sweeps: Mutex<Vec<Weak<dyn Upkeep>>>,
-}
-
-/// A rule that uses a store.
-pub(crate) trait Upkeep: Send + Sync {
-    /// Does periodic work. The client's task calls it several times per second.
-    fn sweep(self: Arc<Self>);
-
-    /// Gives all seats back to the store that no request has used.
-    fn give_all_back(&self);
-
-    /// Adds the levels that a new operator must know, at most `most` in all. Returns false if some are missing.
-    fn levels(&self, most: usize, levels: &mut Vec<KeyReport>) -> bool;
-
-    /// Ends the shares of this program, and adds the units that they used. Drops seats and refusals of an earlier operator.
-    fn end_shares(&self, used: &mut Vec<KeyReport>);
-}
-
-/// What a new operator must know about a key.
-pub(crate) struct KeyReport {
-    pub(crate) key: Key,
-    pub(crate) terms: Arc<StoreTerms>,
-    pub(crate) level: Option<Level>,
-    /// The units that the program used on its own.
-    pub(crate) owed: u32,
-    pub(crate) ban: Option<BanQuestion>,
-}
-
-impl KeyReport {
-    fn question(&self) -> Option<Question> {
-        let Self { key, terms, level, owed, ban } = self;
-        let question = Take { requests: 0, seen: level.as_ref(), owed: *owed, ban: *ban, ..Take::new(terms) };
-        Some(question.encode()?.message(0, key))
-    }
+    /// The rules that use the store.
+    rules: Mutex<Vec<Weak<dyn StoreRule>>>,
 }
 
 /// The condition of a store: whether it answers.
@@ -185,7 +183,7 @@ impl StoreClient {
             stats: Stats::default(),
             random: AtomicU64::new(seed),
             tasks: TaskTracker::new(),
-            sweeps: Mutex::default(),
+            rules: Mutex::default(),
         });
         runtime.spawn(run_background_task(Arc::downgrade(&client)));
         client
@@ -302,8 +300,15 @@ impl StoreClient {
         u32::try_from((mixed ^ (mixed >> 31)) >> 32).unwrap_or_default()
     }
 
-    pub(crate) fn sweeps(&self, rule: Weak<dyn Upkeep>) {
-        lock(&self.sweeps).push(rule);
+    pub(crate) fn add_rule(&self, rule: Weak<dyn StoreRule>) {
+        lock(&self.rules).push(rule);
+    }
+
+    /// The rules in force. Forgets those that have ended.
+    fn rules(&self) -> Vec<Arc<dyn StoreRule>> {
+        let mut rules = lock(&self.rules);
+        rules.retain(|rule| rule.strong_count() > 0);
+        rules.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Asks the store, and measures how long the answer takes. It waits longer than the deadline.
@@ -487,10 +492,6 @@ impl StoreClient {
         used.iter().filter_map(KeyReport::question).collect()
     }
 
-    fn rules(&self) -> Vec<Arc<dyn Upkeep>> {
-        lock(&self.sweeps).iter().filter_map(Weak::upgrade).collect()
-    }
-
     /// Returns true if the store is the operator.
     pub(crate) fn asks_operator(&self) -> bool {
         self.operator.is_some()
@@ -539,14 +540,6 @@ impl StoreClient {
         let probes = if is_lost { condition.breaker.allows(now) } else { is_idle || is_unknown };
         (probes, is_lost)
     }
-
-    fn sweep(&self) {
-        let mut rules = lock(&self.sweeps);
-        rules.retain(|rule| rule.strong_count() > 0);
-        let all: Vec<_> = rules.iter().filter_map(Weak::upgrade).collect();
-        drop(rules);
-        all.into_iter().for_each(Upkeep::sweep);
-    }
 }
 
 /// Runs the client's background task, until the last handle of the client is dropped.
@@ -557,7 +550,7 @@ async fn run_background_task(client: Weak<StoreClient>) {
         if probes {
             store.probe(reconnects).await;
         }
-        store.sweep();
+        store.rules().into_iter().for_each(StoreRule::sweep);
         let pause = PAUSES[usize::from(store.current_loss().is_none())];
         drop(store);
         tokio::time::sleep(pause).await;

@@ -36,6 +36,7 @@ mod memcached;
 mod operator;
 mod redis;
 mod shared;
+mod store_rule;
 
 #[cfg(test)]
 mod tests;

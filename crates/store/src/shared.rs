@@ -154,8 +154,8 @@ impl SharedLimiter {
             changes: Mutex::default(),
         });
         let me: Weak<Self> = Arc::downgrade(&limiter);
-        limiter.client.parts.keys.add(Weak::<Self>::clone(&me));
-        limiter.client.sweeps(me);
+        limiter.client.parts.keys.add_rule(Weak::<Self>::clone(&me));
+        limiter.client.add_rule(me);
         limiter
     }
 

@@ -4,7 +4,7 @@
 use std::{alloc::System, sync::Arc, time::Duration};
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
-use tokio::{runtime::Handle, time::Instant};
+use tokio::time::Instant;
 use weir_core::{Quota, Strategy};
 use weir_store::{
     Backend, Claim, MemoryStore, OnLoss, OperatorStore, SharedLimiter, SharedRule, StoreClient, StoreParts,
@@ -23,16 +23,8 @@ const EPOCH: Duration = Duration::from_secs(1_790_000_000);
 
 fn limiter(quota: Quota, open: impl Fn(Instant) -> Backend + Send + Sync + 'static) -> Arc<SharedLimiter> {
     let start = Instant::now();
-    let client = StoreClient::start(StoreParts {
-        name: "shop/limits".to_owned(),
-        open: Box::new(move || Ok(open(start))),
-        clock: Box::new(move || EPOCH + start.elapsed()),
-        wall_clock: Box::new(move || EPOCH + start.elapsed()),
-        took: Box::new(|_| {}),
-        runtime: Handle::current(),
-        keys: Arc::default(),
-        seed: 1,
-    });
+    let clock = move || EPOCH + start.elapsed();
+    let client = StoreClient::start(StoreParts::new("shop/limits", move || Ok(open(start)), clock));
     let limits = [vec![(0, quota)]];
     let rule = SharedRule::new("shop/api.per-client", 1, &limits, OnLoss::LocalShare, 4, 65_536);
     SharedLimiter::new(client, rule.expect("a rule"))

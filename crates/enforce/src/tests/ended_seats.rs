@@ -2,10 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use tokio::{
-    runtime::Handle,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 use weir_store::{Backend, MemoryStore, StoreClient, StoreParts};
 
 use super::*;
@@ -50,16 +47,7 @@ impl World {
         open: impl Fn() -> Result<Backend, String> + Send + Sync + 'static,
     ) -> Limits {
         let (begins, start) = (self.begins, self.start);
-        let client = StoreClient::start(StoreParts {
-            name: STORE.to_owned(),
-            open: Box::new(open),
-            clock: Box::new(move || begins + start.elapsed()),
-            wall_clock: Box::new(move || begins + start.elapsed()),
-            took: Box::new(|_| {}),
-            runtime: Handle::current(),
-            keys: Arc::default(),
-            seed: 1,
-        });
+        let client = StoreClient::start(StoreParts::new(STORE, open, move || begins + start.elapsed()));
         let limits = Limits::with_clock(self.clock, &[]);
         limits.apply_with(policies, &HashMap::from([(STORE.to_owned(), client)]));
         limits

@@ -2,7 +2,7 @@
 
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
-use tokio::{runtime::Handle, task::JoinHandle, time::Instant};
+use tokio::{task::JoinHandle, time::Instant};
 use weir_core::{Quota, Strategy};
 use weir_seats::{EncodedTake, MemoryStore, Value, model};
 
@@ -43,16 +43,8 @@ impl World {
         let start = self.start;
         let store = OperatorStore::new(move || EPOCH + start.elapsed());
         let opened = Arc::clone(&store);
-        let client = StoreClient::start(StoreParts {
-            name: "operator".to_owned(),
-            open: Box::new(move || Ok(Backend::Operator(Arc::clone(&opened)))),
-            clock: Box::new(move || EPOCH + start.elapsed()),
-            wall_clock: Box::new(move || EPOCH + start.elapsed()),
-            took: Box::new(|_| {}),
-            runtime: Handle::current(),
-            keys: Arc::default(),
-            seed: 1,
-        });
+        let open = move || Ok(Backend::Operator(Arc::clone(&opened)));
+        let client = StoreClient::start(StoreParts::new("operator", open, move || EPOCH + start.elapsed()));
         Program { store, client }
     }
 

@@ -19,9 +19,14 @@ async fn is_banned(limiter: &SharedLimiter) -> Option<Duration> {
     }
 }
 
-/// Waits for a condition, at most a minute of the paused clock, so that a failure does not hang.
-async fn in_time(condition: impl Future<Output = ()>) {
-    tokio::time::timeout(Duration::from_secs(60), condition).await.expect("the condition within a minute");
+/// Waits for a condition, and looks for it at this interval. It must be true within a minute of the paused clock.
+async fn until(millis: u64, mut condition: impl AsyncFnMut() -> bool) {
+    let all = async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(millis)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), all).await.expect("the condition within a minute");
 }
 
 async fn let_tasks_run() {
@@ -73,13 +78,10 @@ async fn a_ban_that_one_program_lifts_ends_in_all_programs() {
     assert_eq!(programs[1].lift_ban(KEY).await, Ok(false), "it is lifted already");
     assert_eq!(is_banned(&programs[1]).await, None);
     let mut waited = Duration::ZERO;
-    in_time(async {
-        while !programs[0].is_lifted(KEY, Duration::from_secs(5) + waited) {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            waited += Duration::from_millis(100);
-        }
-    })
-    .await;
+    while !programs[0].is_lifted(KEY, Duration::from_secs(5) + waited) && waited < LENGTH {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        waited += Duration::from_millis(100);
+    }
     assert!(waited <= Duration::from_millis(1_200), "{waited:?}");
     assert_eq!(is_banned(&programs[0]).await, None);
 }
@@ -154,19 +156,9 @@ async fn a_ban_whose_report_failed_is_reported_again() {
     cut_off.client().forget_backend();
     assert!(cut_off.client().condition().reached, "the program must not know of the loss");
     cut_off.start_ban(KEY);
-    in_time(async {
-        while cut_off.client().condition().reached {
-            let_tasks_run().await;
-        }
-    })
-    .await;
+    until(1, async || !cut_off.client().condition().reached).await;
     is_there.store(true, Relaxed);
-    in_time(async {
-        while is_banned(&other).await.is_none() {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    })
-    .await;
+    until(100, async || is_banned(&other).await.is_some()).await;
 }
 
 /// The question that starts a ban is under way when the ban is lifted. Then it fails, or the store gets it after the lift.
@@ -198,11 +190,9 @@ async fn a_ban_reaches_a_store_that_was_lost() {
     assert_eq!(is_banned(&cut_off).await, None);
     is_there.store(false, Relaxed);
     cut_off.client().forget_backend();
-    in_time(async {
-        while cut_off.client().condition().reached {
-            let _ = request(&cut_off, 1, Duration::ZERO).await;
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+    until(20, async || {
+        let _ = request(&cut_off, 1, Duration::ZERO).await;
+        !cut_off.client().condition().reached
     })
     .await;
     cut_off.start_ban(KEY);
@@ -211,12 +201,7 @@ async fn a_ban_reaches_a_store_that_was_lost() {
     assert!(cut_off.lift_ban(KEY).await.is_err(), "the store must lift the ban, too");
     assert_eq!(is_banned(&other).await, None);
     is_there.store(true, Relaxed);
-    in_time(async {
-        while is_banned(&other).await.is_none() {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    })
-    .await;
+    until(100, async || is_banned(&other).await.is_some()).await;
     let rest = is_banned(&other).await.expect("a ban");
     assert!(rest < LENGTH - Duration::from_secs(100), "it began when the program started it: {rest:?}");
     assert!(rest > LENGTH - Duration::from_secs(110), "{rest:?}");
@@ -227,21 +212,12 @@ async fn a_ban_reaches_a_store_that_was_lost() {
 async fn a_ban_that_the_store_lost_is_restored() {
     let (world, replica) = (World::new(), World::new());
     let (is_there, is_replica) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
-    let (start, there, moved) = (world.start, Arc::clone(&is_there), Arc::clone(&is_replica));
+    let (there, moved) = (Arc::clone(&is_there), Arc::clone(&is_replica));
     let stores = [Arc::clone(&world.store), Arc::clone(&replica.store)];
-    let client = StoreClient::start(StoreParts {
-        name: "shop/limits".to_owned(),
-        open: Box::new(move || match there.load(Relaxed) {
-            true => Ok(Backend::Memory(Arc::clone(&stores[usize::from(moved.load(Relaxed))]))),
-            false => Err("gone".to_owned()),
-        }),
-        clock: Box::new(move || EPOCH + start.elapsed()),
-        wall_clock: Box::new(move || EPOCH + start.elapsed()),
-        took: Box::new(|_| {}),
-        runtime: Handle::current(),
-        keys: Arc::default(),
-        seed: 1,
-    });
+    let client = StoreClient::start(world.parts(move || match there.load(Relaxed) {
+        true => Ok(Backend::Memory(Arc::clone(&stores[usize::from(moved.load(Relaxed))]))),
+        false => Err("gone".to_owned()),
+    }));
     let program = SharedLimiter::new(client, banning(1, 1_000));
     let other = SharedLimiter::new(replica.client(), banning(1, 1_000));
     program.start_ban(KEY);
@@ -251,21 +227,14 @@ async fn a_ban_that_the_store_lost_is_restored() {
     program.client().forget_backend();
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(is_banned(&program).await.is_some(), "a lost store ends no ban");
-    in_time(async {
-        while program.client().condition().reached {
-            program.is_lifted(KEY, Duration::from_secs(2));
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+    until(100, async || {
+        program.is_lifted(KEY, Duration::from_secs(2));
+        !program.client().condition().reached
     })
     .await;
     is_replica.store(true, Relaxed);
     is_there.store(true, Relaxed);
-    in_time(async {
-        while !program.client().condition().reached {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    })
-    .await;
+    until(100, async || program.client().condition().reached).await;
     assert_eq!(is_banned(&other).await, None, "the replica has no ban");
     // After a question without an answer, the program waits before it asks again.
     tokio::time::sleep(Duration::from_secs(1)).await;

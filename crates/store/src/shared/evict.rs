@@ -7,7 +7,6 @@ use super::{
     request::micros,
     table::{Forgotten, Room},
 };
-use crate::budget::KeyTable;
 
 impl SharedLimiter {
     /// The time at which a key is at full credit again, as far as this program knows.
@@ -28,7 +27,7 @@ impl SharedLimiter {
     }
 
     /// Gives the seats of an evicted key back to the store.
-    fn forget(&self, (hash, mut entry): Forgotten) {
+    pub(super) fn forget(&self, (hash, mut entry): Forgotten) {
         self.evicted.fetch_add(1, Relaxed);
         if self.client.asks_operator() {
             self.evicted_full_at.fetch_max(self.full_at(&entry), Relaxed);
@@ -39,25 +38,5 @@ impl SharedLimiter {
         for seats in entry.drain_seats() {
             self.give_back_of_request(hash, seats);
         }
-    }
-}
-
-impl KeyTable for SharedLimiter {
-    fn keys(&self) -> usize {
-        self.table.len()
-    }
-
-    fn most_keys(&self) -> usize {
-        self.rule().most_keys
-    }
-
-    fn make_room(&self) -> bool {
-        // In a table with few keys, a shard can be empty.
-        let tries = if self.table.has_few() { self.table.shards() } else { 1 };
-        let forgotten = (0..tries).find_map(|_| {
-            let index = self.shrunk.fetch_add(1, Relaxed);
-            self.table.forget_one(&mut self.table.shard(index), index)
-        });
-        forgotten.map(|forgotten| self.forget(forgotten)).is_some()
     }
 }

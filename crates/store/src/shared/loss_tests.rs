@@ -25,26 +25,26 @@ impl World {
         takes_back: bool,
         faults: impl Fn(&Key, &Take<'_>) -> Result<Duration, StoreError> + Send + Sync + 'static,
     ) -> Arc<StoreClient> {
-        let (start, store, faults) = (self.start, Arc::clone(&self.store), Arc::new(faults));
-        StoreClient::start(StoreParts {
-            name: "shop/limits".to_owned(),
-            open: Box::new(move || {
-                let faults = Arc::clone(&faults);
-                let faults = Box::new(move |key: &Key, question: &Take<'_>| faults(key, question));
-                Ok(Backend::Faulty(Faulty { store: Arc::clone(&store), faults, takes_back }))
-            }),
-            clock: Box::new(move || EPOCH + start.elapsed()),
-            wall_clock: Box::new(move || EPOCH + start.elapsed()),
-            took: Box::new(|_| {}),
-            runtime: Handle::current(),
-            keys: Arc::clone(&self.keys),
-            seed: 1,
-        })
+        let (store, faults) = (Arc::clone(&self.store), Arc::new(faults));
+        StoreClient::start(self.parts(move || {
+            let faults = Arc::clone(&faults);
+            let faults = Box::new(move |key: &Key, question: &Take<'_>| faults(key, question));
+            Ok(Backend::Faulty(Faulty { store: Arc::clone(&store), faults, takes_back }))
+        }))
     }
 }
 
 async fn request_of(limiter: &SharedLimiter, hash: u128) -> Result<(), Refused> {
     left_after(limiter, hash).await.map(drop)
+}
+
+/// Returns how many of these requests of a key are admitted.
+async fn admitted_of_key(limiter: &SharedLimiter, hash: u128, requests: u32) -> u32 {
+    let mut admitted = 0;
+    for _ in 0..requests {
+        admitted += u32::from(request_of(limiter, hash).await.is_ok());
+    }
+    admitted
 }
 
 /// What an admitted request leaves.
@@ -67,8 +67,7 @@ async fn paused(pause: [u64; 2]) -> Arc<SharedLimiter> {
         let at = u64::try_from(start.elapsed().as_millis()).expect("short");
         Ok(MILLIS(if (pause[0]..pause[1]).contains(&at) { pause[1] - at } else { 1 }))
     });
-    let limiter =
-        SharedLimiter::new(client, rule(1, quota(Strategy::FixedWindow, 1_000, 600, None), OnLoss::LocalShare));
+    let limiter = limiter_of(client, quota(Strategy::FixedWindow, 1_000, 600, None), OnLoss::LocalShare);
     for index in 0..400 {
         request_of(&limiter, index % 10).await.expect("it is free");
         sleep(MILLIS(2)).await;
@@ -130,7 +129,7 @@ async fn a_question_is_asked_again_over_another_connection() {
         true => Err(StoreError::Lost("reset".to_owned())),
         false => Ok(MILLIS(1)),
     });
-    let limiter = SharedLimiter::new(client, rule(1, quota(Strategy::FixedWindow, 5, 600, None), OnLoss::LocalShare));
+    let limiter = limiter_of(client, quota(Strategy::FixedWindow, 5, 600, None), OnLoss::LocalShare);
     for _ in 0..5 {
         ends.store(true, Relaxed);
         request_of(&limiter, 7).await.expect("it is free");
@@ -142,7 +141,7 @@ async fn a_question_is_asked_again_over_another_connection() {
 async fn a_client_that_waits_as_it_was_told_is_admitted() {
     for strategy in [Strategy::Gcra, Strategy::TokenBucket] {
         let world = World::new();
-        let limiter = SharedLimiter::new(world.client(), rule(1, quota(strategy, 30, 60, None), OnLoss::LocalShare));
+        let limiter = limiter_of(world.client(), quota(strategy, 30, 60, None), OnLoss::LocalShare);
         for hash in 0..20 {
             let wait = loop {
                 match request_of(&limiter, hash).await {
@@ -165,24 +164,13 @@ async fn a_new_key_has_its_share_since_the_loss() {
         let rule = rule(1, quota(strategy, 40, 3_600, None), OnLoss::LocalShare);
         let limiter = SharedLimiter::new(world.client_while(&there), SharedRule { most_keys: 1, ..rule });
         request_of(&limiter, 1).await.expect("it is free");
-        there.store(false, Relaxed);
-        limiter.client().forget_backend();
-        while limiter.client().condition().reached {
-            sleep(MILLIS(50)).await;
-        }
+        reach(limiter.client(), &there, false).await;
         assert!(request_of(&limiter, 2).await.is_err(), "{strategy:?}: the store has given this window to others");
         sleep(Duration::from_secs(3_700)).await;
-        let admitted = async |hash| {
-            let mut admitted = 0;
-            for _ in 0..20 {
-                admitted += u32::from(request_of(&limiter, hash).await.is_ok());
-            }
-            admitted
-        };
-        assert_eq!(admitted(3).await, 10, "{strategy:?}");
-        // The table has room for one key, so it forgets that this share was used.
-        assert_eq!(admitted(4).await, 10, "{strategy:?}");
-        assert_eq!(admitted(3).await, 0, "{strategy:?}");
+        // The table has room for one key, so it forgets that the share of key 3 was used.
+        for (hash, expected) in [(3, 10), (4, 10), (3, 0)] {
+            assert_eq!(admitted_of_key(&limiter, hash, 20).await, expected, "{strategy:?} {hash}");
+        }
     }
 }
 
@@ -227,7 +215,7 @@ async fn an_open_rule_charges_nothing_for_a_key_whose_server_is_away() {
             false => Ok(MILLIS(1)),
         });
         let debt = quota(Strategy::TokenBucketWithDebt, 100, 3_600, Some(100));
-        let limiter = SharedLimiter::new(client, rule(1, debt, OnLoss::Open));
+        let limiter = limiter_of(client, debt, OnLoss::Open);
         request_of(&limiter, 7).await.expect("it is free");
         is_there.store(false, Relaxed);
         for step in 0..500 {
@@ -260,7 +248,7 @@ async fn a_store_that_cannot_write_is_lost_until_it_can() {
                 let writes = question.requests > 0 || question.owed > 0;
                 if writes && full.load(Relaxed) { Err(StoreError::Refused("OOM".to_owned())) } else { Ok(MILLIS(1)) }
             });
-            SharedLimiter::new(client, rule(1, quota(Strategy::TokenBucket, 100, 1, Some(20)), OnLoss::LocalShare))
+            limiter_of(client, quota(Strategy::TokenBucket, 100, 1, Some(20)), OnLoss::LocalShare)
         })
         .collect();
     let mut admitted = [0; 5];
@@ -290,11 +278,7 @@ async fn what_shares_admitted_does_not_pile_up() {
     let mut admitted = 0;
     for _ in 0..10 {
         for is_there in [false, true] {
-            there.store(is_there, Relaxed);
-            limiter.client().forget_backend();
-            while limiter.client().condition().reached != is_there {
-                sleep(MILLIS(1)).await;
-            }
+            reach(limiter.client(), &there, is_there).await;
             for _ in 0..if is_there { 0 } else { 100 } {
                 admitted += u32::from(request_of(&limiter, 7).await.is_ok());
                 sleep(MILLIS(10)).await;
@@ -327,11 +311,7 @@ async fn an_answer_ends_the_share_also_between_losses() {
     sleep(MILLIS(3_700_000)).await;
     let mut admitted = Vec::new();
     for _ in 0..4 {
-        let mut by_share = 0;
-        for _ in 0..30 {
-            by_share += u32::from(request_of(&limiter, 7).await.is_ok());
-        }
-        admitted.push(by_share);
+        admitted.push(admitted_of_key(&limiter, 7, 30).await);
         reaches(true).await;
         sleep(MILLIS(20)).await;
         request_of(&limiter, 7).await.expect("the store has units");
@@ -349,8 +329,7 @@ async fn a_key_whose_server_is_away_has_its_share() {
         true => Err(StoreError::Lost("refused".to_owned())),
         false => Ok(MILLIS(1)),
     });
-    let limiter =
-        SharedLimiter::new(client, rule(1, quota(Strategy::TokenBucket, 40, 1, Some(40)), OnLoss::LocalShare));
+    let limiter = limiter_of(client, quota(Strategy::TokenBucket, 40, 1, Some(40)), OnLoss::LocalShare);
     let (mut admitted, mut lost) = ([0; 2], 0);
     for step in 0..3_000 {
         for (hash, admitted) in [7, 8].into_iter().zip(&mut admitted) {
@@ -373,20 +352,13 @@ async fn what_is_known_during_a_loss_is_what_the_share_decides() {
         let limiter = SharedLimiter::new(world.client_while(&there), rule);
         request_of(&limiter, 1).await.expect("it is free");
         assert!(limiter.known(1, 1).left.is_some_and(|left| left.units > 10), "{strategy:?}");
-        there.store(false, Relaxed);
-        limiter.client().forget_backend();
-        while limiter.client().condition().reached {
-            sleep(MILLIS(50)).await;
-        }
+        reach(limiter.client(), &there, false).await;
         // A cost above this share of 10 is refused for now, and one above the limit forever.
-        let Claim::Refused(refused) = limiter.claim(1, 11, Duration::ZERO) else {
-            panic!("{strategy:?}: above the share")
-        };
+        let claim = limiter.claim(1, 11, Duration::ZERO);
+        let Claim::Refused(refused) = claim else { panic!("{strategy:?}: above the share") };
         let known = limiter.known(1, 11);
-        assert!(
-            (MILLIS(1_000)..=MILLIS(60_000)).contains(&refused.retry_after.expect("a time")),
-            "{strategy:?}: {refused:?}"
-        );
+        let after = refused.retry_after.expect("a time");
+        assert!((MILLIS(1_000)..=MILLIS(60_000)).contains(&after), "{strategy:?}: {refused:?}");
         assert_eq!((known.refused_for, known.never), (refused.retry_after, false), "{strategy:?}");
         assert_eq!((limiter.known(1, 41).never, limiter.known(1, 41).refused_for), (true, None), "{strategy:?}");
         for seconds in [0, 900, 3_700, 10] {
@@ -418,17 +390,12 @@ async fn what_is_known_during_a_loss_is_what_the_share_decides() {
         [(OnLoss::Open, Some(full), None), (OnLoss::Closed, None, Some(Duration::from_secs(1)))]
     {
         let there = Arc::new(AtomicBool::new(on_loss == OnLoss::Open));
-        let limiter =
-            SharedLimiter::new(world.client_while(&there), rule(1, quota(Strategy::Gcra, 3, 60, Some(3)), on_loss));
+        let limiter = limiter_of(world.client_while(&there), quota(Strategy::Gcra, 3, 60, Some(3)), on_loss);
         // The last answer of the store does not matter.
         for _ in 0..3 {
             let _ = request_of(&limiter, 1).await;
         }
-        there.store(false, Relaxed);
-        limiter.client().forget_backend();
-        while limiter.client().condition().reached {
-            sleep(MILLIS(50)).await;
-        }
+        reach(limiter.client(), &there, false).await;
         for hash in [1, 2] {
             let known = limiter.known(hash, 1);
             assert_eq!(known, KeyView { left, refused_for, is_lost: true, ..KeyView::default() }, "{on_loss:?}");
@@ -461,15 +428,9 @@ async fn a_share_does_not_continue_after_the_store_has_returned() {
     request_of(&limiter, 7).await.expect("the share has refilled");
     sleep(Duration::from_secs(11)).await;
     reaches("", true).await;
-    for _ in 0..40 {
-        request_of(&other, 7).await.expect("it is free");
-    }
+    assert_eq!(admitted_of_key(&other, 7, 40).await, 40);
     *lock(&loss) = "8}";
-    let mut admitted = 0;
-    for _ in 0..20 {
-        admitted += u32::from(request_of(&limiter, 7).await.is_ok());
-    }
-    assert_eq!(admitted, 0);
+    assert_eq!(admitted_of_key(&limiter, 7, 20).await, 0);
 }
 
 /// The store refuses the questions of two rules, and answers those of a third one. The status reports a refusal as long
@@ -516,14 +477,8 @@ async fn other_servers_learn_what_the_earlier_ones_and_the_share_admitted() {
     let (first, second, is_there) = (World::new(), World::new(), Arc::new(AtomicBool::new(true)));
     let client = first.client_while(&is_there);
     let quota = quota(Strategy::TokenBucket, 100, 100, None);
-    let limiter = SharedLimiter::new(Arc::clone(&client), rule(1, quota, OnLoss::LocalShare));
-    let admitted = async || {
-        let mut admitted = 0;
-        while request(&limiter, 1, Duration::ZERO).await.is_ok() {
-            admitted += 1;
-        }
-        admitted
-    };
+    let limiter = limiter_of(Arc::clone(&client), quota, OnLoss::LocalShare);
+    let admitted = async || admitted_of(&limiter, 200, 1).await;
     assert_eq!(admitted().await, 100);
     is_there.store(false, Relaxed);
     client.forget_backend();
@@ -572,7 +527,7 @@ async fn a_question_on_its_way_does_not_replace_the_level_for_other_servers() {
     });
     changed.set(Arc::downgrade(&client)).expect("set once");
     let quota = quota(Strategy::TokenBucket, 100, 10_000, None);
-    let limiter = SharedLimiter::new(client, rule(1, quota, OnLoss::LocalShare));
+    let limiter = limiter_of(client, quota, OnLoss::LocalShare);
     let mut admitted = 0;
     while request(&limiter, 1, Duration::ZERO).await.is_ok() {
         admitted += 1;

@@ -1,5 +1,5 @@
 //! The work that the client of a store starts for each rule from time to time, and when a channel to an operator begins
-//! or ends.
+//! or ends. Also the work that the common bound of keys starts.
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -9,7 +9,7 @@ use std::{
 use weir_seats::{BanChange, Key, Seats};
 
 use super::{Entry, SharedLimiter, request::Clocks};
-use crate::client::{KeyReport, Upkeep};
+use crate::store_rule::{KeyReport, StoreRule};
 
 /// The time without a request after which the seats of a key are given back to the store, by the next sweep of its shard.
 /// A sweep is short, because it visits one shard: with 64 shards, the next one can be 16 s away.
@@ -18,7 +18,7 @@ pub(super) const UNUSED: Duration = Duration::from_secs(1);
 /// The time without a request after which a key is evicted.
 const IDLE: Duration = Duration::from_secs(60);
 
-impl Upkeep for SharedLimiter {
+impl StoreRule for SharedLimiter {
     /// Sweeps one shard of the table: it gives back unused seats, reports owed units, and forgets idle keys.
     fn sweep(self: Arc<Self>) {
         if self.client.current_loss().is_some() {
@@ -107,5 +107,23 @@ impl Upkeep for SharedLimiter {
                 used.push(KeyReport { key, terms, level: None, owed, ban: rule.ban(BanChange::Keep) });
             }
         }
+    }
+
+    fn keys(&self) -> usize {
+        self.table.len()
+    }
+
+    fn most_keys(&self) -> usize {
+        self.rule().most_keys
+    }
+
+    fn make_room(&self) -> bool {
+        // In a table with few keys, a shard can be empty.
+        let tries = if self.table.has_few() { self.table.shards() } else { 1 };
+        let forgotten = (0..tries).find_map(|_| {
+            let index = self.shrunk.fetch_add(1, Relaxed);
+            self.table.forget_one(&mut self.table.shard(index), index)
+        });
+        forgotten.map(|forgotten| self.forget(forgotten)).is_some()
     }
 }

@@ -13,7 +13,6 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use tokio::runtime::Handle;
 use weir_core::{Quota, Strategy};
 use weir_operator::{fleet::Counter, leader::Term, plan::CountedRule};
 use weir_store::{Backend, Claim, OnLoss, OperatorStore, SharedLimiter, SharedRule, StoreClient, StoreParts};
@@ -298,16 +297,9 @@ impl<'a> World<'a> {
         };
         let store = OperatorStore::new(clock.clone());
         let opened = Arc::clone(&store);
-        let client = StoreClient::start(StoreParts {
-            name: "operator".to_owned(),
-            open: Box::new(move || Ok(Backend::Operator(Arc::clone(&opened)))),
-            clock: Box::new(clock.clone()),
-            wall_clock: Box::new(clock),
-            took: Box::new(|_| {}),
-            runtime: Handle::current(),
-            keys: Arc::default(),
-            seed: self.seed.wrapping_mul(1_000_003).wrapping_add(pod as u64),
-        });
+        let open = move || Ok(Backend::Operator(Arc::clone(&opened)));
+        let seed = self.seed.wrapping_mul(1_000_003).wrapping_add(pod as u64);
+        let client = StoreClient::start(StoreParts { seed, ..StoreParts::new("operator", open, clock) });
         let limiter = SharedLimiter::new(Arc::clone(&client), rule(self.sharers, self.traffic.limit)?);
         let (cut_off_until, heard_at, was_closed) = (0, now, false);
         self.agents.insert(pod, Agent { store, client, limiter, link: None, cut_off_until, heard_at, was_closed });

@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context as _, anyhow, ensure};
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use serde::{Deserialize, Serialize};
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::Builder;
 use weir_core::{Quota, Strategy};
 use weir_store::{
     Backend, Claim, OnLoss, RedisConfig, RedisStore, SharedLimiter, SharedRule, StoreClient, StoreParts, StoreStats,
@@ -181,15 +181,11 @@ fn limiter(work: &Work, time: MonotonicClock) -> anyhow::Result<Arc<SharedLimite
         let config = RedisConfig { topology: Topology::Standalone, endpoints, tls: None, credentials: None };
         RedisStore::new(config).map(Backend::Redis).map_err(|invalid| invalid.to_string())
     };
+    let clock = move || Duration::from_nanos(time.now().as_nanos());
     let client = StoreClient::start(StoreParts {
-        name: "bench/limits".to_owned(),
-        open: Box::new(open),
-        clock: Box::new(move || Duration::from_nanos(time.now().as_nanos())),
         wall_clock: Box::new(clock::since_1970),
-        took: Box::new(|_| {}),
-        runtime: Handle::current(),
-        keys: Arc::default(),
         seed: rand::rng().random(),
+        ..StoreParts::new("bench/limits", open, clock)
     });
     let SharedLimit { requests, millis } = work.limit;
     let quota = Quota::new(Strategy::TokenBucket, requests, Duration::from_millis(millis), Some(requests))

@@ -111,7 +111,7 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "crates/store/src/lib.rs",
         layers: &[
-            &["breaker", "connection", "deadline", "lock"],
+            &["breaker", "connection", "deadline", "lock", "store_rule"],
             &["budget", "memcached", "operator", "redis"],
             &["backend"],
             &["client"],
