@@ -10,7 +10,7 @@ use std::{
 };
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use tokio::{runtime::Handle, task::JoinSet};
+use tokio::task::JoinSet;
 use weir_core::{Quota, Strategy};
 use weir_fuzz::Random;
 use weir_seats::{Key, Level, Reply, StoreError, Take, terms::StoreTerms};
@@ -197,16 +197,7 @@ async fn no_question_fails_when_a_password_is_changed() {
         RedisStore::new(config).map(Backend::Redis).map_err(|invalid| invalid.to_string())
     };
     let start = Instant::now();
-    let client = StoreClient::start(StoreParts {
-        name: "shop/limits".to_owned(),
-        open: Box::new(open),
-        clock: Box::new(move || start.elapsed()),
-        wall_clock: Box::new(move || start.elapsed()),
-        took: Box::new(|_| {}),
-        runtime: Handle::current(),
-        keys: Arc::default(),
-        seed: 1,
-    });
+    let client = StoreClient::start(StoreParts::new("shop/limits", open, move || start.elapsed()));
     let ask_all = || async {
         let mut tasks = JoinSet::new();
         for hash in 0..QUESTIONS as u128 {
@@ -298,16 +289,9 @@ async fn a_refusal_of_all_questions_of_a_rule_is_reported() {
     rights("-@all +eval +evalsha +time +getrange +set");
     let (start, later, endpoint) = (Instant::now(), Arc::new(AtomicU64::new(0)), server.endpoint());
     let clock = Arc::clone(&later);
-    let client = StoreClient::start(StoreParts {
-        name: "shop/limits".to_owned(),
-        open: Box::new(move || Ok(Backend::Redis(with_user(Topology::Standalone, endpoint.clone())))),
-        clock: Box::new(move || start.elapsed() + Duration::from_secs(clock.load(Relaxed))),
-        wall_clock: Box::new(move || start.elapsed()),
-        took: Box::new(|_| {}),
-        runtime: Handle::current(),
-        keys: Arc::default(),
-        seed: 1,
-    });
+    let open = move || Ok(Backend::Redis(with_user(Topology::Standalone, endpoint.clone())));
+    let clock = move || start.elapsed() + Duration::from_secs(clock.load(Relaxed));
+    let client = StoreClient::start(StoreParts::new("shop/limits", open, clock));
     let quota = Quota::new(Strategy::SlidingWindowLog, 5, Duration::from_secs(900), None).expect("a quota");
     let log = StoreTerms::new(1, &[(0, quota)]).expect("terms");
     let other = Key::new("limits shop/api.other", 1).expect("a key");
@@ -346,18 +330,9 @@ async fn connections_are_secured_by_tls() {
     let authority = write("ca.pem", issuer.pem());
     let (certificate, private) = (write("tls.pem", certificate.pem()), write("key.pem", server_key.serialize_pem()));
     let port = Port::reserve();
-    let server = Server::redis(&[
-        "--tls-port",
-        &port.number.to_string(),
-        "--tls-cert-file",
-        &certificate,
-        "--tls-key-file",
-        &private,
-        "--tls-ca-cert-file",
-        &authority,
-        "--tls-auth-clients",
-        "no",
-    ]);
+    let files = format!("--tls-cert-file {certificate} --tls-key-file {private} --tls-ca-cert-file {authority}");
+    let arguments = format!("--tls-port {} --tls-auth-clients no {files}", port.number);
+    let server = Server::redis(&arguments.split(' ').collect::<Vec<_>>());
     let store = |tls| {
         let endpoints = vec![format!("127.0.0.1:{}", port.number)];
         let config = RedisConfig { topology: Topology::Standalone, endpoints, tls, credentials: None };
@@ -407,16 +382,7 @@ async fn a_lost_store_is_found_again_while_its_first_sentinel_is_silent() {
         RedisStore::new(config).map(Backend::Redis).map_err(|invalid| invalid.to_string())
     };
     let start = Instant::now();
-    let client = StoreClient::start(StoreParts {
-        name: "shop/limits".to_owned(),
-        open: Box::new(open),
-        clock: Box::new(move || start.elapsed()),
-        wall_clock: Box::new(move || start.elapsed()),
-        took: Box::new(|_| {}),
-        runtime: Handle::current(),
-        keys: Arc::default(),
-        seed: 1,
-    });
+    let client = StoreClient::start(StoreParts::new("shop/limits", open, move || start.elapsed()));
     let terms = five();
     while client.ask(&key(1), &Take::new(&terms)).await.is_err() {}
     leader.kill();
@@ -425,11 +391,14 @@ async fn a_lost_store_is_found_again_while_its_first_sentinel_is_silent() {
     wait_until("the store is reached", || client.condition().reached);
 }
 
-/// Starts a cluster of three nodes.
-fn cluster() -> Vec<Server> {
+/// Starts a cluster of three nodes with these arguments.
+fn cluster(arguments: &[&str]) -> Vec<Server> {
     // The bus has a separate port, because the default one, which is 10,000 higher, is possibly in use.
     let buses = [(); 3].map(|()| Port::reserve());
-    let node = |bus: &Port| Server::redis(&["--cluster-enabled", "yes", "--cluster-port", &bus.number.to_string()]);
+    let node = |bus: &Port| {
+        let port = bus.number.to_string();
+        Server::redis(&[&["--cluster-enabled", "yes", "--cluster-port", &port], arguments].concat())
+    };
     let nodes: Vec<Server> = buses.iter().map(node).collect();
     for ((node, slots), epoch) in nodes.iter().zip(["0 5460", "5461 10922", "10923 16383"]).zip(1..) {
         // With equal epochs, the nodes would choose new ones during the test, and could undo the move of a slot.
@@ -449,7 +418,7 @@ fn cluster() -> Vec<Server> {
 
 #[tokio::test]
 async fn a_cluster_is_followed_as_slots_move() {
-    let nodes = cluster();
+    let nodes = cluster(&[]);
     let store = redis_at(Topology::Cluster, &nodes);
     let terms = five();
     let mut granted = vec![0; 60];
@@ -463,8 +432,7 @@ async fn a_cluster_is_followed_as_slots_move() {
             used = nodes.iter().filter(|node| !node.send_line("DBSIZE").starts_with(":0")).count();
             // A slot with a key moves from its node to the next one. During and after the move, the servers redirect
             // the client to the new node.
-            let slot = nodes[0].send_line(&format!("CLUSTER KEYSLOT {}", key(7).as_str()));
-            let slot = slot.trim_start_matches(':').trim().parse().expect("a slot");
+            let slot = slot(&nodes, 7);
             let [from, to] = places(&nodes, slot);
             begin_move([from, to], slot, key(7).as_str());
             let reply = store.take(&key(7), &Take::new(&terms), DEADLINE).await;
@@ -482,16 +450,45 @@ async fn a_cluster_is_followed_as_slots_move() {
     assert_eq!(store.take(&key(99), &returned, DEADLINE).await.map(|reply| reply.granted), Ok(0));
 }
 
+fn slot(nodes: &[Server], hash: u128) -> u16 {
+    let slot = nodes[0].send_line(&format!("CLUSTER KEYSLOT {}", key(hash).as_str()));
+    slot.trim_start_matches(':').trim().parse().expect("a slot")
+}
+
+/// Returns keys on the last node, and keys on the other ones.
+fn keys_on_last(nodes: &[Server]) -> (Vec<u128>, Vec<u128>) {
+    (0..60).partition(|hash| slot(nodes, *hash) > 10_922)
+}
+
+/// With `cluster-require-full-coverage no`, the other masters serve their slots while one master is away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_without_full_coverage_serves_the_slots_of_its_other_nodes() {
+    let arguments = ["--cluster-require-full-coverage", "no", "--cluster-node-timeout", "500"];
+    let mut nodes = cluster(&arguments);
+    let store = redis_at(Topology::Cluster, &nodes);
+    let (on_last, others) = keys_on_last(&nodes);
+    let (terms, most) = (five(), Duration::from_secs(5));
+    for &hash in on_last.iter().chain(&others) {
+        assert!(store.take(&key(hash), &Take::new(&terms), DEADLINE).await.is_ok());
+    }
+    nodes[2].kill();
+    wait_until("the others notice it", || nodes[0].send_line("CLUSTER INFO").contains("cluster_slots_fail:5461"));
+    for (&away, &there) in on_last[..3].iter().zip(&others) {
+        let refused = store.take(&key(away), &Take::new(&terms), most).await;
+        assert!(matches!(refused, Err(StoreError::Lost(_) | StoreError::Late | StoreError::Refused(_))), "{refused:?}");
+        let reply = store.take(&key(there), &Take::new(&terms), most).await;
+        assert!(reply.is_ok(), "{reply:?}");
+    }
+    nodes[2].restart();
+    until_answered_at(&store, &key(on_last[0]), &Take::new(&terms)).await;
+}
+
 /// The client opens new connections because of the late answers. Meanwhile, the other nodes answer over the old ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_node_of_a_cluster_does_not_stop_the_others() {
-    let nodes = cluster();
+    let nodes = cluster(&[]);
     let store = redis_at(Topology::Cluster, &nodes);
-    let is_on_last = |hash: &u128| {
-        let slot = nodes[0].send_line(&format!("CLUSTER KEYSLOT {}", key(*hash).as_str()));
-        slot.trim_start_matches(':').trim().parse::<u16>().expect("a slot") > 10_922
-    };
-    let (on_last, others): (Vec<u128>, Vec<u128>) = (0..60).partition(is_on_last);
+    let (on_last, others) = keys_on_last(&nodes);
     let terms = five();
     for &hash in on_last.iter().chain(&others) {
         assert!(store.take(&key(hash), &Take::new(&terms), DEADLINE).await.is_ok());

@@ -12,6 +12,7 @@ use super::oracle::{Admission, excess, possible};
 const START: u64 = 1_790_000_000_000_000;
 
 /// A pod. Its clock has an offset, and runs faster or slower than the store's clock.
+#[derive(Default)]
 struct Pod {
     clock: StoreClock,
     /// The drift of the clock, in parts per million.
@@ -68,14 +69,9 @@ fn run(setting: Setting, seed: u64) -> Run {
     let mut random = Random::new(seed);
     let mut pods: Vec<Pod> = (0..10)
         .map(|_| Pod {
-            clock: StoreClock::default(),
             drift: 100 - i64::try_from(random.below(200)).expect("small"),
             offset: random.below(1_000_000_000) as u64,
-            seats: Vec::new(),
-            level: None,
-            waiting: 0,
-            asks: false,
-            refused_until: 0,
+            ..Pod::default()
         })
         .collect();
     let mut events = BTreeMap::new();

@@ -204,8 +204,9 @@ async fn pods_together_never_exceed_a_limit_and_use_it() {
                 let admitted: u64 = admissions.iter().map(|&(_, units)| units).sum();
                 let share = admitted as f64 / possible(quota, begun, ended);
                 println!("{} {strategy:?}, leases {leases}: {share:.2} of what is possible", kind.name);
-                let least = if leases { 0.02 } else { 0.4 };
-                assert!(share >= least, "{} {strategy:?} {leases}: {share} of what is possible", kind.name);
+                // What leases lose is bounded in virtual time, in `simulated`.
+                assert!(leases || share >= 0.4, "{} {strategy:?}: {share} of what is possible", kind.name);
+                assert!(admitted > 0, "{} {strategy:?} {leases}", kind.name);
             }
         }
     }
@@ -355,11 +356,8 @@ async fn a_ban_is_in_force_for_all_pods() {
             // The rule has no ban any more.
             one.take(&key, &start).await.expect("an answer");
             let gone = StoreTerms::new(2, &[(0, quota(strategy, 1_000, 1_000))]).expect("terms");
-            assert_eq!(
-                other.take(&key, &Take { patience, ..Take::new(&gone) }).await.expect("an answer").granted,
-                1,
-                "{who}"
-            );
+            let plain = other.take(&key, &Take { patience, ..Take::new(&gone) }).await.expect("an answer");
+            assert_eq!(plain.granted, 1, "{who}");
             let back = Take { terms: &gone, ..ask(BanChange::Keep) };
             assert_eq!(one.take(&key, &back).await.expect("an answer").level.banned(), None, "{who}");
         }
