@@ -1,4 +1,4 @@
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use serde_json::json;
 use tokio::{
@@ -31,6 +31,20 @@ fn engine(sender: ObservationSender, reports: mpsc::UnboundedSender<Message>) ->
     Engine::new(context, Ready::default(), Heartbeat::new(Duration::ZERO), reports, Duration::from_secs(10))
 }
 
+fn moment() -> EngineMoment {
+    EngineMoment { now: clock::now(), timestamp: clock::timestamp() }
+}
+
+fn agent() -> AgentAddress {
+    AgentAddress::At("http://127.0.0.1:1".into())
+}
+
+fn fleet_policy() -> Policy {
+    let limit = json!({"name": "all", "requests": 50, "per": "1s"});
+    let rule = json!({"name": "all", "scope": "Fleet", "limits": [limit]});
+    Policy::of_spec("p", 1, json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [rule]}))
+}
+
 /// A list can show the second pod after a watch that missed the deletion of the first one.
 #[tokio::test]
 async fn a_new_pod_of_the_same_name_and_address_gets_a_new_link() {
@@ -42,14 +56,7 @@ async fn a_new_pod_of_the_same_name_and_address_gets_a_new_link() {
     let mut engine = engine(sender, reports);
     engine.handle(EngineEvent::Term(Some(Term::unbounded())));
     for uid in ["first", "second"] {
-        let agent = AgentAddress::At(url.clone());
-        let pod = Pod {
-            uid: uid.to_owned(),
-            membership: Arc::new(Membership::Everything),
-            agent,
-            has_run: true,
-            store_secrets: None,
-        };
+        let pod = Pod::running(uid, Membership::Everything, AgentAddress::At(url.clone()));
         let changes = vec![Change::Pod(ObjectKey::new("shop", "a"), Some(pod))];
         engine.handle(EngineEvent::Update(Update { changes, complete: true }));
         engine.handle(EngineEvent::Due);
@@ -63,8 +70,7 @@ async fn a_new_pod_of_the_same_name_and_address_gets_a_new_link() {
 fn a_pod_whose_policy_was_deleted_is_not_gone() {
     let mut machine = EngineMachine::new(Duration::from_secs(10));
     let mut expected = |event| {
-        let moment = EngineMoment { now: clock::now(), timestamp: clock::timestamp() };
-        let actions = machine.handle(event, moment).into_iter();
+        let actions = machine.handle(event, moment()).into_iter();
         let expected = actions.filter_map(|action| match action {
             EngineAction::Expect { uid, has_run, content, .. } => {
                 Some((uid, has_run, content.map(|content| content.fleet.len())))
@@ -79,27 +85,16 @@ fn a_pod_whose_policy_was_deleted_is_not_gone() {
         assert_eq!(expected(EngineEvent::Update(update)), [], "changes are gathered");
         expected(EngineEvent::Due)
     };
-    let limit = json!({"name": "all", "requests": 50, "per": "1s"});
-    let rule = json!({"name": "all", "scope": "Fleet", "limits": [limit]});
-    let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [rule]});
-    let policy = || {
-        let spec = Ok(Arc::new(serde_json::from_value(spec.clone()).unwrap()));
-        let policy = Policy { uid: "p".to_owned(), generation: 1, created: None, changed: None, spec, file: None };
-        Some((policy, StoredStatus { status: None, version: None }))
-    };
-    let (agent, membership) = (AgentAddress::At("http://127.0.0.1:1".into()), Arc::new(Membership::Everything));
-    let pod = |has_run| {
-        let (agent, membership) = (agent.clone(), membership.clone());
-        Some(Pod { uid: "a".to_owned(), membership, agent, has_run, store_secrets: None })
-    };
     let (pod_key, policy_key) = (ObjectKey::new("shop", "a"), ObjectKey::new("shop", "checkout"));
+    let policy = || Change::to_policy(&policy_key, fleet_policy());
+    let pod = |has_run| Some(Pod { has_run, ..Pod::running("a", Membership::Everything, agent()) });
 
     after(Change::Pod(pod_key.clone(), pod(false)));
-    assert_eq!(after(Change::Policy(policy_key.clone(), policy())), [("a".to_owned(), false, Some(1))]);
+    assert_eq!(after(policy()), [("a".to_owned(), false, Some(1))]);
     let a = |rules| [("a".to_owned(), true, rules)];
     assert_eq!(after(Change::Pod(pod_key.clone(), pod(true))), a(Some(1)));
     assert_eq!(after(Change::Policy(policy_key.clone(), None)), a(Some(0)));
-    assert_eq!(after(Change::Policy(policy_key, policy())), a(Some(1)));
+    assert_eq!(after(policy()), a(Some(1)));
     assert_eq!(after(Change::Pod(pod_key, None)), a(None));
 }
 
@@ -109,8 +104,7 @@ fn a_pod_whose_policy_was_deleted_is_not_gone() {
 fn a_pod_that_is_being_deleted_is_expected_until_it_is_gone() {
     let mut machine = EngineMachine::new(Duration::from_secs(10));
     let mut told = |event| {
-        let moment = EngineMoment { now: clock::now(), timestamp: clock::timestamp() };
-        let told = machine.handle(event, moment).into_iter().filter_map(|action| match action {
+        let told = machine.handle(event, moment()).into_iter().filter_map(|action| match action {
             EngineAction::Expect { uid, content: Some(content), .. } => {
                 Some(format!("{uid} has {} rules", content.fleet.len()))
             }
@@ -122,24 +116,14 @@ fn a_pod_that_is_being_deleted_is_expected_until_it_is_gone() {
         told.collect::<Vec<_>>()
     };
     told(EngineEvent::Term(Some(Term::unbounded())));
-    let limit = json!({"name": "all", "requests": 50, "per": "1s"});
-    let rule = json!({"name": "all", "scope": "Fleet", "limits": [limit]});
-    let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [rule]});
-    let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
-    let policy = Policy { uid: "p".to_owned(), generation: 1, created: None, changed: None, spec, file: None };
-    let membership = Arc::new(Membership::of_labels(BTreeMap::from([("app".to_owned(), "web".to_owned())])));
-    let agent = AgentAddress::At("http://127.0.0.1:1".into());
     let key = ObjectKey::new("shop", "web");
-    let pod = |uid: &str| {
-        let (agent, membership) = (agent.clone(), membership.clone());
-        Pod { uid: uid.to_owned(), membership, agent, has_run: true, store_secrets: None }
-    };
+    let pod = |uid: &str| Pod::running(uid, Membership::of_app("web"), agent());
     let leaving = |uid: &str| Change::Leaving(key.clone(), pod(uid));
     let mut after = |changes| {
         told(EngineEvent::Update(Update { changes, complete: true }));
         told(EngineEvent::Due)
     };
-    let policy = Change::Policy(ObjectKey::new("shop", "api"), Some((policy, StoredStatus::default())));
+    let policy = Change::to_policy(&ObjectKey::new("shop", "api"), fleet_policy());
     assert_eq!(after(vec![policy, Change::Pod(key.clone(), Some(pod("a")))]), ["a has 1 rules"]);
     assert_eq!(after(vec![leaving("a")]), ["a leaves", "no link to web"]);
     assert_eq!(after(vec![leaving("a")]), [""; 0]);
@@ -158,8 +142,7 @@ fn a_pod_that_is_being_deleted_is_expected_until_it_is_gone() {
 fn a_pod_that_has_its_address_for_itself_again_gets_a_new_link() {
     let mut machine = EngineMachine::new(Duration::from_secs(10));
     let mut links = |event| {
-        let moment = EngineMoment { now: clock::now(), timestamp: clock::timestamp() };
-        let actions = machine.handle(event, moment).into_iter();
+        let actions = machine.handle(event, moment()).into_iter();
         let link = |action| match action {
             EngineAction::Link { pod, .. } => Some(pod.name.to_string()),
             _ => None,
@@ -168,14 +151,7 @@ fn a_pod_that_has_its_address_for_itself_again_gets_a_new_link() {
     };
     links(EngineEvent::Term(Some(Term::unbounded())));
     let after = |links: &mut dyn FnMut(EngineEvent) -> Vec<String>, name: &str, url: Option<&str>| {
-        let (uid, membership) = (name.to_owned(), Arc::new(Membership::Everything));
-        let pod = url.map(|url| Pod {
-            uid,
-            membership,
-            agent: AgentAddress::At(url.into()),
-            has_run: true,
-            store_secrets: None,
-        });
+        let pod = url.map(|url| Pod::running(name, Membership::Everything, AgentAddress::At(url.into())));
         let changes = vec![Change::Pod(ObjectKey::new("shop", name), pod)];
         links(EngineEvent::Update(Update { changes, complete: true }));
         links(EngineEvent::Due)
@@ -202,8 +178,7 @@ async fn a_new_policy_of_the_same_name_gets_a_new_record() {
     let limit = json!({"name": "all", "requests": 50, "per": "1s"});
     let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [{"name": "all", "limits": [limit]}]});
     for uid in ["first", "second"] {
-        let spec = Ok(Arc::new(serde_json::from_value(spec.clone()).unwrap()));
-        let policy = Policy { uid: uid.to_owned(), generation: 1, created: None, changed: None, spec, file: None };
+        let policy = Policy::of_spec(uid, 1, spec.clone());
         let stored = StoredStatus { status: None, version: Some(format!("version of the {uid}")) };
         let change = Change::Policy(ObjectKey::new("shop", "checkout"), Some((policy, stored)));
         engine.handle(EngineEvent::Update(Update { changes: vec![change], complete: true }));
@@ -225,10 +200,8 @@ async fn a_policy_that_was_replaced_just_before_a_new_term_gets_its_status() {
     let ((sender, _observed), (reports, mut reported)) = (observations(), mpsc::unbounded_channel());
     let mut engine = engine(sender, reports);
     let (key, spec) = (ObjectKey::new("shop", "checkout"), json!({"rules": [{"name": "all", "action": "Bypass"}]}));
-    let spec: Result<Arc<_>, _> = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
     let show = |engine: &mut Engine, uid: &str, status| {
-        let policy =
-            Policy { uid: uid.to_owned(), generation: 1, created: None, changed: None, spec: spec.clone(), file: None };
+        let policy = Policy::of_spec(uid, 1, spec.clone());
         let stored = StoredStatus { status, version: None };
         let change = Change::Policy(key.clone(), Some((policy, stored)));
         engine.handle(EngineEvent::Update(Update { changes: vec![change], complete: true }));
@@ -264,22 +237,14 @@ fn a_pod_without_the_secrets_of_a_store_needs_a_restart() {
         let limit = json!({"name": "all", "requests": 50, "per": "1s"});
         let shared = json!({"storeRef": {"name": "limits"}});
         let rule = json!({"name": "all", "scope": "Shared", "shared": shared, "limits": [limit]});
-        let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [rule]});
-        let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
-        let policy = Policy { uid: "p".to_owned(), generation: 1, created: None, changed: None, spec, file: None };
+        let policy = Policy::of_spec("p", 1, json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [rule]}));
         let spec = json!({"redis": {"endpoints": ["redis:6379"], "credentialsSecretRef": {"name": "redis"}}});
         let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
         let store = Store { uid: "s".to_owned(), generation: 1, spec };
-        let membership = Membership::of_labels(BTreeMap::from([("app".to_owned(), "web".to_owned())]));
-        let pod = Pod {
-            uid: "a".to_owned(),
-            membership: Arc::new(membership),
-            agent: AgentAddress::At("http://127.0.0.1:1".into()),
-            has_run: true,
-            store_secrets: annotation.map(Into::into),
-        };
+        let pod =
+            Pod { store_secrets: annotation.map(Into::into), ..Pod::running("a", Membership::of_app("web"), agent()) };
         let changes = vec![
-            Change::Policy(policy_key.clone(), Some((policy, StoredStatus::default()))),
+            Change::to_policy(&policy_key, policy),
             Change::Store(store_key.clone(), Some((store, None))),
             Change::Pod(ObjectKey::new("shop", "a"), Some(pod)),
         ];
@@ -289,20 +254,9 @@ fn a_pod_without_the_secrets_of_a_store_needs_a_restart() {
             EngineAction::Link { content, .. } => Some(content),
             _ => None,
         });
-        let status = Status {
-            wire_version: 1,
-            instance: "i".to_owned(),
-            agent_version: "0".to_owned(),
-            uptime_millis: 1,
-            in_force: None,
-            policies: Vec::new(),
-            stores: vec![StoreStatus {
-                name: store_key.to_string(),
-                reached: false,
-                since_unix_millis: 7000,
-                error: Some("no --store-secrets".to_owned()),
-            }],
-        };
+        let error = Some("no --store-secrets".to_owned());
+        let lost = StoreStatus { name: store_key.to_string(), reached: false, since_unix_millis: 7000, error };
+        let status = Status { stores: vec![lost], ..Status::default() };
         for seen in [Seen::Acknowledged(link.expect("a link")), Seen::Status(Arc::new(status))] {
             let (pod, pod_uid) = (ObjectKey::new("shop", "a"), "a".to_owned());
             handle(EngineEvent::Observed(Observation { pod, pod_uid, at: start, seen }), 1);
@@ -354,18 +308,15 @@ fn policy(name: &str, expression: &str) -> Change {
     let limit = json!({"name": "a", "requests": 1, "per": "1s"});
     let rule = json!({"name": "all", "match": [{"pathRegexes": [expression]}], "limits": [limit]});
     let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [rule]});
-    let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
-    let policy = Policy { uid: name.to_owned(), generation: 1, created: None, changed: None, spec, file: None };
-    Change::Policy(ObjectKey::new("shop", name), Some((policy, StoredStatus::default())))
+    Change::to_policy(&ObjectKey::new("shop", name), Policy::of_spec(name, 1, spec))
 }
 
 /// The work for a policy with faults is not known, and can be large.
 #[test]
 fn policies_are_compiled_in_slices_and_planned_together() {
     let mut machine = EngineMachine::new(Duration::from_secs(10));
-    let now = clock::now();
-    let moment = EngineMoment { now, timestamp: clock::timestamp() };
-    let membership = Membership::of_labels(BTreeMap::from([("app".to_owned(), "web".to_owned())]));
+    let moment = moment();
+    let membership = Membership::of_app("web");
     let content = |machine: &EngineMachine| Some(machine.content_for_pod("shop", &membership)?.policies.len());
     let changes = vec![policy("a", "("), policy("b", "("), policy("c", "("), policy("d", "/d"), policy("e", "/e")];
     machine.handle(EngineEvent::Term(Some(Term::unbounded())), moment);
@@ -373,7 +324,7 @@ fn policies_are_compiled_in_slices_and_planned_together() {
     for event in [EngineEvent::Due, EngineEvent::Tick, EngineEvent::Due] {
         let actions = machine.handle(event, moment);
         assert!(actions.is_empty(), "a report or a push before the plan: {actions:?}");
-        assert!(machine.is_compiling() && machine.due() == Some(now));
+        assert!(machine.is_compiling() && machine.due() == Some(moment.now));
         assert_eq!(content(&machine), None, "a pod would lose its other policies");
     }
     let actions = machine.handle(EngineEvent::Due, moment);
@@ -396,8 +347,8 @@ fn policies_are_compiled_in_slices_and_planned_together() {
 /// Until then, a new pod of the namespace would get none of its policies.
 #[test]
 fn a_namespace_that_is_listed_again_has_contents_after_the_next_plan() {
-    let moment = EngineMoment { now: clock::now(), timestamp: clock::timestamp() };
-    let membership = Membership::of_labels(BTreeMap::from([("app".to_owned(), "web".to_owned())]));
+    let moment = moment();
+    let membership = Membership::of_app("web");
     let content = |machine: &EngineMachine| Some(machine.content_for_pod("shop", &membership)?.policies.len());
     for (policies, expected) in [(vec![policy("a", "/a")], 1), (Vec::new(), 0)] {
         let mut machine = EngineMachine::new(Duration::from_secs(10));

@@ -40,6 +40,8 @@ pub mod report;
 mod serve;
 pub mod source;
 pub mod status;
+#[cfg(test)]
+mod tables;
 pub mod telemetry;
 pub mod traffic;
 mod wording;

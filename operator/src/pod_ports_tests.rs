@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::tables::{rows, yaml};
 
 fn pod_ports(containers: Value, init: Value) -> PodPorts {
     let read = |value| serde_json::from_value::<Vec<Container>>(value).unwrap();
@@ -32,123 +33,68 @@ fn the_ports_of_agent_and_app_are_read_from_the_arguments() {
     let names = [("http", 8480), ("weir-control", 8481), ("metrics", 9090)];
     let names: BTreeMap<_, _> = names.map(|(name, port)| (name.to_owned(), port)).into();
     assert_eq!(injected(), PodPorts { guarded: Some(8080), agent: 8480, names, host_port: None });
-    for (what, agent, expected) in [
-        (
-            "a sidecar added by the user",
-            json!({"name": "limits", "args": ["--listen", "0.0.0.0:9000", "--upstream", "127.0.0.1:81"]}),
-            (Some(81), 9000),
-        ),
-        (
-            "flags in the command",
-            json!({"name": "a", "command": ["weir-agent", "--listen=:1", "--upstream=localhost:2"]}),
-            (Some(2), 1),
-        ),
-        (
-            "an upstream outside of the pod",
-            json!({"name": "a", "args": ["--listen=:1", "--upstream=10.0.0.1:2"]}),
-            (None, 0),
-        ),
-        ("an app with such a flag", json!({"name": "a", "args": ["--listen=:80"]}), (None, 0)),
-        ("none", json!({"name": "a"}), (None, 0)),
-        ("an agent by its name, with the defaults", json!({"name": "weir-agent"}), (Some(8080), 8480)),
-        (
-            "an agent by its program",
-            json!({"name": "a", "command": ["/usr/local/bin/weir-agent"], "args": ["--listen=:9"]}),
-            (Some(8080), 9),
-        ),
-        (
-            "variables",
-            json!({"name": "a", "env": [{"name": "X", "value": "1"}, {"name": "WEIR_LISTEN", "value": "0.0.0.0:9"},
-                {"name": "WEIR_UPSTREAM", "value": "127.0.0.1:81"}]}),
-            (Some(81), 9),
-        ),
-        (
-            "a flag and its variable",
-            json!({"name": "a", "args": ["--upstream=[::1]:3"], "env": [{"name": "WEIR_UPSTREAM", "value": "[::1]:4"}]}),
-            (Some(3), 8480),
-        ),
-        (
-            "an address in another object",
-            json!({"name": "weir-agent", "env": [{"name": "WEIR_UPSTREAM", "valueFrom": {"configMapKeyRef": {}}}]}),
-            (None, 0),
-        ),
-        (
-            "references to variables",
-            json!({"name": "a", "args": ["--listen=:$(IN)", "--upstream=$(HOST):$(OUT)"], "env": [
-                {"name": "IN", "value": "9"}, {"name": "HOST", "value": "127.0.0.1"}, {"name": "OUT", "value": "81"}]}),
-            (Some(81), 9),
-        ),
-        (
-            "a reference in a variable",
-            json!({"name": "weir-agent", "env": [{"name": "OUT", "value": "81"},
-                {"name": "WEIR_UPSTREAM", "value": "[::1]:$(OUT)"}]}),
-            (Some(81), 8480),
-        ),
-        (
-            "more references than fit on a stack",
-            json!({"name": "weir-agent", "args": [format!("--upstream={}", "$(A)".repeat(500_000))],
-                "env": [{"name": "A", "value": "1"}]}),
-            (None, 0),
-        ),
-        (
-            "a host that another object contains",
-            json!({"name": "a", "args": ["--listen=$(POD_IP):9", "--upstream=127.0.0.1:81"], "env": [
-                {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]}),
-            (Some(81), 9),
-        ),
-        (
-            "a reference without an end",
-            json!({"name": "a", "args": ["--listen=$(IP:9", "--upstream=127.0.0.1:81"]}),
-            (Some(81), 9),
-        ),
-        (
-            "an app whose host another object contains",
-            json!({"name": "a", "args": ["--listen=:9", "--upstream=$(HOST):81"]}),
-            (None, 0),
-        ),
-        ("an unknown reference", json!({"name": "weir-agent", "args": ["--upstream=:$(OUT)"]}), (None, 0)),
-        ("the rate limit service", json!({"name": "weir-agent", "args": ["rls", "--listen=:8081"]}), (None, 0)),
-    ] {
-        let pod_ports = pod_ports(json!([agent]), json!([]));
-        assert_eq!((pod_ports.guarded, pod_ports.agent), expected, "{what}");
+    // The columns: the guarded port, and the agent's.
+    let table = r#"
+        a sidecar added by the user | 81 9000 | {name: limits, args: [--listen, "0.0.0.0:9000", --upstream, "127.0.0.1:81"]}
+        flags in the command | 2 1 | {name: a, command: [weir-agent, "--listen=:1", "--upstream=localhost:2"]}
+        an upstream outside of the pod | - 0 | {name: a, args: ["--listen=:1", "--upstream=10.0.0.1:2"]}
+        an app with such a flag | - 0 | {name: a, args: ["--listen=:80"]}
+        none | - 0 | {name: a}
+        an agent by its name, with the defaults | 8080 8480 | {name: weir-agent}
+        an agent by its program | 8080 9 | {name: a, command: [/usr/local/bin/weir-agent], args: ["--listen=:9"]}
+        variables | 81 9 | {name: a, env: [{name: X, value: "1"}, {name: WEIR_LISTEN, value: "0.0.0.0:9"}, {name: WEIR_UPSTREAM, value: "127.0.0.1:81"}]}
+        a flag and its variable | 3 8480 | {name: a, args: ["--upstream=[::1]:3"], env: [{name: WEIR_UPSTREAM, value: "[::1]:4"}]}
+        an address in another object | - 0 | {name: weir-agent, env: [{name: WEIR_UPSTREAM, valueFrom: {configMapKeyRef: {}}}]}
+        references to variables | 81 9 | {name: a, args: ["--listen=:$(IN)", "--upstream=$(HOST):$(OUT)"], env: [{name: IN, value: "9"}, {name: HOST, value: 127.0.0.1}, {name: OUT, value: "81"}]}
+        a reference in a variable | 81 8480 | {name: weir-agent, env: [{name: OUT, value: "81"}, {name: WEIR_UPSTREAM, value: "[::1]:$(OUT)"}]}
+        a host that another object contains | 81 9 | {name: a, args: ["--listen=$(POD_IP):9", "--upstream=127.0.0.1:81"], env: [{name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]}
+        a reference without an end | 81 9 | {name: a, args: ["--listen=$(IP:9", "--upstream=127.0.0.1:81"]}
+        an app whose host another object contains | - 0 | {name: a, args: ["--listen=:9", "--upstream=$(HOST):81"]}
+        an unknown reference | - 0 | {name: weir-agent, args: ["--upstream=:$(OUT)"]}
+        the rate limit service | - 0 | {name: weir-agent, args: [rls, "--listen=:8081"]}
+        "#;
+    let found = |agent: Value| {
+        let PodPorts { guarded, agent, .. } = pod_ports(json!([agent]), json!([]));
+        format!("{} {agent}", guarded.map_or("-".to_owned(), |port| port.to_string()))
+    };
+    for [what, expected, agent] in rows(table) {
+        assert_eq!(found(yaml(agent)), expected, "{what}");
     }
+    let long = format!("--upstream={}", "$(A)".repeat(500_000));
+    let agent = json!({"name": "weir-agent", "args": [long], "env": [{"name": "A", "value": "1"}]});
+    assert_eq!(found(agent), "- 0", "more references than fit on a stack");
     let agent = json!({"name": "weir-agent", "args": ["--listen=:8480", "--upstream=127.0.0.1:8080"]});
-    assert_eq!(
-        pod_ports(json!([]), json!([{"name": "weir-redirect"}, agent])).guarded,
-        None,
-        "a redirect leaves no direct way to the app"
-    );
+    let redirected = pod_ports(json!([]), json!([{"name": "weir-redirect"}, agent]));
+    assert_eq!(redirected.guarded, None, "a redirect leaves no direct way to the app");
 }
 
 #[test]
 fn a_service_leads_through_the_agent_or_past_it() {
     let past = |port| vec![Bypass::Port { service: "web".to_owned(), port, app: 8080, agent: 8480 }];
-    let names = || vec![Bypass::Names { service: "web".to_owned(), app: 8080, agent: 8480 }];
-    let one = |port: Value| json!({"ports": [port]});
-    for (what, spec, expected) in [
-        ("the agent's port", one(json!({"port": 80, "targetPort": 8480})), vec![]),
-        ("the app's port", one(json!({"port": 80, "targetPort": 8080})), past(80)),
-        ("the app's port, unsaid", one(json!({"port": 8080})), past(8080)),
-        ("the name that the agent took over", one(json!({"port": 80, "targetPort": "http"})), vec![]),
-        ("another port of the app", one(json!({"port": 9090, "targetPort": "metrics"})), vec![]),
-        ("a name of no container port", one(json!({"port": 80, "targetPort": "web"})), vec![]),
-        (
-            "one of two ports",
-            json!({"ports": [{"port": 80, "targetPort": "http"}, {"port": 81, "targetPort": 8080}]}),
-            past(81),
-        ),
-        ("not TCP", one(json!({"port": 80, "targetPort": 8080, "protocol": "UDP"})), vec![]),
-        ("no ports", json!({}), vec![]),
-        ("headless without ports", json!({"clusterIP": "None"}), names()),
-        (
-            "headless, at the app's port",
-            json!({"clusterIP": "None", "ports": [{"port": 8080, "targetPort": "http"}]}),
-            names(),
-        ),
-        ("headless, at the agent's port", json!({"clusterIP": "None", "ports": [{"port": 8480}]}), vec![]),
-    ] {
-        assert_eq!(service(&spec).bypasses("web", &injected()), expected, "{what}");
+    for [what, expected, spec] in rows(
+        r#"
+        the agent's port | none | {ports: [{port: 80, targetPort: 8480}]}
+        the app's port | 80 | {ports: [{port: 80, targetPort: 8080}]}
+        the app's port, unsaid | 8080 | {ports: [{port: 8080}]}
+        the name that the agent took over | none | {ports: [{port: 80, targetPort: http}]}
+        another port of the app | none | {ports: [{port: 9090, targetPort: metrics}]}
+        a name of no container port | none | {ports: [{port: 80, targetPort: web}]}
+        one of two ports | 81 | {ports: [{port: 80, targetPort: http}, {port: 81, targetPort: 8080}]}
+        not TCP | none | {ports: [{port: 80, targetPort: 8080, protocol: UDP}]}
+        no ports | none | {}
+        headless without ports | names | {clusterIP: None}
+        headless, at the app's port | names | {clusterIP: None, ports: [{port: 8080, targetPort: http}]}
+        headless, at the agent's port | none | {clusterIP: None, ports: [{port: 8480}]}
+        "#,
+    ) {
+        let expected = match expected {
+            "none" => vec![],
+            "names" => vec![Bypass::Names { service: "web".to_owned(), app: 8080, agent: 8480 }],
+            port => past(port.parse().unwrap()),
+        };
+        assert_eq!(service(&yaml(spec)).bypasses("web", &injected()), expected, "{what}");
     }
+    let one = |port: Value| json!({"ports": [port]});
     let by_hand = pod_ports(
         json!([{"name": "a", "args": ["--listen=:8480", "--upstream=127.0.0.1:8080"]},
             {"name": "app", "ports": [{"name": "http", "containerPort": 8080}]}]),

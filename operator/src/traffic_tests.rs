@@ -9,22 +9,12 @@ fn pod() -> ObjectKey {
 
 /// Returns a pod's status: instance, seconds since its start, and the allowed and limited requests per (policy, rule).
 fn says(instance: &str, uptime: u64, rules: &[(&str, &str, u64, u64)]) -> Status {
-    let policy = |&(uid, rule, allowed, limited): &(&str, &str, u64, u64)| PolicyStatus {
-        uid: uid.to_owned(),
-        namespace: "shop".to_owned(),
-        name: uid.to_owned(),
-        revision: "r".to_owned(),
-        rules: vec![RuleStatus { name: rule.to_owned(), allowed, limited, shadow_limited: 0, waited: 0, keys: None }],
+    let policy = |&(uid, rule, allowed, limited): &(&str, &str, u64, u64)| {
+        let rules = vec![RuleStatus { name: rule.to_owned(), allowed, limited, ..RuleStatus::default() }];
+        PolicyStatus { uid: uid.to_owned(), rules, ..PolicyStatus::default() }
     };
-    Status {
-        wire_version: 1,
-        instance: instance.to_owned(),
-        agent_version: "0".to_owned(),
-        uptime_millis: uptime * 1000,
-        in_force: None,
-        policies: rules.iter().map(policy).collect(),
-        stores: Vec::new(),
-    }
+    let policies = rules.iter().map(policy).collect();
+    Status { instance: instance.to_owned(), uptime_millis: uptime * 1000, policies, ..Status::default() }
 }
 
 fn seconds(count: u64) -> Duration {
@@ -39,8 +29,7 @@ fn assert_sum(traffic: &Traffic, now: Instant, uid: &str, allowed: u64, limited:
 
 #[tokio::test(start_paused = true)]
 async fn differences_count_for_a_minute() {
-    let start = Instant::now();
-    let mut traffic = Traffic::default();
+    let (start, mut traffic) = (Instant::now(), Traffic::default());
     traffic.observe(start, &pod(), &says("i", 1000, &[("p", "r", 500, 50)]));
     assert_sum(&traffic, start, "p", 0, 0);
     traffic.observe(start + seconds(1), &pod(), &says("i", 1001, &[("p", "r", 600, 60)]));
@@ -99,8 +88,7 @@ async fn the_first_totals_of_a_pod_count_only_if_recent() {
 
 #[tokio::test(start_paused = true)]
 async fn a_policy_absent_for_one_poll_starts_again() {
-    let start = Instant::now();
-    let mut traffic = Traffic::default();
+    let (start, mut traffic) = (Instant::now(), Traffic::default());
     traffic.observe(start, &pod(), &says("i", 1000, &[("p", "r", 500, 0)]));
     traffic.observe(start + seconds(1), &pod(), &says("i", 1001, &[]));
     traffic.observe(start + seconds(2), &pod(), &says("i", 1002, &[("p", "r", 600, 0)]));
@@ -109,8 +97,7 @@ async fn a_policy_absent_for_one_poll_starts_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pods_traffic_outlives_it() {
-    let start = Instant::now();
-    let mut traffic = Traffic::default();
+    let (start, mut traffic) = (Instant::now(), Traffic::default());
     traffic.observe(start, &pod(), &says("i", 5, &[("p", "r", 10, 1)]));
     traffic.forget(&pod());
     assert_sum(&traffic, start + seconds(1), "p", 10, 1);
@@ -122,8 +109,7 @@ async fn a_pods_traffic_outlives_it() {
 /// An agent is removed from the list and listed again. Later, its totals are forgotten.
 #[tokio::test(start_paused = true)]
 async fn the_traffic_of_a_pod_that_comes_back_counts_once() {
-    let start = Instant::now();
-    let mut traffic = Traffic::default();
+    let (start, mut traffic) = (Instant::now(), Traffic::default());
     traffic.observe(start, &pod(), &says("i", 5, &[("p", "r", 10, 1)]));
     for second in 1..4 {
         traffic.forget(&pod());

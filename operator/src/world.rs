@@ -128,10 +128,40 @@ pub enum Membership {
 }
 
 #[cfg(test)]
+impl Policy {
+    /// Returns a policy with a spec in JSON.
+    pub(crate) fn of_spec(uid: &str, generation: i64, spec: Value) -> Self {
+        let spec = Ok(Arc::new(serde_json::from_value(spec).expect("a spec")));
+        Self { uid: uid.to_owned(), generation, created: None, changed: None, spec, file: None }
+    }
+}
+
+#[cfg(test)]
+impl Pod {
+    /// Returns a pod whose agent has run.
+    pub(crate) fn running(uid: &str, membership: Membership, agent: AgentAddress) -> Self {
+        Self { uid: uid.to_owned(), membership: membership.into(), agent, has_run: true, store_secrets: None }
+    }
+}
+
+#[cfg(test)]
+impl Change {
+    /// Returns the change that adds or replaces this policy, which has no status.
+    pub(crate) fn to_policy(key: &ObjectKey, policy: Policy) -> Self {
+        Self::Policy(key.clone(), Some((policy, StoredStatus::default())))
+    }
+}
+
+#[cfg(test)]
 impl Membership {
     /// Returns the membership of a pod of which only the labels are known.
     pub(crate) fn of_labels(labels: BTreeMap<String, String>) -> Self {
         Self::Pod { labels, ports: PodPorts::default(), controller: None }
+    }
+
+    /// Returns the membership of a pod with the label `app`.
+    pub(crate) fn of_app(app: &str) -> Self {
+        Self::of_labels(BTreeMap::from([("app".to_owned(), app.to_owned())]))
     }
 }
 
@@ -360,14 +390,7 @@ mod tests {
     fn pods_of_one_template_share_their_labels() {
         let (mut world, mut dirty) = (World::default(), DirtySet::default());
         let mut add = |name: &str, app: &str| {
-            let membership = Membership::of_labels(BTreeMap::from([("app".to_owned(), app.to_owned())])).into();
-            let pod = Pod {
-                uid: name.to_owned(),
-                membership,
-                agent: AgentAddress::Pending,
-                has_run: true,
-                store_secrets: None,
-            };
+            let pod = Pod::running(name, Membership::of_app(app), AgentAddress::Pending);
             world.apply(Change::Pod(ObjectKey::new("shop", name), Some(pod)), &mut dirty);
             world.pods[&ObjectKey::new("shop", name)].membership.clone()
         };

@@ -161,7 +161,7 @@ fn json<T: DeserializeOwned>(kind: &'static str, payload: &[u8]) -> Result<T, In
 #[cfg(test)]
 mod tests {
     use bytes::Buf;
-    use weir_wire::{BanChange, BanPart, Outcome, RejectionKind, SnapshotInForce, WIRE_VERSION};
+    use weir_wire::{BanChange, BanPart, Outcome, RejectionKind, SnapshotInForce};
 
     use super::*;
     use crate::frame::HEAD_BYTES;
@@ -200,15 +200,7 @@ mod tests {
         let in_force = SnapshotInForce { sequence: 1, revision: "a".to_owned(), since_unix_millis: 2 };
         let rejection =
             Rejection { error: RejectionKind::Stale, message: "old".to_owned(), faults: Vec::new(), in_force: None };
-        let status = Status {
-            wire_version: WIRE_VERSION,
-            instance: "i".to_owned(),
-            agent_version: "0".to_owned(),
-            uptime_millis: 1,
-            in_force: Some(in_force.clone()),
-            policies: Vec::new(),
-            stores: Vec::new(),
-        };
+        let status = Status { in_force: Some(in_force.clone()), ..Status::default() };
         let goodbye = Goodbye { reason: "full".to_owned(), retry_after_millis: 5 };
         for (tag, message) in [
             (16, ToOperator::Status(Box::new(status))),

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The state of an agent: on the channel and as the answer to `GET /v1/status`. Later versions can add fields: readers
 /// ignore unknown fields.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     /// The [`crate::WIRE_VERSION`] of the agent.
@@ -55,7 +55,7 @@ pub struct StoreStatus {
 }
 
 /// The status of one policy that the agent enforces.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyStatus {
     /// The [`crate::PolicyRules::uid`].

@@ -138,8 +138,7 @@ mod tests {
     }
 
     fn policy(generation: i64, rules: &Value) -> Policy {
-        let spec = Ok(Arc::new(serde_json::from_value(spec(rules)).unwrap()));
-        Policy { uid: "uid".to_owned(), generation, created: None, changed: None, spec, file: None }
+        Policy::of_spec("uid", generation, spec(rules))
     }
 
     fn bad(generation: i64) -> Policy {
@@ -190,11 +189,8 @@ mod tests {
             ("the policy, fixed", vec![(bad(4), kept(3, 40)), (good(5, 70), kept(3, 40))], Some(70), Some(5)),
         ] {
             let compiled = compiled(seen);
-            assert_eq!(
-                (requests(&compiled), compiled.good.map(|good| good.generation)),
-                (expected, generation),
-                "{what}"
-            );
+            let found = (requests(&compiled), compiled.good.map(|good| good.generation));
+            assert_eq!(found, (expected, generation), "{what}");
         }
     }
 
@@ -217,11 +213,7 @@ mod tests {
             let kept = LastKnownGood { generation: 1, spec };
             let seen = [(bad(2), Some(kept.clone())), (bad(3), None)];
             let later = compiled(seen.to_vec());
-            assert_eq!(
-                later.unreadable().and_then(GoodGeneration::to_stored),
-                Some(kept.clone()),
-                "a later generation"
-            );
+            assert_eq!(later.unreadable().and_then(GoodGeneration::to_stored), Some(kept.clone()), "later");
             let compiled = compiled(seen[..1].to_vec());
             assert!(compiled.policy.is_none() && compiled.target.is_none(), "{kept:?}");
             assert_eq!(compiled.unreadable().and_then(GoodGeneration::to_stored), Some(kept));

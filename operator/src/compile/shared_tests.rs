@@ -2,7 +2,6 @@
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use weir_api::RateLimitPolicySpec;
 use weir_wire::{OnStoreLoss, StoreBackend, Topology};
 
 use super::{
@@ -10,24 +9,25 @@ use super::{
     tests::key,
     *,
 };
-use crate::world::{AgentAddress, Membership, Pod, Store};
-
-const STORE: &str = "spec.rules[0].shared.storeRef.name";
+use crate::{
+    tables::{rows, yaml},
+    world::{AgentAddress, Membership, Pod, Store},
+};
 
 fn store_key_of(name: &str) -> ObjectKey {
     ObjectKey::new("shop", name)
 }
 
 fn rule(limit: &Value, more: &Value) -> Value {
-    let mut rule =
-        json!({"name": "all", "scope": "Shared", "shared": {"storeRef": {"name": "limits"}}, "limits": [limit]});
-    rule.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let shared = json!({"storeRef": {"name": "limits"}});
+    let mut rule = json!({"name": "all", "scope": "Shared", "shared": shared, "limits": [limit]});
+    json_patch::merge(&mut rule, more);
     rule
 }
 
 fn fleet_rule(limit: &Value, more: &Value) -> Value {
     let mut rule = json!({"name": "all", "scope": "Fleet", "limits": [limit]});
-    rule.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    json_patch::merge(&mut rule, more);
     rule
 }
 
@@ -36,9 +36,7 @@ fn window(requests: i64) -> Value {
 }
 
 fn policy(generation: i64, rule: &Value) -> Policy {
-    let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [rule]});
-    let spec: RateLimitPolicySpec = serde_json::from_value(spec).unwrap();
-    Policy { uid: "uid".to_owned(), generation, created: None, changed: None, spec: Ok(Arc::new(spec)), file: None }
+    Policy::of_spec("uid", generation, json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [rule]}))
 }
 
 fn redis(endpoint: &str) -> Store {
@@ -61,10 +59,21 @@ struct Bench {
 }
 
 impl Bench {
+    fn with(store: impl IntoIterator<Item = Store>) -> Self {
+        let mut bench = Self::default();
+        bench.world.stores.extend(store.into_iter().map(|store| (store_key_of("limits"), store)));
+        bench
+    }
+
     fn policy(&mut self, policy: Policy) -> &Compiled {
+        self.policy_with(policy, None)
+    }
+
+    /// The status of the policy stores this generation.
+    fn policy_with(&mut self, policy: Policy, kept: Option<&LastKnownGood>) -> &Compiled {
         self.world.policies.insert(key(), policy);
         let mut dirty = DirtySet { policies: [key()].into(), ..DirtySet::default() };
-        self.compiler.update(&self.world, &mut dirty, |_| None);
+        self.compiler.update(&self.world, &mut dirty, |_| kept);
         &self.compiler.compiled()[&key()]
     }
 
@@ -122,10 +131,8 @@ fn a_shared_rule_names_its_store_and_its_counters() {
         has_credentials: true,
     };
     let directory = "shop.limits".to_owned();
-    assert_eq!(
-        rules.stores,
-        [wire::Store { name: "shop/limits".to_owned(), backend, secrets: Some(directory.clone()) }]
-    );
+    let store = wire::Store { name: "shop/limits".to_owned(), backend, secrets: Some(directory.clone()) };
+    assert_eq!(rules.stores, [store]);
     let [credentials, authorities] = ["redis", "ca"].map(|name| Some(name.to_owned()));
     assert_eq!(rules.secrets, [StoreSecrets { directory, credentials, authorities }]);
 }
@@ -139,8 +146,7 @@ fn a_store_with_an_invalid_port_is_a_fault_of_the_policies_that_use_it() {
         (json!({"memcached": {"servers": ["m:65535", "m:70000"]}}), "memcached.servers[1]", "m:70000"),
         (json!({"memcached": {"servers": ["m"]}}), "memcached.servers[0]", "m"),
     ] {
-        let mut bench = Bench::default();
-        bench.world.stores.insert(store_key_of("limits"), store(&spec));
+        let mut bench = Bench::with([store(&spec)]);
         let compiled = bench.policy(policy(1, &rule(&window(100), &json!({}))));
         let expected = format!(
             "spec.rules[0].shared.storeRef: RateLimitStore \"limits\" has {server:?} in spec.{field}: write a host and a \
@@ -226,101 +232,68 @@ fn a_fleet_rule_counts_in_the_operator() {
 /// The limits of the operator are those of a store on Redis.
 #[test]
 fn a_fleet_rule_that_the_operator_cannot_count_is_a_fault_with_its_fix() {
-    let long = json!({"name": "a", "requests": 9000, "per": "1s", "strategy": "SlidingWindowLog"});
-    let odd = json!({"name": "a", "requests": 999_999_937, "per": "23h59m59s999ms", "burst": 1_000_000_000});
-    let debt = json!({"name": "a", "requests": 5, "per": "1s", "strategy": "TokenBucketWithDebt", "debt": 5});
-    let leaky = json!({"name": "a", "requests": 5, "per": "1s", "strategy": "LeakyBucket"});
-    let in_flight = json!({"name": "a", "concurrent": 5});
-    let waits = json!({"onLimit": {"action": "Wait", "maxWait": "1s"}});
-    let costly = json!({"cost": {"header": {"name": "x", "most": 2_000_000}}});
-    let late = json!({"cost": {"responseHeader": {"name": "x", "most": 2_000_000}}});
-    let bytes = json!({"cost": {"requestBytes": {}}});
-    let shared = json!({"shared": {"storeRef": {"name": "limits"}}});
-    for (rule, expected) in [
-        (fleet_rule(&leaky, &waits), None),
-        (fleet_rule(&debt, &json!({})), None),
-        (fleet_rule(&long, &json!({})), Some(("limits[0].requests", "use SlidingWindowCounter"))),
-        (fleet_rule(&odd, &json!({})), Some(("limits[0].requests", "lower burst"))),
-        (fleet_rule(&window(5), &costly), Some(("cost.header.most", "larger units"))),
-        (fleet_rule(&debt, &late), Some(("cost.responseHeader.most", "larger units"))),
-        (fleet_rule(&debt, &bytes), Some(("cost", "use scope Pod"))),
-        (fleet_rule(&in_flight, &json!({})), Some(("scope", "is not valid with a concurrent limit"))),
-        (fleet_rule(&window(5), &shared), Some(("shared", "remove it"))),
-        (fleet_rule(&window(5), &json!({"per": "Message"})), Some(("scope", "use scope Pod"))),
-        (fleet_rule(&window(5), &json!({"name": "a".repeat(166)})), None),
-        (fleet_rule(&window(5), &json!({"name": "a".repeat(167)})), Some(("name", "use shorter names"))),
-    ] {
-        let mut bench = Bench::default();
-        let found = faults(bench.policy(policy(1, &rule)));
-        match expected {
-            None => assert_eq!(found, [""; 0], "{rule}"),
-            Some((path, fix)) => {
-                let [fault] = &found[..] else { panic!("{rule}: {found:?}") };
-                assert!(fault.starts_with(&format!("spec.rules[0].{path}: ")) && fault.contains(fix), "{fault}");
-            }
-        }
+    // The columns: the limit, more of the rule, and the fault with its fix.
+    for [limit, more, path, fix] in rows(
+        "
+        {requests: 5, per: 1s, strategy: LeakyBucket} | {onLimit: {action: Wait, maxWait: 1s}} | - | -
+        {requests: 5, per: 1s, strategy: TokenBucketWithDebt, debt: 5} | {} | - | -
+        {requests: 9000, per: 1s, strategy: SlidingWindowLog} | {} | limits[0].requests | use SlidingWindowCounter
+        {requests: 999999937, per: 23h59m59s999ms, burst: 1000000000} | {} | limits[0].requests | lower burst
+        {requests: 5, per: 10m, strategy: FixedWindow} | {cost: {header: {name: x, most: 2000000}}} | cost.header.most | larger units
+        {requests: 5, per: 1s, strategy: TokenBucketWithDebt, debt: 5} | {cost: {responseHeader: {name: x, most: 2000000}}} | cost.responseHeader.most | larger units
+        {requests: 5, per: 1s, strategy: TokenBucketWithDebt, debt: 5} | {cost: {requestBytes: {}}} | cost | use scope Pod
+        {concurrent: 5} | {} | scope | is not valid with a concurrent limit
+        {requests: 5, per: 10m, strategy: FixedWindow} | {shared: {storeRef: {name: limits}}} | shared | remove it
+        {requests: 5, per: 10m, strategy: FixedWindow} | {per: Message} | scope | use scope Pod
+        ",
+    ) {
+        is_fault(None, &fleet_rule(&named(limit), &yaml(more)), path, fix);
     }
+    let with_name = |length: usize| fleet_rule(&window(5), &json!({"name": "a".repeat(length)}));
+    is_fault(None, &with_name(166), "-", "");
+    is_fault(None, &with_name(167), "name", "use shorter names");
+}
+
+/// Returns a limit with a name.
+fn named(limit: &str) -> Value {
+    let mut limit = yaml(limit);
+    limit["name"] = "a".into();
+    limit
+}
+
+/// Compiles the rule while the store is this one. It must have this fault, or none for the path `-`.
+#[track_caller]
+fn is_fault(store: Option<Store>, rule: &Value, path: &str, fix: &str) {
+    let mut bench = Bench::with(store);
+    let compiled = bench.policy(policy(1, rule));
+    let found = faults(compiled);
+    match &found[..] {
+        [] if path == "-" => {}
+        [fault] => assert!(fault.starts_with(&format!("spec.rules[0].{path}: ")) && fault.contains(fix), "{fault}"),
+        _ => panic!("{rule}: {found:?}"),
+    }
+    assert_eq!(only_waits_for_stores(&compiled.faults), path == "shared.storeRef.name", "{rule}");
 }
 
 #[test]
 fn a_store_that_is_missing_or_cannot_count_this_is_a_fault_with_its_fix() {
-    let leaky = json!({"name": "a", "requests": 5, "per": "1s", "strategy": "LeakyBucket"});
-    let log = json!({"name": "a", "requests": 5, "per": "1s", "strategy": "SlidingWindowLog"});
-    let long = json!({"name": "a", "requests": 9000, "per": "1s", "strategy": "SlidingWindowLog"});
-    let odd = json!({"name": "a", "requests": 999_999_937, "per": "23h59m59s999ms", "burst": 1_000_000_000});
-    let waits = json!({"onLimit": {"action": "Wait", "maxWait": "1s"}});
-    let costly = json!({"cost": {"header": {"name": "x", "most": 2_000_000}}});
-    for (what, store, rule, expected) in [
-        ("missing", None, rule(&window(5), &json!({})), Some((STORE, "create it, or name one that exists"))),
-        (
-            "a queue",
-            Some(memcached()),
-            rule(&leaky, &json!({})),
-            Some(("spec.rules[0].limits[0].strategy", "use TokenBucket")),
-        ),
-        (
-            "a log",
-            Some(memcached()),
-            rule(&log, &json!({})),
-            Some(("spec.rules[0].limits[0].strategy", "use SlidingWindowCounter")),
-        ),
-        ("a wait", Some(memcached()), rule(&window(5), &waits), Some(("spec.rules[0].onLimit.action", "use Reject"))),
-        ("a window", Some(memcached()), rule(&window(5), &json!({})), None),
-        ("all of these on Redis", Some(redis("r:1")), rule(&leaky, &waits), None),
-        ("a log on Redis", Some(redis("r:1")), rule(&log, &json!({})), None),
-        (
-            "a long log",
-            Some(redis("r:1")),
-            rule(&long, &json!({})),
-            Some(("spec.rules[0].limits[0].requests", "use SlidingWindowCounter")),
-        ),
-        (
-            "odd numbers",
-            Some(redis("r:1")),
-            rule(&odd, &json!({})),
-            Some(("spec.rules[0].limits[0].requests", "lower burst")),
-        ),
-        (
-            "a large cost",
-            Some(redis("r:1")),
-            rule(&window(5), &costly),
-            Some(("spec.rules[0].cost.header.most", "larger units")),
-        ),
-    ] {
-        let mut bench = Bench::default();
-        bench.world.stores.extend(store.map(|store| (store_key_of("limits"), store)));
-        let compiled = bench.policy(policy(1, &rule));
-        let found: Vec<_> = compiled.faults.iter().map(|fault| (fault.path.as_str(), fault.message.as_str())).collect();
-        match expected {
-            None => assert_eq!(found, [], "{what}"),
-            Some((path, fix)) => {
-                assert!(
-                    matches!(found[..], [(at, message)] if at == path && message.contains(fix)),
-                    "{what}: {found:?}"
-                );
-            }
-        }
-        assert_eq!(only_waits_for_stores(&compiled.faults), what == "missing");
+    is_fault(None, &rule(&window(5), &json!({})), "shared.storeRef.name", "create it, or name one that exists");
+    // The columns: the store, the limit, more of the rule, and the fault with its fix.
+    for [store, limit, more, path, fix] in rows(
+        "
+        memcached | {requests: 5, per: 1s, strategy: LeakyBucket} | {} | limits[0].strategy | use TokenBucket
+        memcached | {requests: 5, per: 1s, strategy: SlidingWindowLog} | {} | limits[0].strategy | use SlidingWindowCounter
+        memcached | {requests: 5, per: 10m, strategy: FixedWindow} | {onLimit: {action: Wait, maxWait: 1s}} | onLimit.action | use Reject
+        memcached | {requests: 5, per: 10m, strategy: FixedWindow} | {} | - | -
+        redis | {requests: 5, per: 1s, strategy: LeakyBucket} | {onLimit: {action: Wait, maxWait: 1s}} | - | -
+        redis | {requests: 5, per: 1s, strategy: SlidingWindowLog} | {} | - | -
+        redis | {requests: 9000, per: 1s, strategy: SlidingWindowLog} | {} | limits[0].requests | use SlidingWindowCounter
+        redis | {requests: 999999937, per: 23h59m59s999ms, burst: 1000000000} | {} | limits[0].requests | lower burst
+        redis | {requests: 5, per: 10m, strategy: FixedWindow} | {cost: {header: {name: x, most: 2000000}}} | cost.header.most | larger units
+        ",
+    ) {
+        let store = if store == "redis" { redis("r:1") } else { memcached() };
+        is_fault(Some(store), &rule(&named(limit), &yaml(more)), path, fix);
     }
 }
 
@@ -343,8 +316,7 @@ fn a_store_that_appears_changes_or_goes_recompiles_its_policies() {
 
 #[test]
 fn the_last_good_generation_follows_its_store() {
-    let mut bench = Bench::default();
-    bench.world.stores.insert(store_key_of("limits"), redis("r:1"));
+    let mut bench = Bench::with([redis("r:1")]);
     bench.policy(policy(3, &rule(&window(5), &json!({}))));
     bench.policy(policy(4, &rule(&window(5), &json!({"match": [{"pathRegexes": ["("]}]}))));
     let compiled = bench.store(Some(redis("r:2")));
@@ -358,16 +330,12 @@ fn the_last_good_generation_follows_its_store() {
 #[test]
 fn rules_that_cannot_use_the_new_store_keep_the_old_one_under_another_name() {
     let leaky = json!({"name": "a", "requests": 5, "per": "1s", "strategy": "LeakyBucket"});
-    let mut bench = Bench::default();
-    bench.world.stores.insert(store_key_of("limits"), redis("r:1"));
+    let mut bench = Bench::with([redis("r:1")]);
     let before = shared_of(bench.policy(policy(1, &rule(&leaky, &json!({})))));
     let compiled = bench.store(Some(memcached()));
     assert_eq!(compiled.faults.len(), 1);
     let (rules, shared) = (compiled.policy.clone().unwrap(), shared_of(compiled));
-    assert_eq!(
-        (rules.stores[0].name.as_str(), shared.store.as_str()),
-        ("shop/limits@replaced", "shop/limits@replaced")
-    );
+    assert_eq!([&*rules.stores[0].name, &*shared.store], ["shop/limits@replaced"; 2]);
     assert!(matches!(rules.stores[0].backend, StoreBackend::Redis { .. }));
     assert_eq!((&shared.counters, store_key(&shared.store)), (&before.counters, Some(store_key_of("limits"))));
     // A second change to Memcached changes nothing, and the first store restores the rules.
@@ -391,12 +359,8 @@ fn a_new_operator_keeps_the_limits_of_a_store_that_it_cannot_read() {
         ("it was deleted", None, &good, false),
         ("another one cannot count the limit", Some(memcached()), &good, false),
     ] {
-        let mut bench = Bench::default();
-        bench.world.policies.insert(key(), policy.clone());
-        bench.world.stores.extend(store.map(|store| (store_key_of("limits"), store)));
-        let mut dirty = DirtySet { policies: [key()].into(), ..DirtySet::default() };
-        bench.compiler.update(&bench.world, &mut dirty, |_| Some(&stored));
-        let compiled = &bench.compiler.compiled()[&key()];
+        let mut bench = Bench::with(store);
+        let compiled = bench.policy_with(policy.clone(), Some(&stored));
         let kept = compiled.unreadable().and_then(GoodGeneration::to_stored);
         assert_eq!((compiled.policy.is_some(), kept), (false, is_kept.then(|| stored.clone())), "{what}");
         assert_eq!(only_waits_for_stores(&compiled.faults), what == "it was deleted", "{:?}", compiled.faults);
@@ -409,12 +373,8 @@ fn a_new_operator_keeps_the_limits_of_a_store_that_it_cannot_read() {
     // The user who can change the store must not stop the changes of these pods.
     for (what, policy) in [("the newest generation", &good), ("an earlier generation", &invalid)] {
         for (then, store) in [("it is deleted", None), ("another one replaces it", Some(memcached()))] {
-            let mut bench = Bench::default();
-            bench.world.policies.insert(key(), policy.clone());
-            bench.world.stores.insert(store_key_of("limits"), unreadable.clone());
-            let mut dirty = DirtySet { policies: [key()].into(), ..DirtySet::default() };
-            bench.compiler.update(&bench.world, &mut dirty, |_| Some(&stored));
-            assert!(bench.compiler.compiled()[&key()].unreadable().is_some(), "{what}");
+            let mut bench = Bench::with([unreadable.clone()]);
+            assert!(bench.policy_with(policy.clone(), Some(&stored)).unreadable().is_some(), "{what}");
             let compiled = bench.store(store);
             assert_eq!((compiled.unreadable(), &compiled.policy), (None, &None), "{what}, and then {then}");
         }
@@ -423,8 +383,7 @@ fn a_new_operator_keeps_the_limits_of_a_store_that_it_cannot_read() {
 
 #[test]
 fn sharers_follow_the_number_of_pods_without_haste() {
-    let mut bench = Bench::default();
-    bench.world.stores.insert(store_key_of("limits"), redis("r:1"));
+    let mut bench = Bench::with([redis("r:1")]);
     let clusters = json!({"shared": {"storeRef": {"name": "limits"}, "clusters": 3}});
     bench.policy(policy(1, &rule(&window(5), &clusters)));
     for (pods, expected) in [
@@ -470,8 +429,7 @@ fn sharers_follow_the_number_of_pods_while_old_rules_stay_in_force() {
         ("an invalid generation", &clusters, with_fault),
         ("an invalid generation after a long one", &long, with_fault),
     ] {
-        let mut bench = Bench::default();
-        bench.world.stores.insert(store_key_of("limits"), redis("r:1"));
+        let mut bench = Bench::with([redis("r:1")]);
         bench.policy(policy(1, &rule(&window(5), good)));
         assert_eq!(bench.pods(4), (true, 12), "{what}");
         let before = bench.compiler.compiled()[&key()].policy.clone().unwrap();
@@ -523,15 +481,8 @@ fn only_a_pod_can_lack_secrets() {
     let secrets =
         StoreSecrets { directory: "shop.limits".to_owned(), credentials: Some("redis".to_owned()), authorities: None };
     let lacks = |membership: Membership, annotation: Option<&str>| {
-        let store_secrets = annotation.map(Into::into);
-        let pod = Pod {
-            uid: String::new(),
-            membership: membership.into(),
-            agent: AgentAddress::Pending,
-            has_run: true,
-            store_secrets,
-        };
-        secrets.are_missing_in(&pod)
+        let pod = Pod::running("", membership, AgentAddress::Pending);
+        secrets.are_missing_in(&Pod { store_secrets: annotation.map(Into::into), ..pod })
     };
     let pod = Membership::of_labels(BTreeMap::new());
     assert!(lacks(pod.clone(), None) && !lacks(pod, Some(&secrets.mounted_as())));

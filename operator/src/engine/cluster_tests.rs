@@ -177,13 +177,7 @@ impl Pod {
             Address::Pending => AgentAddress::Pending,
             Address::At(url) => AgentAddress::At(url.as_str().into()),
         };
-        world::Pod {
-            uid: self.uid.clone(),
-            membership: Membership::Pod { labels, ports: PodPorts::default(), controller }.into(),
-            agent,
-            has_run: true,
-            store_secrets: None,
-        }
+        world::Pod::running(&self.uid, Membership::Pod { labels, ports: PodPorts::default(), controller }, agent)
     }
 }
 

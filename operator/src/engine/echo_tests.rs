@@ -7,11 +7,16 @@ fn status(enforced: &str) -> SourceStatus {
     Some(Box::new(RateLimitPolicyStatus { summary: Some(summary), ..RateLimitPolicyStatus::default() }))
 }
 
+/// Writes this status, which succeeds immediately.
+fn write(echo: &mut Echo, now: Instant, enforced: &str) {
+    let number = echo.send(now);
+    echo.written(now, number, status(enforced));
+}
+
 /// Returns an [`Echo`] without a write in progress: one write has succeeded, and the source has reported it.
 fn at_rest(now: Instant) -> Echo {
     let mut echo = Echo::new(None);
-    let number = echo.send(now);
-    echo.written(now, number, status("1/1"));
+    write(&mut echo, now, "1/1");
     echo.record_source_status(now, status("1/1"));
     echo
 }
@@ -25,8 +30,7 @@ fn writes(echo: &mut Echo, now: &mut Instant, time: Duration) -> u32 {
         *now += Duration::from_millis(50);
         if echo.is_foreign(*now) {
             writes += 1;
-            let number = echo.send(*now);
-            echo.written(*now, number, status("1/1"));
+            write(echo, *now, "1/1");
             echo.record_source_status(*now, status("1/1"));
         }
     }
@@ -95,8 +99,7 @@ async fn a_silent_source_causes_at_most_one_write() {
         now += Duration::from_millis(50);
         if echo.is_foreign(now) {
             writes += 1;
-            let number = echo.send(now);
-            echo.written(now, number, status("1/1"));
+            write(&mut echo, now, "1/1");
         }
     }
     assert_eq!(writes, 1);
@@ -118,9 +121,8 @@ async fn repeated_edits_are_fixed_once_a_second() {
 async fn the_apiservers_form_of_a_write_is_not_foreign() {
     let mut now = Instant::now();
     let mut echo = at_rest(now);
-    let number = echo.send(now);
     // The apiserver has merged the status with fields of another owner.
-    echo.written(now, number, status("1/1 and more"));
+    write(&mut echo, now, "1/1 and more");
     echo.record_source_status(now, status("1/1 and more"));
     assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(60)), 0);
 }
@@ -137,11 +139,7 @@ async fn the_known_status_is_the_last_shown_or_stored_one() {
     assert!(before.is_some());
     // A write in progress may never land.
     assert_eq!(known(&|echo| assert_eq!(echo.send(now), 2)), before);
-    let land = |echo: &mut Echo| {
-        let number = echo.send(now);
-        echo.written(now, number, status("2/2"));
-    };
-    assert_eq!(known(&land), status("2/2"));
+    assert_eq!(known(&|echo| write(echo, now, "2/2")), status("2/2"));
     let foreign = |echo: &mut Echo| {
         echo.record_source_status(now, status("99/99"));
         echo.send(now);

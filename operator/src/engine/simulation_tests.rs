@@ -41,51 +41,29 @@ const PODS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const DEPLOYMENTS: [&str; 2] = ["front", "back"];
 
 enum Happening {
+    /// Something fails or changes.
     Trouble,
     /// An input of the machine since the last restart of the process.
-    Machine {
-        life: u32,
-        input: Input,
-    },
+    Machine { life: u32, input: Input },
     /// A link sends a request to its agent.
-    Turn {
-        pod: ObjectKey,
-        link: u64,
-        turn: u64,
-    },
+    Turn { pod: ObjectKey, link: u64, turn: u64 },
     /// The agent's answer reaches the link.
-    Seen {
-        pod: ObjectKey,
-        link: u64,
-        seen: Seen,
-    },
+    Seen { pod: ObjectKey, link: u64, seen: Seen },
     /// A status write reaches the apiserver.
-    Write {
-        life: u32,
-        attempt: u64,
-        report: Box<Report>,
-    },
+    Write { life: u32, attempt: u64, report: Box<Report> },
     /// The waiting status of the store reaches the apiserver.
-    WriteStore {
-        life: u32,
-    },
+    WriteStore { life: u32 },
     /// The writer learns the result, or gives up.
-    Answer {
-        life: u32,
-        key: ObjectKey,
-        attempt: u64,
-        result: WriteResult,
-    },
-    Retry {
-        life: u32,
-        key: ObjectKey,
-    },
+    Answer { life: u32, key: ObjectKey, attempt: u64, result: WriteResult },
+    /// The writer tries the waiting status of a policy.
+    Retry { life: u32, key: ObjectKey },
     /// The process continues after a pause.
-    Resume {
-        life: u32,
-    },
+    Resume { life: u32 },
+    /// A term of this operator begins, or one of another.
     Lead(bool),
+    /// The trouble ends.
     Calm,
+    /// The agents count requests.
     Burst,
 }
 

@@ -27,10 +27,14 @@ fn millis(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
+/// Returns the time now, and the pace of a policy whose status is this one.
+fn begun(written: Option<RateLimitPolicyStatus>) -> (Instant, Pace) {
+    (Instant::now(), Pace::new(INTERVAL, written))
+}
+
 #[tokio::test(start_paused = true)]
 async fn changes_of_enforcement_are_written_at_once() {
-    let now = Instant::now();
-    let mut pace = Pace::new(INTERVAL, None);
+    let (now, mut pace) = begun(None);
     assert!(pace.claim_write(now, &status("NoPods", 0, 0), false));
     assert!(!pace.claim_write(now, &status("NoPods", 0, 0), false));
     assert!(pace.claim_write(now + millis(1), &status("Drifted", 2, 0), false));
@@ -39,8 +43,7 @@ async fn changes_of_enforcement_are_written_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn pending_is_written_only_if_it_lasts() {
-    let now = Instant::now();
-    let mut pace = Pace::new(INTERVAL, Some(status("Enforced", 3, 0)));
+    let (now, mut pace) = begun(Some(status("Enforced", 3, 0)));
     assert!(!pace.claim_write(now, &status("Pending", 0, 0), true));
     assert!(!pace.claim_write(now + millis(100), &status("Pending", 2, 0), true));
     assert!(
@@ -53,8 +56,7 @@ async fn pending_is_written_only_if_it_lasts() {
 
 #[tokio::test(start_paused = true)]
 async fn traffic_is_written_from_time_to_time_without_noise() {
-    let now = Instant::now();
-    let mut pace = Pace::new(INTERVAL, None);
+    let (now, mut pace) = begun(None);
     assert!(pace.claim_write(now, &status("Enforced", 3, 1000), false));
     assert!(!pace.claim_write(now + millis(1000), &status("Enforced", 3, 2000), false), "too soon");
     assert!(pace.claim_write(now + INTERVAL, &status("Enforced", 3, 2000), false));
@@ -94,8 +96,7 @@ async fn new_words_and_keys_are_written_while_traffic_flows() {
         ("hardly more keys", with_keys(100, 2000), &|allowed| with_keys(102, allowed), 0),
     ];
     for (what, first, next, expected) in cases {
-        let now = Instant::now();
-        let mut pace = Pace::new(INTERVAL, None);
+        let (now, mut pace) = begun(None);
         assert!(pace.claim_write(now, &first, false));
         let writes = (1..=1200_u32).filter(|tick| {
             let allowed = if tick % 2 == 0 { 1999 } else { 2001 };
@@ -107,8 +108,7 @@ async fn new_words_and_keys_are_written_while_traffic_flows() {
 
 #[tokio::test(start_paused = true)]
 async fn the_final_numbers_are_written_exactly() {
-    let now = Instant::now();
-    let mut pace = Pace::new(INTERVAL, None);
+    let (now, mut pace) = begun(None);
     assert!(pace.claim_write(now, &status("Enforced", 3, 1000), false));
     let last = status("Enforced", 3, 1001);
     let mut at = now;
@@ -123,8 +123,7 @@ async fn the_final_numbers_are_written_exactly() {
 
 #[tokio::test(start_paused = true)]
 async fn a_held_back_status_is_not_repeated() {
-    let now = Instant::now();
-    let mut pace = Pace::new(INTERVAL, Some(status("Enforced", 3, 0)));
+    let (now, mut pace) = begun(Some(status("Enforced", 3, 0)));
     assert!(pace.claim_rewrite(now, &status("Enforced", 3, 0)));
     assert!(!pace.claim_write(now, &status("Pending", 2, 0), true));
     assert!(!pace.claim_rewrite(now, &status("Pending", 2, 0)));
@@ -134,8 +133,7 @@ async fn a_held_back_status_is_not_repeated() {
 
 #[tokio::test(start_paused = true)]
 async fn a_rollout_is_written_once_a_second_and_always_at_its_end() {
-    let now = Instant::now();
-    let mut pace = Pace::new(INTERVAL, Some(status("Drifted", 0, 0)));
+    let (now, mut pace) = begun(Some(status("Drifted", 0, 0)));
     let (mut at, mut written) = (now, 0);
     for enforcing in 1..=1000 {
         at += millis(10);

@@ -12,6 +12,8 @@ use crate::{
 
 const UNIX: u64 = 1_790_000_000_000_000;
 const SILENCE: Duration = Duration::from_secs(5);
+/// The begin of the first window of a day.
+const WINDOW: u64 = UNIX - UNIX % 86_400_000_000;
 
 struct Bench {
     counter: Counter,
@@ -56,9 +58,7 @@ impl Bench {
         let now = Duration::from_secs(100);
         let counter = Counter::new(term, now, UNIX);
         let mut bench = Self { counter, releases: HashMap::new(), now, rules: vec![rule("shop/api.all", 7)], terms };
-        for pod in ["a", "b"] {
-            bench.counter.expect(pod, &bench.rules, true, now);
-        }
+        bench.expect_both();
         bench.counter.planned(now);
         bench
     }
@@ -70,24 +70,31 @@ impl Bench {
 
     fn into_counting(self) -> (Self, [u64; 2]) {
         let mut bench = self;
-        let channels = ["a", "b"].map(|pod| bench.ready(pod));
-        for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
-            bench.confirm(pod, channel);
-        }
+        let channels = ["a", "b"].map(|pod| bench.ready(pod, true));
+        bench.confirm_both(channels);
         assert!(bench.counter.is_counting());
         (bench, channels)
     }
 
-    /// Opens a channel whose agent has sent its levels.
-    fn ready(&mut self, pod: &str) -> u64 {
+    /// The pods have the rules of the bench.
+    fn expect_both(&mut self) {
+        ["a", "b"].iter().for_each(|pod| self.counter.expect(pod, &self.rules, true, self.now));
+    }
+
+    /// Opens a channel whose agent has sent its levels, all of them or not.
+    fn ready(&mut self, pod: &str, is_complete: bool) -> u64 {
         let channel = self.counter.connected(pod, self.now);
-        self.counter.record_message(pod, channel, SILENCE, self.now);
-        self.counter.levels_sent(pod, channel, sent(true), self.now);
+        self.message(pod, channel);
+        self.counter.levels_sent(pod, channel, sent(is_complete), self.now);
         channel
     }
 
     fn message(&mut self, pod: &str, channel: u64) {
         self.counter.record_message(pod, channel, SILENCE, self.now);
+    }
+
+    fn message_both(&mut self, channels: [u64; 2]) {
+        ["a", "b"].iter().zip(channels).for_each(|(pod, channel)| self.message(pod, channel));
     }
 
     fn release(&mut self, pod: &str, channel: u64) -> bool {
@@ -99,6 +106,17 @@ impl Bench {
     fn confirm(&mut self, pod: &str, channel: u64) {
         assert!(self.release(pod, channel), "the agent must get empty answers");
         self.confirmed(pod, channel, self.releases[&channel]);
+    }
+
+    /// If the agent gets empty answers, it confirms them.
+    fn reconfirm(&mut self, pod: &str, channel: u64) {
+        if self.release(pod, channel) {
+            self.confirmed(pod, channel, self.releases[&channel]);
+        }
+    }
+
+    fn confirm_both(&mut self, channels: [u64; 2]) {
+        ["a", "b"].iter().zip(channels).for_each(|(pod, channel)| self.confirm(pod, channel));
     }
 
     /// The agent has confirmed this many empty answers.
@@ -117,16 +135,38 @@ impl Bench {
         Take { requests, ..Take::new(&self.terms) }.encode().expect("a question").message(1, &key)
     }
 
+    fn answer(&mut self, question: Question) -> Vec<Answer> {
+        self.counter.answer(&[question], [&self.rules, &[]], self.now)
+    }
+
+    /// An agent reports that it has seen this level, or that it owes units.
+    fn report(&mut self, question: Question) {
+        assert_eq!(self.answer(Question { id: 0, requests: 0, ..question }), [], "a report gets no answer");
+    }
+
+    /// A question of an agent that has seen this many units of the first window used.
+    fn seen(&self, used: u64) -> Question {
+        Question { seen: Some(vec![[WINDOW, used, 0]]), ..self.question(1) }
+    }
+
     fn ask(&mut self, question: Question) -> Outcome {
-        let mut answers = self.counter.answer(&[question], [&self.rules, &[]], self.now);
-        answers.pop().expect("an answer").outcome
+        self.answer(question).pop().expect("an answer").outcome
+    }
+
+    fn counted(&mut self, question: Question) -> Granted {
+        match self.ask(question) {
+            Outcome::Counted(granted) => granted,
+            other => panic!("{other:?}"),
+        }
     }
 
     fn granted(&mut self, requests: u32) -> u64 {
-        match self.ask(self.question(requests)) {
-            Outcome::Counted(Granted { granted, .. }) => granted,
-            other => panic!("{other:?}"),
-        }
+        self.counted(self.question(requests)).granted
+    }
+
+    /// The absence of pods of the policy: their parts, the sum, and its time.
+    fn absence(&self) -> (Vec<(u32, u32)>, u128, u64) {
+        self.counter.pods.absence("shop/api", self.counter.time(self.now))
     }
 
     fn refusal(&mut self, question: Question) -> String {
@@ -152,7 +192,7 @@ fn after_its_term_a_counter_counts_nothing() {
     bench.now = Duration::from_secs(1000);
     let answers = bench.counter.answer(&[bench.question(1)], [&bench.rules, &[]], bench.now);
     assert_eq!(answers, [], "an answer would show that this counter counts the pod as present");
-    let channel = bench.ready("b");
+    let channel = bench.ready("b", true);
     assert!(!bench.counter.release("b", channel, bench.now), "the share of an agent must not end now");
 }
 
@@ -169,11 +209,8 @@ fn a_pod_asks_only_about_its_own_rules_and_known_limits() {
     bench.rules[0].accepts_limits = true;
     assert!(matches!(bench.ask(with_limit), Outcome::Counted(Granted { granted: 30, .. })));
     assert_eq!((bench.granted(30), bench.counter.keys()), (30, 2));
-    assert_eq!(
-        bench.counter.usage(bench.now).keys,
-        [("shop/api.all".to_owned(), 2)].into(),
-        "both are keys of the rule"
-    );
+    let keys = bench.counter.usage(bench.now).keys;
+    assert_eq!(keys, [("shop/api.all".to_owned(), 2)].into(), "both are keys of the rule");
     let mut idle = Bench::counting().0;
     idle.rules[0].accepts_limits = true;
     let counters = "shop/api.all@20-1000".to_owned();
@@ -208,14 +245,12 @@ fn a_new_term_collects_levels_first() {
     let mut bench = Bench::new();
     let channels = ["a", "b"].map(|pod| bench.counter.connected(pod, bench.now));
     assert_eq!(bench.ask(bench.question(1)), Outcome::NotYet);
-    let window = UNIX - UNIX % 86_400_000_000;
     for (pod, channel, seen, owed) in [("a", channels[0], 25, 0), ("b", channels[1], 20, 3)] {
-        let level = Question { id: 0, requests: 0, seen: Some(vec![[window, seen, 0]]), owed, ..bench.question(1) };
-        assert!(bench.counter.answer(&[level], [&bench.rules, &[]], bench.now).is_empty(), "no answer");
+        bench.report(Question { owed, ..bench.seen(seen) });
         bench.counter.levels_sent(pod, channel, sent(true), bench.now);
     }
-    bench.counter.record_message("a", channels[0], SILENCE, bench.now);
-    bench.counter.record_message("b", channels[1], SILENCE, bench.now);
+    bench.message("a", channels[0]);
+    bench.message("b", channels[1]);
     assert_eq!(bench.ask(bench.question(1)), Outcome::NotYet, "the shares have not ended");
     bench.confirm("a", channels[0]);
     assert_eq!(bench.ask(bench.question(1)), Outcome::NotYet, "one share has not ended");
@@ -231,28 +266,16 @@ const KEEP: BanPart = BanPart { for_micros: 3_600_000_000, change: BanChange::Ke
 fn levels_under_earlier_limits_count() {
     for order in [[0, 1], [1, 0]] {
         let mut bench = Bench::new();
-        let channels = ["a", "b"].map(|pod| bench.ready(pod));
+        let channels = ["a", "b"].map(|pod| bench.ready(pod, true));
         bench.rules = vec![rule("shop/api.all", 8)];
-        let window = UNIX - UNIX % 86_400_000_000;
-        let newer = StoreTerms::new(
-            8,
-            &[(0, Quota::new(Strategy::FixedWindow, 60, Duration::from_secs(86_400), None).expect("a quota"))],
-        );
-        let newer = newer.expect("terms");
+        let newer = Quota::new(Strategy::FixedWindow, 60, Duration::from_secs(86_400), None).expect("a quota");
         let old = bench.question(0);
-        bench.terms = newer;
+        bench.terms = StoreTerms::new(8, &[(0, newer)]).expect("terms");
         let new = bench.question(0);
-        let levels = [(old, 25), (new, 20)].map(|(question, used)| Question {
-            id: 0,
-            seen: Some(vec![[window, used, 0]]),
-            ..question
-        });
-        for index in order {
-            bench.counter.answer(&[levels[index].clone()], [&bench.rules, &[]], bench.now);
-        }
-        for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
-            bench.confirm(pod, channel);
-        }
+        let levels =
+            [(old, 25), (new, 20)].map(|(question, used)| Question { seen: Some(vec![[WINDOW, used, 0]]), ..question });
+        order.into_iter().for_each(|index| bench.report(levels[index].clone()));
+        bench.confirm_both(channels);
         assert!(bench.counter.is_counting());
         assert_eq!(bench.granted(100), 35, "{order:?}");
     }
@@ -264,22 +287,19 @@ fn bans_are_counted_and_collected() {
     let mut bench = Bench::new();
     let (a, b) = (bench.counter.connected("a", bench.now), bench.counter.connected("b", bench.now));
     let seen = BanPart { seen: UNIX - 1_000_000, ..KEEP };
-    let window = UNIX - UNIX % 86_400_000_000;
     for (hash, part) in [("1", seen), ("2", BanPart { change: BanChange::Start(0), ..KEEP })] {
-        let (hash, seen) = (hash.to_owned(), Some(vec![[window, 1, 0]]));
-        let level = Question { id: 0, requests: 0, hash, seen, ban: Some(part), ..bench.question(1) };
-        bench.counter.answer(&[level], [&bench.rules, &[]], bench.now);
+        bench.report(Question { hash: hash.to_owned(), ban: Some(part), ..bench.seen(1) });
     }
     for (pod, channel) in [("a", a), ("b", b)] {
         bench.counter.levels_sent(pod, channel, sent(true), bench.now);
-        bench.counter.record_message(pod, channel, SILENCE, bench.now);
+        bench.message(pod, channel);
     }
     bench.confirm("a", a);
     bench.confirm("b", b);
     let mut ask = |hash: &str, change| {
         let part = BanPart { change, ..KEEP };
         let question = Question { hash: hash.to_owned(), ban: Some(part), ..bench.question(1) };
-        let Outcome::Counted(granted) = bench.ask(question) else { panic!("not counted") };
+        let granted = bench.counted(question);
         (granted.granted, granted.banned_since)
     };
     assert_eq!(ask("1", BanChange::Keep), (0, UNIX - 1_000_000), "the earlier ban");
@@ -293,10 +313,8 @@ fn bans_are_counted_and_collected() {
 #[test]
 fn if_a_pod_is_missing_all_limits_count_as_used_up() {
     let mut bench = Bench::new();
-    let channel = bench.ready("a");
-    let window = UNIX - UNIX % 86_400_000_000;
-    let level = Question { id: 0, requests: 0, seen: Some(vec![[window, 1, 0]]), ..bench.question(1) };
-    bench.counter.answer(&[level], [&bench.rules, &[]], bench.now);
+    let channel = bench.ready("a", true);
+    bench.report(bench.seen(1));
     for _ in 0..9 {
         bench.after(1).message("a", channel);
         assert!(!bench.counter.release("a", channel, bench.now));
@@ -306,7 +324,7 @@ fn if_a_pod_is_missing_all_limits_count_as_used_up() {
     assert_eq!((bench.counter.is_counting(), bench.counter.absent()), (true, 1));
     assert_eq!(bench.granted(1), 0, "a known key is used up");
     let unknown = Question { hash: "2".to_owned(), ..bench.question(1) };
-    assert!(matches!(bench.ask(unknown), Outcome::Counted(granted) if granted.granted == 0));
+    assert_eq!(bench.counted(unknown).granted, 0);
     // The next day, the limit is free again, except for the share of the missing pod.
     bench.counter.term = Term::unbounded();
     bench.after(86_400).message("a", channel);
@@ -320,7 +338,7 @@ fn if_a_pod_is_missing_all_limits_count_as_used_up() {
 fn only_rules_that_agents_had_before_count_as_used_up() {
     let mut bench = Bench::new();
     bench.counter.term = Term::unbounded();
-    let channel = bench.ready("a");
+    let channel = bench.ready("a", true);
     for _ in 0..10 {
         bench.after(1).message("a", channel);
     }
@@ -333,10 +351,7 @@ fn only_rules_that_agents_had_before_count_as_used_up() {
     bench.counter.planned(bench.now);
     let granted = |bench: &mut Bench, counters: &str, hash: &str| {
         let question = Question { counters: counters.into(), hash: hash.into(), stamp: 8, ..bench.question(100) };
-        match bench.ask(question) {
-            Outcome::Counted(granted) => granted.granted,
-            other => panic!("{other:?}"),
-        }
+        bench.counted(question).granted
     };
     assert_eq!(granted(&mut bench, "shop/api.all", "1"), 0);
     assert_eq!(granted(&mut bench, "shop/api.late", "1"), 30, "b has a quarter");
@@ -359,10 +374,7 @@ fn only_limits_that_an_agent_can_have_used_count_as_used_up() {
         bench.counter.planned(bench.now);
         let mut channels = Vec::new();
         for (pod, _) in all.iter().filter(|(pod, _)| !(is_missing && *pod == "b")) {
-            let channel = bench.counter.connected(pod, bench.now);
-            bench.message(pod, channel);
-            bench.counter.levels_sent(pod, channel, sent(*pod != "b"), bench.now);
-            channels.push((*pod, channel));
+            channels.push((*pod, bench.ready(pod, *pod != "b")));
         }
         for _ in 0..if is_missing { 10 } else { 0 } {
             bench.after(1);
@@ -396,7 +408,7 @@ fn rules_of_the_first_plan_count_as_used_up() {
     bench.counter.expect("a", &bench.rules, true, bench.now);
     assert_eq!(bench.granted(1), 0);
     let late = Question { counters: "shop/api.late".to_owned(), ..bench.question(1) };
-    assert!(matches!(bench.ask(late), Outcome::Counted(granted) if granted.granted == 1));
+    assert_eq!(bench.counted(late).granted, 1);
     assert_eq!(used_up(&mut bench), [("shop/api.all".to_owned(), 0, Vec::new())]);
 }
 
@@ -406,9 +418,8 @@ fn pods_give_units_back() {
     let (mut bench, [_, b]) = Bench::counting();
     bench.counter.ended("b", b, bench.now);
     assert_eq!(bench.granted(100), 30);
-    let credit = |id, credit| Question { id, requests: 0, credit, ..bench.question(1) };
-    let [report, question] = [credit(0, 7), credit(1, 7)];
-    bench.counter.answer(&[report], [&bench.rules, &[]], bench.now);
+    let question = Question { requests: 0, credit: 7, ..bench.question(1) };
+    bench.report(question.clone());
     assert_eq!(bench.granted(100), 0);
     bench.ask(question);
     assert_eq!(bench.granted(100), 7);
@@ -420,11 +431,10 @@ fn the_share_of_an_absent_pod_stays_free_until_it_is_back() {
     bench.counter.ended("b", b, bench.now);
     assert_eq!(bench.counter.absent(), 1);
     assert_eq!(bench.granted(100), 30);
-    let again = bench.ready("b");
+    let again = bench.ready("b", true);
     assert_eq!((bench.granted(100), bench.counter.absent()), (0, 1), "its share has not ended");
-    bench.counter.record_message("a", a, SILENCE, bench.now);
-    let owed = Question { id: 0, requests: 0, owed: 4, ..bench.question(1) };
-    bench.counter.answer(&[owed], [&bench.rules, &[]], bench.now);
+    bench.message("a", a);
+    bench.report(Question { owed: 4, ..bench.question(1) });
     bench.confirm("b", again);
     assert_eq!((bench.granted(100), bench.counter.absent()), (6, 0));
 }
@@ -434,9 +444,9 @@ fn a_silent_pod_is_absent_and_an_end_of_an_old_channel_is_not() {
     let (mut bench, [a, b]) = Bench::counting();
     bench.counter.ended("b", a, bench.now);
     assert_eq!(bench.after(4).counter.absent(), 0);
-    bench.counter.record_message("a", a, SILENCE, bench.now);
+    bench.message("a", a);
     assert_eq!(bench.after(1).counter.absent(), 1, "b was silent for 5 s");
-    bench.counter.record_message("b", b, SILENCE, bench.now);
+    bench.message("b", b);
     assert_eq!(bench.counter.absent(), 1, "its share has not ended");
     bench.confirm("b", b);
     assert_eq!(bench.counter.absent(), 0, "it is back on the same channel");
@@ -448,10 +458,10 @@ fn a_silent_pod_is_absent_and_an_end_of_an_old_channel_is_not() {
 fn an_agent_that_was_not_heard_during_a_pause_is_absent() {
     let (mut bench, [_, b]) = Bench::counting();
     bench.counter.ended("b", b, bench.now);
-    let again = bench.ready("b");
+    let again = bench.ready("b", true);
     assert!(bench.release("b", again), "the share of b is over");
     bench.after(9);
-    bench.counter.record_message("b", again, SILENCE, bench.now);
+    bench.message("b", again);
     assert!(bench.release("b", again), "the next share can have begun");
     bench.confirmed("b", again, 1);
     assert_eq!(bench.counter.absent(), 2, "the agent had sent this before its next share");
@@ -463,45 +473,36 @@ fn an_agent_that_was_not_heard_during_a_pause_is_absent() {
 #[test]
 fn a_silent_pod_is_absent_since_its_timer() {
     let (mut bench, [a, b]) = Bench::counting();
-    bench.message("a", a);
-    bench.message("b", b);
+    bench.message_both([a, b]);
     let silent_for = Duration::from_secs(60) - SILENCE;
     bench.after(60);
-    let (_, sum, _) = bench.counter.pods.absence("shop/api", bench.counter.time(bench.now));
+    let (_, sum, _) = bench.absence();
     assert_eq!(sum, 2 * silent_for.as_micros() * part(4));
 }
 
-/// Its agent asked the counter, so it uses its share immediately, unlike the agent of a new pod.
-#[test]
-fn a_new_pod_that_was_present_is_absent_when_its_channel_ends() {
-    let (mut bench, _) = Bench::counting();
-    bench.counter.expect("c", &bench.rules, true, bench.now);
-    bench.after(1);
-    let c = bench.ready("c");
-    bench.confirm("c", c);
-    assert_eq!(bench.counter.absent(), 0);
-    bench.after(1);
-    bench.counter.ended("c", c, bench.now);
-    assert_eq!(bench.counter.absent(), 1);
-}
-
-/// Its agent got empty answers, so it uses its share when the channel ends, unlike the agent of a new pod.
+/// Its agent got empty answers, or has also asked the counter. So it uses its share when the channel ends, unlike the agent of
+/// a new pod.
 #[test]
 fn a_new_pod_that_was_released_is_absent_when_its_channel_ends() {
-    for ends in [true, false] {
+    for (asks, ends) in [(true, true), (false, true), (false, false)] {
         let (mut bench, _) = Bench::counting();
         bench.counter.expect("c", &bench.rules, true, bench.now);
         bench.after(1);
-        let c = bench.ready("c");
-        assert!(bench.release("c", c));
+        let c = bench.ready("c", true);
+        if asks {
+            bench.confirm("c", c);
+        } else {
+            assert!(bench.release("c", c));
+        }
         assert_eq!(bench.counter.absent(), 0, "its agent asks, or has not begun its share");
+        bench.after(1);
         if ends {
             bench.counter.ended("c", c, bench.now);
         } else {
             // The operator has not noticed the end of the earlier channel.
-            bench.ready("c");
+            bench.ready("c", true);
         }
-        assert_eq!(bench.counter.absent(), 1);
+        assert_eq!(bench.counter.absent(), 1, "asks: {asks}, ends: {ends}");
     }
 }
 
@@ -509,16 +510,14 @@ fn a_new_pod_that_was_released_is_absent_when_its_channel_ends() {
 #[test]
 fn a_pod_counts_as_absent_since_its_last_message() {
     let (mut bench, [a, b]) = Bench::counting();
-    bench.after(2).message("a", a);
-    bench.message("b", b);
+    bench.after(2).message_both([a, b]);
     bench.after(3);
     bench.counter.ended("b", b, bench.now);
-    let absence = |bench: &Bench| bench.counter.pods.absence("shop/api", bench.counter.time(bench.now));
     let since = bench.counter.time(bench.now) - 3_000_000;
-    assert_eq!(absence(&bench), (vec![(1, 4)], 3_000_000 * part(4), since));
+    assert_eq!(bench.absence(), (vec![(1, 4)], 3_000_000 * part(4), since));
     bench.message("a", a);
     bench.after(1);
-    assert_eq!(absence(&bench), (vec![(1, 4)], 4_000_000 * part(4), since));
+    assert_eq!(bench.absence(), (vec![(1, 4)], 4_000_000 * part(4), since));
 }
 
 /// Each pod can have the content of any time since it was expected, and no older one.
@@ -530,17 +529,13 @@ fn a_pod_that_came_later_has_a_smaller_share() {
         bench.counter.expect(pod, &bench.rules, true, bench.now);
     }
     for _ in 0..3 {
-        bench.after(4).message("a", a);
-        bench.message("b", b);
+        bench.after(4).message_both([a, b]);
     }
     assert_eq!((bench.counter.absent(), bench.granted(100)), (1, 35), "c has an eighth");
     bench.counter.ended("b", b, bench.now);
     let other = |bench: &mut Bench| {
         let question = Question { hash: "2".to_owned(), ..bench.question(100) };
-        match bench.ask(question) {
-            Outcome::Counted(granted) => granted.granted,
-            other => panic!("{other:?}"),
-        }
+        bench.counted(question).granted
     };
     assert_eq!(other(&mut bench), 25, "b can still have a quarter");
     // A pod that is gone and comes back is a new one.
@@ -565,12 +560,9 @@ fn a_policy_that_is_created_again_reserves_the_share_of_a_pod_that_is_cut_off() 
         assert_eq!(bench.counter.absent(), 0, "no pod is expected");
         bench.after(seconds).message("a", a);
         bench.rules[0].sharers = 8;
-        for pod in ["a", "b"] {
-            bench.counter.expect(pod, &bench.rules, true, bench.now);
-        }
-        bench.release("a", a);
-        bench.confirmed("a", a, bench.releases[&a]);
-        let absence = bench.counter.pods.absence("shop/api", bench.counter.time(bench.now));
+        bench.expect_both();
+        bench.reconfirm("a", a);
+        let absence = bench.absence();
         if is_kept {
             let sum = u128::from(seconds + 1) * 1_000_000 * part(4);
             assert_eq!(absence, (vec![(1, 4)], sum, since), "its share did not end in {seconds} s");
@@ -595,9 +587,7 @@ fn a_pod_that_is_cut_off_after_it_lost_a_policy_keeps_its_share() {
         bench.counter.acknowledged("b", b, if is_told { &none } else { &before }, bench.now);
         bench.counter.acknowledged("b", a, &[], bench.now);
         bench.after(6).message("a", a);
-        for pod in ["a", "b"] {
-            bench.counter.expect(pod, &bench.rules, true, bench.now);
-        }
+        bench.expect_both();
         bench.confirm("a", a);
         let (absent, granted) = if is_told { (0, 40) } else { (1, 30) };
         assert_eq!((bench.counter.absent(), bench.granted(100)), (absent, granted), "told: {is_told}");
@@ -608,12 +598,9 @@ fn a_pod_that_is_cut_off_after_it_lost_a_policy_keeps_its_share() {
 fn a_new_pod_reserves_nothing_for_ten_seconds_and_a_deleted_one_nothing() {
     let (mut bench, channels) = Bench::counting();
     bench.counter.expect("c", &bench.rules, true, bench.now);
-    let alive = |bench: &mut Bench| {
-        for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
-            bench.counter.record_message(pod, channel, Duration::from_secs(60), bench.now);
-        }
-    };
-    alive(&mut bench);
+    for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
+        bench.counter.record_message(pod, channel, Duration::from_secs(60), bench.now);
+    }
     assert_eq!(bench.after(9).counter.absent(), 0);
     assert_eq!(bench.after(1).counter.absent(), 1);
     assert_eq!(bench.counter.usage(bench.now).policies, [("shop/api".into(), vec![(1, 4)])].into());
@@ -661,7 +648,7 @@ fn a_new_term_waits_for_a_connected_agent_whose_pod_is_being_deleted() {
     let c = bench.counter.connected("c", bench.now);
     bench.counter.leave("c", true, bench.now);
     for pod in ["a", "b"] {
-        bench.ready(pod);
+        bench.ready(pod, true);
     }
     assert!(!bench.counter.has_levels(), "it has not sent its levels");
     bench.counter.ended("c", c, bench.now);
@@ -676,12 +663,9 @@ fn a_pod_whose_agent_never_ran_is_not_missing() {
         bench.counter.expect("c", &bench.rules, false, bench.now);
         let (mut bench, channels) = bench.into_counting();
         assert_eq!(used_up(&mut bench), []);
-        let alive = |bench: &mut Bench| {
-            for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
-                bench.counter.record_message(pod, channel, Duration::from_secs(60), bench.now);
-            }
-        };
-        alive(&mut bench);
+        for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
+            bench.counter.record_message(pod, channel, Duration::from_secs(60), bench.now);
+        }
         bench.after(30);
         // Its content can change meanwhile.
         bench.counter.expect("c", &bench.rules, false, bench.now);
@@ -706,7 +690,7 @@ fn a_connected_agent_is_awaited_even_if_it_seems_never_to_have_run() {
     bench.counter.expect("c", &bench.rules, false, bench.now);
     let channel = bench.counter.connected("c", bench.now);
     for pod in ["a", "b"] {
-        bench.ready(pod);
+        bench.ready(pod, true);
     }
     assert!(!bench.counter.has_levels(), "the levels of a connected agent are unknown");
     bench.message("c", channel);
@@ -726,8 +710,7 @@ fn a_policy_is_forgotten_when_no_pod_and_no_key_is_left_of_it() {
         bench.counter.expect("a", &bench.rules, true, bench.now);
         bench.counter.acknowledged("a", a, &bench.rules, bench.now);
         bench.after(10).message("a", a);
-        bench.release("a", a);
-        bench.confirmed("a", a, bench.releases[&a]);
+        bench.reconfirm("a", a);
         bench.counter.usage(bench.now);
         assert_eq!(bench.counter.pods.policies(), 2, "the policies of pods");
     }
@@ -736,55 +719,38 @@ fn a_policy_is_forgotten_when_no_pod_and_no_key_is_left_of_it() {
     bench.counter.gone("b", bench.now);
     bench.counter.expect("a", &[], true, bench.now);
     bench.counter.acknowledged("a", a, &[], bench.now);
-    let (_, sum, _) = bench.counter.pods.absence("shop/api", bench.counter.time(bench.now));
+    let (_, sum, _) = bench.absence();
     assert!(sum > 0);
     bench.after(10);
     bench.counter.usage(bench.now);
-    assert_eq!(bench.counter.pods.absence("shop/api", bench.counter.time(bench.now)).1, sum, "keys know this sum");
+    assert_eq!(bench.absence().1, sum, "keys know this sum");
     bench.after(86_400);
     bench.counter.usage(bench.now);
     assert_eq!((bench.counter.keys(), bench.counter.pods.policies()), (0, 0));
 }
 
-/// An agent that cannot report all levels may have used any unit of the others.
+/// An agent that cannot report all levels may have used any unit of the others, also if its pod loses its policies, or ends,
+/// before the counter counts.
 #[test]
 fn incomplete_levels_count_as_used_up() {
-    let mut bench = Bench::new();
-    let channels = ["a", "b"].map(|pod| {
-        let channel = bench.counter.connected(pod, bench.now);
-        bench.message(pod, channel);
-        bench.counter.levels_sent(pod, channel, sent(pod == "a"), bench.now);
-        channel
-    });
-    for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
-        bench.confirm(pod, channel);
-    }
-    assert!(bench.counter.is_counting());
-    assert_eq!(bench.granted(1), 0);
-}
-
-/// The pod of such an agent loses its policies, or ends, before the counter counts.
-#[test]
-fn incomplete_levels_of_a_pod_that_ends_count_as_used_up() {
-    for is_gone in [true, false] {
+    for then in ["goes on", "is gone", "has no rules"] {
         let mut bench = Bench::new();
-        let [a, b] = ["a", "b"].map(|pod| {
-            let channel = bench.counter.connected(pod, bench.now);
-            bench.message(pod, channel);
-            bench.counter.levels_sent(pod, channel, sent(pod == "a"), bench.now);
-            channel
-        });
-        if is_gone {
-            bench.counter.ended("b", b, bench.now);
-            bench.counter.gone("b", bench.now);
-        } else {
-            bench.counter.expect("b", &[], true, bench.now);
-            bench.counter.acknowledged("b", b, &[], bench.now);
+        let [a, b] = ["a", "b"].map(|pod| bench.ready(pod, pod == "a"));
+        match then {
+            "goes on" => bench.confirm("b", b),
+            "is gone" => {
+                bench.counter.ended("b", b, bench.now);
+                bench.counter.gone("b", bench.now);
+            }
+            _ => {
+                bench.counter.expect("b", &[], true, bench.now);
+                bench.counter.acknowledged("b", b, &[], bench.now);
+            }
         }
         bench.confirm("a", a);
-        bench.after(15);
-        assert!(bench.counter.is_counting());
-        assert_eq!(bench.granted(1), 0, "gone: {is_gone}");
+        bench.after(if then == "goes on" { 0 } else { 15 });
+        assert!(bench.counter.is_counting(), "{then}");
+        assert_eq!(bench.granted(1), 0, "{then}");
     }
 }
 
@@ -804,12 +770,8 @@ fn a_new_term_continues_with_the_time_of_the_previous_leader() {
         levels(channels[1], UNIX - 1);
         assert_eq!(bench.counter.advance(bench.now), UNIX + expected, "{ahead} ahead");
         // Later, agents cannot move it.
-        bench.counter.levels_sent(
-            "a",
-            channels[0].1,
-            LevelsSent { time: Some(UNIX + 1_900_000), ..sent(true) },
-            bench.now,
-        );
+        let later = LevelsSent { time: Some(UNIX + 1_900_000), ..sent(true) };
+        bench.counter.levels_sent("a", channels[0].1, later, bench.now);
         assert_eq!(bench.counter.advance(bench.now), UNIX + expected);
     }
 }
@@ -821,8 +783,7 @@ fn a_log_counts_the_units_of_the_latest_level() {
     let channels = ["a", "b"].map(|pod| (pod, bench.counter.connected(pod, bench.now)));
     for ((pod, channel), seconds_ago) in channels.into_iter().zip([80_000, 1_000]) {
         let mark = [UNIX - seconds_ago * 1_000_000, 40, 0];
-        let report = Question { id: 0, seen: Some(vec![mark]), ..bench.question(0) };
-        bench.counter.answer(&[report], [&bench.rules, &[]], bench.now);
+        bench.report(Question { seen: Some(vec![mark]), ..bench.question(0) });
         bench.message(pod, channel);
         bench.counter.levels_sent(pod, channel, sent(true), bench.now);
     }
@@ -832,12 +793,9 @@ fn a_log_counts_the_units_of_the_latest_level() {
     let (a, b) = (channels[0].1, channels[1].1);
     for (seconds, granted) in [(10_000, 0), (75_390, 0), (20, 40)] {
         bench.now += Duration::from_secs(seconds);
-        bench.message("a", a);
-        bench.message("b", b);
+        bench.message_both([a, b]);
         for (pod, channel) in channels {
-            if bench.release(pod, channel) {
-                bench.confirmed(pod, channel, bench.releases[&channel]);
-            }
+            bench.reconfirm(pod, channel);
         }
         assert_eq!((bench.counter.absent(), bench.granted(40)), (0, granted), "after {seconds} s more");
     }
@@ -862,12 +820,8 @@ fn a_log_counts_the_units_of_earlier_leaders_once() {
                 bench.counter.planned(bench.now);
                 let mut channels = Vec::new();
                 for (pod, level) in names.iter().zip(&levels) {
-                    let channel = bench.counter.connected(pod, bench.now);
-                    let report = Question { id: 0, seen: level.clone(), ..bench.question(0) };
-                    bench.counter.answer(&[report], [&bench.rules, &[]], bench.now);
-                    bench.message(pod, channel);
-                    bench.counter.levels_sent(pod, channel, sent(true), bench.now);
-                    channels.push(channel);
+                    bench.report(Question { seen: level.clone(), ..bench.question(0) });
+                    channels.push(bench.ready(pod, true));
                 }
                 for (pod, channel) in names.iter().zip(&channels) {
                     bench.confirm(pod, *channel);
@@ -881,9 +835,7 @@ fn a_log_counts_the_units_of_earlier_leaders_once() {
                     bench.now += Duration::from_millis(300);
                     for (pod, channel) in names.iter().zip(&channels) {
                         bench.message(pod, *channel);
-                        if bench.release(pod, *channel) {
-                            bench.confirmed(pod, *channel, bench.releases[channel]);
-                        }
+                        bench.reconfirm(pod, *channel);
                     }
                     // Some pods do not ask the first leaders. The last leader admits the rest.
                     if leader < 2 && pod % 3 == leader {
@@ -891,7 +843,7 @@ fn a_log_counts_the_units_of_earlier_leaders_once() {
                     }
                     let wanted = if leader < 3 { 1 } else { u32::from(turn >= pods) * 40 };
                     let question = Question { seen: levels[pod].clone(), ..bench.question(wanted) };
-                    let Outcome::Counted(granted) = bench.ask(question) else { panic!("not counted") };
+                    let granted = bench.counted(question);
                     admitted += granted.granted;
                     levels[pod] = Some(granted.level);
                     assert!(admitted <= 40, "{admitted} of 40, {pods} pods");
@@ -912,9 +864,7 @@ fn levels_of_the_previous_leader_stay_in_its_window() {
         let mut bench = Bench::with(strategy, Term::ending(Duration::from_secs(1000)));
         let window = UNIX.next_multiple_of(86_400_000_000);
         bench.counter = Counter::new(Term::ending(Duration::from_secs(1000)), bench.now, window - 100_000);
-        for pod in ["a", "b"] {
-            bench.counter.expect(pod, &bench.rules, true, bench.now);
-        }
+        bench.expect_both();
         bench.counter.planned(bench.now);
         let channels = ["a", "b"].map(|pod| (pod, bench.counter.connected(pod, bench.now)));
         let at = window + 200_000;
@@ -923,10 +873,9 @@ fn levels_of_the_previous_leader_stay_in_its_window() {
             Strategy::SlidingWindowLog => [at, 40, 0],
             _ => [window, 40, 0],
         };
-        let report = Question { id: 0, seen: Some(vec![mark]), ..bench.question(0) };
-        bench.counter.answer(&[report], [&bench.rules, &[]], bench.now);
+        bench.report(Question { seen: Some(vec![mark]), ..bench.question(0) });
         for (pod, channel) in channels {
-            bench.counter.record_message(pod, channel, SILENCE, bench.now);
+            bench.message(pod, channel);
             bench.counter.levels_sent(pod, channel, LevelsSent { time: Some(at), ..sent(true) }, bench.now);
         }
         for (pod, channel) in channels {
@@ -942,28 +891,22 @@ fn levels_of_the_previous_leader_stay_in_its_window() {
 fn a_known_level_is_not_raised_by_a_report() {
     let (mut bench, channels) = Bench::with(Strategy::TokenBucket, Term::unbounded()).into_counting();
     assert_eq!(bench.granted(30), 30);
-    let Outcome::Counted(granted) = bench.ask(bench.question(0)) else { panic!("not counted") };
-    let report = Question { id: 0, seen: Some(granted.level.clone()), ..bench.question(0) };
-    assert_eq!(bench.counter.answer(&[report], [&bench.rules, &[]], bench.now), []);
+    let before = bench.counted(bench.question(0));
+    bench.report(Question { seen: Some(before.level.clone()), ..bench.question(0) });
     bench.message("a", channels[0]);
-    let Outcome::Counted(after) = bench.ask(bench.question(0)) else { panic!("not counted") };
-    assert_eq!(after.level, granted.level);
+    assert_eq!(bench.counted(bench.question(0)).level, before.level);
 }
 
 /// The rest of a bucket refills more slowly while a share is reserved, so requests that wait go at this pace.
 #[test]
 fn answers_say_which_part_of_a_bucket_is_reserved() {
-    let mut bench = Bench::with(Strategy::TokenBucket, Term::ending(Duration::from_secs(1000)));
-    let channels = ["a", "b"].map(|pod| bench.ready(pod));
-    for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
-        bench.confirm(pod, channel);
-    }
+    let (mut bench, channels) =
+        Bench::with(Strategy::TokenBucket, Term::ending(Duration::from_secs(1000))).into_counting();
     for (is_absent, part) in [(false, 0), (true, 1 << 28)] {
         if is_absent {
             bench.counter.ended("b", channels[1], bench.now);
         }
-        let Outcome::Counted(Granted { reserved, .. }) = bench.ask(bench.question(1)) else { panic!("not counted") };
-        assert_eq!(reserved, part, "b has a quarter");
+        assert_eq!(bench.counted(bench.question(1)).reserved, part, "b has a quarter");
     }
 }
 
@@ -971,13 +914,11 @@ fn answers_say_which_part_of_a_bucket_is_reserved() {
 #[test]
 fn a_released_pod_is_absent_until_it_confirms() {
     let (mut bench, [a, b]) = Bench::counting();
-    bench.after(6).message("a", a);
-    bench.message("b", b);
+    bench.after(6).message_both([a, b]);
     bench.confirm("a", a);
     assert!(bench.release("b", b));
     for _ in 0..10 {
-        bench.after(1).message("a", a);
-        bench.message("b", b);
+        bench.after(1).message_both([a, b]);
         assert_eq!(bench.counter.absent(), 1);
     }
     assert_eq!(bench.granted(40), 30, "b can have a quarter");
@@ -991,7 +932,7 @@ fn a_released_pod_is_absent_until_it_confirms() {
 #[test]
 fn a_silent_pod_is_released_with_its_next_message() {
     let mut bench = Bench::new();
-    let a = bench.ready("a");
+    let a = bench.ready("a", true);
     bench.after(10);
     assert!(bench.counter.has_levels() && !bench.release("a", a));
     bench.after(10);
@@ -1022,9 +963,7 @@ fn a_full_table_refuses_unknown_keys_until_others_are_at_full_credit() {
     assert!(matches!(bench.ask(key(&bench, 7)), Outcome::Counted(_)), "a known key");
     bench.counter.term = Term::unbounded();
     bench.after(86_400);
-    for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
-        bench.message(pod, channel);
-    }
+    bench.message_both(channels);
     assert!(matches!(bench.ask(key(&bench, MOST_KEYS)), Outcome::Counted(_)));
     assert_eq!(bench.counter.keys(), 1);
     // Without new keys, the next report forgets keys at full credit.
@@ -1059,13 +998,12 @@ fn logs_have_a_bound_of_their_own() {
     assert!(times(&bench) < 2 * MOST_TIMES / OF_RULE);
     assert_eq!(bench.refusal(of(&bench, "shop/api.all", 99, 1)), reason);
     assert_eq!(bench.refusal(small.clone()), reason, "its log can grow");
-    let report = Question { id: 0, owed: 3, ..small.clone() };
-    assert_eq!(bench.counter.answer(&[report], [&bench.rules, &[]], bench.now), []);
+    bench.report(Question { owed: 3, ..small.clone() });
     let known = &bench.counter.keys[&Key::new("shop/api.all", 1).expect("a key")];
     assert_eq!(known.value.marks(UNIX)[0][1], 4, "a report counts");
-    assert!(matches!(bench.ask(full), Outcome::Counted(granted) if granted.granted == 0), "a full log");
+    assert_eq!(bench.counted(full).granted, 0, "a full log");
     let other = of(&bench, "shop/b.all", 1, 1);
-    assert!(matches!(bench.ask(other), Outcome::Counted(granted) if granted.granted == 1), "another rule has room");
+    assert_eq!(bench.counted(other).granted, 1, "another rule has room");
 
     bench.after(60);
     for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
@@ -1073,7 +1011,7 @@ fn logs_have_a_bound_of_their_own() {
         bench.confirm(pod, channel);
     }
     // A known key can be forgotten while its question is counted.
-    assert!(matches!(bench.ask(small), Outcome::Counted(granted) if granted.granted == 1));
+    assert_eq!(bench.counted(small).granted, 1);
     assert_eq!((bench.counter.keys(), bench.counter.room.times()), (1, times(&bench)));
     assert_eq!(bench.counter.usage(bench.now).keys, [("shop/api.all".to_owned(), 1)].into());
     bench.after(60);
@@ -1099,9 +1037,7 @@ fn the_whole_limit_is_used() {
             for step in 0..20_000_u64 {
                 bench.now += Duration::from_millis(1);
                 if step % 1000 == 0 {
-                    for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
-                        bench.counter.record_message(pod, channel, SILENCE, bench.now);
-                    }
+                    bench.message_both(channels);
                 }
                 while asked < step * percent / 100 {
                     asked += 1;

@@ -31,7 +31,7 @@ const UNIX: u64 = 1_790_000_000_000_000;
 const NAME: &str = "shop/api.all";
 
 /// What happens in a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Faults {
     breaks: bool,
     pauses: bool,
@@ -117,6 +117,7 @@ enum Up {
     Deleted,
 }
 
+#[derive(Default)]
 struct Link {
     leader: usize,
     number: u64,
@@ -134,6 +135,7 @@ struct Link {
     down_lost_until: u64,
 }
 
+#[derive(Default)]
 struct Agent {
     name: String,
     /// The pod is being deleted.
@@ -296,26 +298,14 @@ impl World {
         let (name, offset) = (format!("pod-{}", self.born), UNIX + self.below(1_000_000));
         let agent = Agent {
             name,
-            is_leaving: false,
             content: self.content,
             content_at: NEVER,
-            link: None,
-            cut_off_until: 0,
-            clock: StoreClock::default(),
             offset,
-            knows_clock: false,
-            asked_at: None,
-            quiet_since: None,
-            late_until: 0,
-            asleep_until: 0,
-            unsent: Vec::new(),
-            probes: false,
-            asks: false,
             has_policy: true,
             share_at: self.now + 20 * SECOND,
             status_at: NEVER,
             keys: (0..self.keys).map(|_| Local::default()).collect(),
-            ids: 0,
+            ..Agent::default()
         };
         self.agents.push(agent);
         let (name, rules, now) = (format!("pod-{}", self.born), self.rules(self.content), duration(self.now));
@@ -611,19 +601,8 @@ impl World {
             return;
         }
         let number = leader.counter.connected(&agent.name, duration(now));
-        agent.link = Some(Link {
-            leader: last,
-            number,
-            up: Vec::new(),
-            down: Vec::new(),
-            releases: 0,
-            operator_sees: NEVER,
-            agent_sees: NEVER,
-            is_broken: false,
-            is_clean: false,
-            up_lost_until: 0,
-            down_lost_until: 0,
-        });
+        let (operator_sees, agent_sees) = (NEVER, NEVER);
+        agent.link = Some(Link { leader: last, number, operator_sees, agent_sees, ..Link::default() });
         // The agent greets.
         (agent.asks, agent.probes) = (false, false);
         agent.status_at = now + EVERY;
@@ -1048,7 +1027,7 @@ impl World {
                 }
                 strategy => {
                     // A share has at least one unit, and a leaky bucket has no more.
-                    let shares = if self.faults != NO_FAULTS { self.born as u64 } else { 0 };
+                    let shares = if self.faults != Faults::default() { self.born as u64 } else { 0 };
                     let at_once = if strategy == Strategy::LeakyBucket { 1 + shares } else { burst };
                     // The time at which a waiting request goes is rounded up to a microsecond.
                     let allowed = i128::from(at_once + self.excess) * i128::from(period) + i128::from(most);
@@ -1070,18 +1049,6 @@ fn key_of(key: usize) -> Key {
     Key::new(NAME, key as u128).expect("a key")
 }
 
-const NO_FAULTS: Faults = Faults {
-    breaks: false,
-    pauses: false,
-    leaders: false,
-    churn: false,
-    jumps: false,
-    retunes: false,
-    losses: false,
-    lateness: false,
-    recreations: false,
-    deletions: false,
-};
 const ALL_FAULTS: Faults = Faults {
     breaks: true,
     pauses: true,
@@ -1111,7 +1078,7 @@ fn after_any_trouble_all_pods_ask_the_counter() {
     for strategy in Strategy::ALL {
         for seed in 0..4 {
             let mut world = run(seed, strategy, ALL_FAULTS, 300);
-            world.faults = NO_FAULTS;
+            world.faults = Faults::default();
             while let Some(index) = world.agents.iter().position(|agent| agent.is_leaving) {
                 world.remove_agent(index);
             }
@@ -1147,23 +1114,23 @@ fn after_any_trouble_all_pods_ask_the_counter() {
 #[test]
 fn all_pods_together_stay_within_the_limit() {
     let all = [
-        NO_FAULTS,
-        Faults { breaks: true, ..NO_FAULTS },
-        Faults { leaders: true, ..NO_FAULTS },
-        Faults { breaks: true, leaders: true, ..NO_FAULTS },
-        Faults { breaks: true, retunes: true, ..NO_FAULTS },
-        Faults { breaks: true, churn: true, ..NO_FAULTS },
-        Faults { breaks: true, recreations: true, ..NO_FAULTS },
-        Faults { pauses: true, ..NO_FAULTS },
-        Faults { breaks: true, pauses: true, retunes: true, ..NO_FAULTS },
+        Faults::default(),
+        Faults { breaks: true, ..Faults::default() },
+        Faults { leaders: true, ..Faults::default() },
+        Faults { breaks: true, leaders: true, ..Faults::default() },
+        Faults { breaks: true, retunes: true, ..Faults::default() },
+        Faults { breaks: true, churn: true, ..Faults::default() },
+        Faults { breaks: true, recreations: true, ..Faults::default() },
+        Faults { pauses: true, ..Faults::default() },
+        Faults { breaks: true, pauses: true, retunes: true, ..Faults::default() },
         Faults { losses: false, lateness: false, deletions: false, ..ALL_FAULTS },
-        Faults { losses: true, ..NO_FAULTS },
-        Faults { lateness: true, ..NO_FAULTS },
-        Faults { losses: true, lateness: true, ..NO_FAULTS },
-        Faults { losses: true, lateness: true, breaks: true, pauses: true, retunes: true, ..NO_FAULTS },
-        Faults { breaks: true, deletions: true, ..NO_FAULTS },
-        Faults { losses: true, lateness: true, breaks: true, deletions: true, retunes: true, ..NO_FAULTS },
-        Faults { breaks: true, deletions: true, churn: true, leaders: true, ..NO_FAULTS },
+        Faults { losses: true, ..Faults::default() },
+        Faults { lateness: true, ..Faults::default() },
+        Faults { losses: true, lateness: true, ..Faults::default() },
+        Faults { losses: true, lateness: true, breaks: true, pauses: true, retunes: true, ..Faults::default() },
+        Faults { breaks: true, deletions: true, ..Faults::default() },
+        Faults { losses: true, lateness: true, breaks: true, deletions: true, retunes: true, ..Faults::default() },
+        Faults { breaks: true, deletions: true, churn: true, leaders: true, ..Faults::default() },
         Faults { deletions: false, ..ALL_FAULTS },
         ALL_FAULTS,
     ];

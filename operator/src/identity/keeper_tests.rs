@@ -28,6 +28,12 @@ fn leaf(authorities: &Authorities, name: &str, usage: ExtendedKeyUsagePurpose, s
     authorities.leaf(&order(&names, usage, signer), now).unwrap().expect("the set has an authority")
 }
 
+/// The newest certificate of an agent, and the one with which the operator calls agents.
+fn agent_and_operator(authorities: &Authorities, now: u64) -> (Leaf, Leaf) {
+    let agent = leaf(authorities, POD, ExtendedKeyUsagePurpose::ServerAuth, Signer::Newest, now);
+    (agent, leaf(authorities, OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, Signer::Newest, now))
+}
+
 fn roots(bundle: &str) -> Arc<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
@@ -57,12 +63,9 @@ fn trusts_client(bundle: &str, leaf: &Leaf, now: u64) -> bool {
 fn agent_certificates_are_not_valid_for_the_operator() {
     let authorities = Authorities::none(LIFECYCLE).renewed(START).unwrap().unwrap();
     let bundle = authorities.certificates();
-    let agent = leaf(&authorities, POD, ExtendedKeyUsagePurpose::ServerAuth, Signer::Newest, START);
-    let operator = leaf(&authorities, OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, Signer::Newest, START);
-    assert!(
-        trusts_server(&bundle, &agent, POD, START) && !trusts_client(&bundle, &agent, START),
-        "an agent's certificate must not be valid for a client"
-    );
+    let (agent, operator) = agent_and_operator(&authorities, START);
+    let is_only_server = trusts_server(&bundle, &agent, POD, START) && !trusts_client(&bundle, &agent, START);
+    assert!(is_only_server, "an agent's certificate must not be valid for a client");
     assert!(trusts_client(&bundle, &operator, START), "the operator's certificate must be valid for a client");
     assert!(!trusts_server(&bundle, &operator, OPERATOR_NAME, START), "it must not identify a server");
 }
@@ -78,9 +81,7 @@ fn no_push_fails_while_authorities_come_and_go() {
     }
     const STEP: u64 = LIFE / 12;
     let mut authorities = Authorities::none(LIFECYCLE).renewed(START).unwrap().unwrap();
-    let client = |authorities: &Authorities, now| {
-        leaf(authorities, OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, Signer::Newest, now)
-    };
+    let client = |authorities: &Authorities, now| agent_and_operator(authorities, now).1;
     let server = |authorities: &Authorities, now| {
         leaf(authorities, HOST, ExtendedKeyUsagePurpose::ServerAuth, Signer::Oldest, now)
     };
@@ -116,25 +117,19 @@ fn no_push_fails_while_authorities_come_and_go() {
         }
         // One agent renews as late as its certificate allows, and the other at two thirds of that time.
         if agents.is_empty() {
-            let shown = || leaf(&late, POD, ExtendedKeyUsagePurpose::ServerAuth, Signer::Newest, now);
-            agents.push(Agent { shown: shown(), trusted: bundle.clone(), due: now + LIFE * 2 / 3 });
-            agents.push(Agent { shown: shown(), trusted: bundle.clone(), due: now + LIFE - STEP });
+            for due in [now + LIFE * 2 / 3, now + LIFE - STEP] {
+                agents.push(Agent { shown: agent_and_operator(&late, now).0, trusted: bundle.clone(), due });
+            }
         }
         for (index, agent) in agents.iter_mut().enumerate() {
             if now >= agent.due {
                 assert!(trusts_server(&agent.trusted, &service, HOST, now), "no trust in the service at {now}");
-                agent.shown = leaf(&late, POD, ExtendedKeyUsagePurpose::ServerAuth, Signer::Newest, now);
+                agent.shown = agent_and_operator(&late, now).0;
                 agent.trusted = bundle.clone();
                 agent.due = now + if index == 0 { LIFE * 2 / 3 } else { LIFE - STEP };
             }
-            assert!(
-                trusts_server(&bundle, &agent.shown, POD, now),
-                "the operator does not trust agent {index} at {now}"
-            );
-            assert!(
-                trusts_client(&agent.trusted, &operator, now),
-                "agent {index} does not trust the operator at {now}"
-            );
+            assert!(trusts_server(&bundle, &agent.shown, POD, now), "no trust in agent {index} at {now}");
+            assert!(trusts_client(&agent.trusted, &operator, now), "agent {index} does not trust at {now}");
         }
     }
     // Each rotation adds one authority, and removes the one that has ended.
@@ -180,7 +175,7 @@ fn foreign_authorities_are_added_to_the_remembered_ones() {
     assert!(both.certificates() == known.certificates() + &other.certificates(), "{both:?}");
     let service = leaf(&both, HOST, ExtendedKeyUsagePurpose::ServerAuth, Signer::Oldest, now);
     assert!(trusts_server(&known.certificates(), &service, HOST, now), "a running agent must trust the service");
-    let operator = leaf(&both, OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, Signer::Newest, now);
+    let (_, operator) = agent_and_operator(&both, now);
     assert!(trusts_client(&known.certificates(), &operator, now), "a running agent must trust the operator");
     // If two replicas remember different authorities, no replica reverts the other's write.
     for remembered in [&known, &other, &both] {
@@ -266,13 +261,10 @@ fn an_external_authority_signs_and_none_is_created_next_to_it() {
     let none = Authorities::none(LIFECYCLE);
     let first = wanted((&none, false), None, Some(&made), START).unwrap().expect("the authority must be added");
     assert_eq!(first.certificates(), made.certificates());
-    assert!(
-        wanted((&first, false), Some(&first), Some(&made), START).unwrap().is_none(),
-        "the authority is already known"
-    );
+    assert!(wanted((&first, false), Some(&first), Some(&made), START).unwrap().is_none(), "it is already known");
     let late = START + LIFECYCLE.lives - LIFE;
     assert!(wanted((&first, false), Some(&first), Some(&made), late).unwrap().is_none(), "the issuer must renew it");
-    let agent = leaf(&first, POD, ExtendedKeyUsagePurpose::ServerAuth, Signer::Newest, START);
+    let (agent, _) = agent_and_operator(&first, START);
     assert!(trusts_server(&certificate, &agent, POD, START), "a client that trusts the company trusts its agents");
 
     // The next authority is published before it signs, and the first stays for agents that trust no other.
@@ -282,7 +274,7 @@ fn an_external_authority_signs_and_none_is_created_next_to_it() {
     let both =
         wanted((&first, false), Some(&first), Some(&second), changed).unwrap().expect("the second must be added");
     assert!(both.shares_one_with(&first) && both.shares_one_with(&second));
-    let client = |now| leaf(&both, OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, Signer::Newest, now);
+    let client = |now| agent_and_operator(&both, now).1;
     assert!(trusts_client(&first.certificates(), &client(changed), changed), "agents trust only the first authority");
     let later = changed + HOUR + 3 * LIFE;
     assert!(trusts_client(&second.certificates(), &client(later), later), "agents trust the second");

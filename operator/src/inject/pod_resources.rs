@@ -26,38 +26,24 @@ pub(super) fn add(spec: &mut Value, agent: &Value) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+    use crate::tables::{rows, yaml};
 
     #[test]
     fn a_pod_has_space_for_the_agent() {
-        let agent = json!({"resources": {
-            "requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"memory": "128Mi"},
-        }});
-        let requests = json!({"cpu": "0.5", "memory": "64Mi", "hugepages-2Mi": "4Mi"});
-        for (before, after) in [
-            (
-                json!({"resources": {"requests": requests, "limits": {"cpu": "1", "memory": "1G"}}}),
-                json!({"resources": {
-                    "requests": {"cpu": "520m", "memory": "96Mi", "hugepages-2Mi": "4Mi"},
-                    "limits": {"cpu": "1020m", "memory": "1134217728"},
-                }}),
-            ),
-            (
-                json!({"resources": {"limits": {"memory": "64Mi"}}}),
-                json!({"resources": {"limits": {"memory": "192Mi"}}}),
-            ),
-            (
-                json!({"resources": {"requests": {"cpu": "200500u"}}}),
-                json!({"resources": {"requests": {"cpu": "221m"}}}),
-            ),
-            (json!({"resources": {}}), json!({"resources": {}})),
-            (json!({"containers": []}), json!({"containers": []})),
-        ] {
-            let mut spec = before.clone();
+        let agent = yaml("{resources: {requests: {cpu: 20m, memory: 32Mi}, limits: {memory: 128Mi}}}");
+        for [before, after] in rows(
+            "
+            {resources: {requests: {cpu: '0.5', memory: 64Mi, hugepages-2Mi: 4Mi}, limits: {cpu: '1', memory: 1G}}} | {resources: {requests: {cpu: 520m, memory: 96Mi, hugepages-2Mi: 4Mi}, limits: {cpu: 1020m, memory: '1134217728'}}}
+            {resources: {limits: {memory: 64Mi}}} | {resources: {limits: {memory: 192Mi}}}
+            {resources: {requests: {cpu: 200500u}}} | {resources: {requests: {cpu: 221m}}}
+            {resources: {}} | {resources: {}}
+            {containers: []} | {containers: []}
+            ",
+        ) {
+            let mut spec = yaml(before);
             add(&mut spec, &agent);
-            assert_eq!(spec, after, "{before}");
+            assert_eq!(spec, yaml(after), "{before}");
         }
     }
 }

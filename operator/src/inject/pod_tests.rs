@@ -1,5 +1,8 @@
 use super::*;
-use crate::inject::agent_start::Authority;
+use crate::{
+    inject::{agent_start::Authority, flags::parse_resources, namespace_bounds::NamespaceBounds},
+    tables::{rows, yaml},
+};
 
 fn cluster() -> ClusterSettings {
     let images = Images { agent: "weir/agent:1".to_owned(), pull_policy: None, redirect: None };
@@ -36,9 +39,19 @@ fn cache() -> Value {
     json!({"name": "weir-cache", "emptyDir": {"medium": "Memory", "sizeLimit": "4Mi"}})
 }
 
+/// The decision on a pod for whose agent nothing is known.
+fn decision(pod: &Value, cluster: &ClusterSettings) -> PodDecision {
+    inject(pod, cluster, &AgentStart::default()).unwrap()
+}
+
 #[track_caller]
 fn injected(pod: &Value, cluster: &ClusterSettings) -> (Value, Vec<String>) {
-    match inject(pod, cluster, &AgentStart { bootstrap: Some("{}"), ..AgentStart::default() }).unwrap() {
+    injected_with(pod, cluster, &AgentStart { bootstrap: Some("{}"), ..AgentStart::default() })
+}
+
+#[track_caller]
+fn injected_with(pod: &Value, cluster: &ClusterSettings, start: &AgentStart<'_>) -> (Value, Vec<String>) {
+    match inject(pod, cluster, start).unwrap() {
         PodDecision::Injected { pod, warnings } => (pod, warnings),
         other => panic!("{other:?}"),
     }
@@ -124,9 +137,7 @@ fn an_agent_gets_the_secrets_of_its_stores() {
         StoreSecrets { directory: "shop.b".to_owned(), credentials: None, authorities: name("ca") },
     ];
     let start = AgentStart { bootstrap: Some("{}"), secrets: secrets.clone(), ..AgentStart::default() };
-    let PodDecision::Injected { pod, .. } = inject(&http(), &cluster(), &start).unwrap() else {
-        panic!("not injected")
-    };
+    let (pod, _) = injected_with(&http(), &cluster(), &start);
     let item = |key: &str, directory: &str| json!({"key": key, "path": format!("{directory}/{key}")});
     let logins = ["username", "password", "sentinel-username", "sentinel-password", "tls.crt", "tls.key"];
     let logins = logins.map(|key| item(key, "shop.a"));
@@ -166,9 +177,7 @@ fn an_agent_is_told_how_to_prove_which_pod_it_is() {
         if !volumes.is_null() {
             plain["spec"]["volumes"] = volumes.clone();
         }
-        let PodDecision::Injected { pod, .. } = inject(&plain, &cluster(), &start).unwrap() else {
-            panic!("not injected")
-        };
+        let (pod, _) = injected_with(&plain, &cluster(), &start);
         let mut expected = volumes.as_array().cloned().unwrap_or_default();
         expected.push(cache());
         expected.push(json!({"name": "weir-identity", "projected": {"sources": [{"serviceAccountToken": {
@@ -188,7 +197,7 @@ fn an_agent_is_told_how_to_prove_which_pod_it_is() {
     }
     // A pod can opt out. Then the operator requires no proof of identity either.
     let plain = annotated(http(), &[("weir.dev/control", "plaintext")]);
-    let PodDecision::Injected { pod, .. } = inject(&plain, &cluster(), &start).unwrap() else { panic!("not injected") };
+    let (pod, _) = injected_with(&plain, &cluster(), &start);
     assert!(has_arg(agent(&pod), "--control-plaintext") && pod["spec"]["volumes"] == json!([cache()]), "{pod:#}");
 }
 
@@ -197,14 +206,14 @@ fn injection_is_idempotent() {
     for native in [true, false] {
         let cluster = ClusterSettings { native, ..cluster() };
         let (mut once, _) = injected(&http(), &cluster);
-        assert_eq!(inject(&once, &cluster, &AgentStart::default()).unwrap(), PodDecision::Untouched);
+        assert_eq!(decision(&once, &cluster), PodDecision::Untouched);
         // If another webhook removes the label, the pod does not get a second agent.
         once["metadata"]["labels"] = json!({});
-        assert_eq!(inject(&once, &cluster, &AgentStart::default()).unwrap(), PodDecision::Untouched);
+        assert_eq!(decision(&once, &cluster), PodDecision::Untouched);
     }
     let mut by_hand = http();
     by_hand["metadata"]["labels"][AGENT_LABEL] = "enabled".into();
-    assert_eq!(inject(&by_hand, &cluster(), &AgentStart::default()).unwrap(), PodDecision::Untouched);
+    assert_eq!(decision(&by_hand, &cluster()), PodDecision::Untouched);
     let why = left_alone(&http(), "why");
     assert_eq!(left_alone(&why, "why"), why);
     // The webhook is called again after the pod became suitable, and removes the earlier annotation.
@@ -283,7 +292,7 @@ fn before_1_32_or_by_annotation_it_is_an_ordinary_container() {
     // A container can have its own policy.
     let mut completes = chosen();
     completes["spec"]["containers"][0]["restartPolicy"] = "OnFailure".into();
-    let decision = inject(&completes, &cluster(), &AgentStart::default()).unwrap();
+    let decision = decision(&completes, &cluster());
     assert!(matches!(decision, PodDecision::Unfit { .. }), "{decision:?}");
     let mut never_completes = spec_with(completes, "restartPolicy", json!("Never"));
     never_completes["spec"]["containers"][0]["restartPolicy"] = "Always".into();
@@ -308,9 +317,7 @@ fn is_ordinary(mut pod: Value, cluster: &ClusterSettings, fix: &str) {
     assert_eq!(agent["lifecycle"]["preStop"]["exec"]["command"][3], "--wait=56s");
     assert!(has_arg(agent, "--drain=58s"), "{agent}");
 
-    let PodDecision::Unfit { why } = inject(&job, cluster, &AgentStart::default()).unwrap() else {
-        panic!("a job with an agent would never end")
-    };
+    let PodDecision::Unfit { why } = decision(&job, cluster) else { panic!("a job with an agent would never end") };
     assert!(why.contains(fix), "{why}");
 }
 
@@ -364,57 +371,30 @@ fn probes_follow_the_app() {
 
 #[test]
 fn which_port_is_guarded() {
-    let two = json!([{"name": "web", "containerPort": 80}, {"name": "admin", "containerPort": 9000}]);
-    let three =
-        json!([{"name": "grpc", "containerPort": 50051}, {"name": "http", "containerPort": 80}, {"containerPort": 81}]);
-    let udp = json!([{"name": "dns", "containerPort": 53, "protocol": "UDP"}, {"name": "web", "containerPort": 80}]);
-    let unnamed = json!([{"containerPort": 8080}]);
-    let mixed = json!([{"containerPort": 8443}, {"name": "web", "containerPort": 80}]);
-    let port = "weir.dev/port";
-    for (what, ports, annotations, upstream, name, warns) in [
-        ("the port named http", three.clone(), vec![], 80, "http", false),
-        ("the only TCP port", udp, vec![], 80, "web", false),
-        ("the only port with a name, of those that can be HTTP", mixed, vec![], 80, "web", false),
-        (
-            "the only name, and it says HTTP",
-            json!([{"containerPort": 8080}, {"name": "http-api", "containerPort": 80}]),
-            vec![],
-            80,
-            "http-api",
-            false,
-        ),
-        ("by name", two.clone(), vec![(port, "admin")], 9000, "admin", false),
-        ("by the number of a port with a name", two, vec![(port, "9000")], 9000, "admin", false),
-        ("by the number of a port without a name", three, vec![(port, "81")], 81, "weir-proxy", true),
-        (
-            "the only one that speaks HTTP",
-            json!([{"name": "redis", "containerPort": 6379}, {"name": "web", "containerPort": 80}]),
-            vec![],
-            80,
-            "web",
-            false,
-        ),
-        ("a name that says HTTP", json!([{"name": "http-api", "containerPort": 443}]), vec![], 443, "http-api", false),
-        (
-            "a name that the policy names, and that says TCP",
-            json!([{"name": "tcp-api", "containerPort": 80}]),
-            vec![(port, "tcp-api")],
-            80,
-            "tcp-api",
-            false,
-        ),
-        ("by number, not declared", json!(null), vec![(port, "8080")], 8080, "weir-proxy", true),
-        ("by number, in a pod without port names", unnamed, vec![(port, "8080")], 8080, "weir-proxy", true),
-    ] {
-        let (with, warnings) = injected(&annotated(app(&ports), &annotations), &cluster());
+    // The columns: the annotation, the guarded port, the name of the agent's port, and the ports of the app.
+    for [what, port, upstream, name, ports] in rows(
+        "
+        the port named http | | 80 | http | [{name: grpc, containerPort: 50051}, {name: http, containerPort: 80}, {containerPort: 81}]
+        the only TCP port | | 80 | web | [{name: dns, containerPort: 53, protocol: UDP}, {name: web, containerPort: 80}]
+        the only port with a name, of those that can be HTTP | | 80 | web | [{containerPort: 8443}, {name: web, containerPort: 80}]
+        the only name, and it says HTTP | | 80 | http-api | [{containerPort: 8080}, {name: http-api, containerPort: 80}]
+        by name | admin | 9000 | admin | [{name: web, containerPort: 80}, {name: admin, containerPort: 9000}]
+        by the number of a port with a name | 9000 | 9000 | admin | [{name: web, containerPort: 80}, {name: admin, containerPort: 9000}]
+        by the number of a port without a name | 81 | 81 | weir-proxy | [{name: grpc, containerPort: 50051}, {name: http, containerPort: 80}, {containerPort: 81}]
+        the only one that speaks HTTP | | 80 | web | [{name: redis, containerPort: 6379}, {name: web, containerPort: 80}]
+        a name that says HTTP | | 443 | http-api | [{name: http-api, containerPort: 443}]
+        a name that the policy names, and that says TCP | tcp-api | 80 | tcp-api | [{name: tcp-api, containerPort: 80}]
+        by number, not declared | 8080 | 8080 | weir-proxy | null
+        by number, in a pod without port names | 8080 | 8080 | weir-proxy | [{containerPort: 8080}]
+        ",
+    ) {
+        let annotations: &[_] = if port.is_empty() { &[] } else { &[("weir.dev/port", port)] };
+        let (with, warnings) = injected(&annotated(app(&yaml(ports)), annotations), &cluster());
         let agent = agent(&with);
         assert!(has_arg(agent, &format!("--upstream=127.0.0.1:{upstream}")), "{what}: {agent}");
         assert_eq!(agent["ports"][0], json!({"name": name, "containerPort": 8480, "protocol": "TCP"}), "{what}");
-        assert_eq!(
-            warnings.iter().any(|warning| warning.contains("bypasses the agent")),
-            warns,
-            "{what}: {warnings:?}"
-        );
+        let bypasses = warnings.iter().any(|warning| warning.contains("bypasses the agent"));
+        assert_eq!(bypasses, name == "weir-proxy", "{what}: {warnings:?}");
     }
     // Another injector can put its container in front of the app's.
     let spec = json!({"containers": [
@@ -439,21 +419,14 @@ fn the_pods_own_resources_grow_by_those_of_the_agent() {
 
 #[test]
 fn pods_that_get_no_agent_and_why() {
-    let with = |field: &str, value: Value| {
-        let mut pod = http();
-        pod["spec"][field] = value;
-        pod
-    };
+    let with = |field: &str, value: Value| spec_with(http(), field, value);
     let own = |port: u16| app(&json!([{"name": "http", "containerPort": 8080}, {"containerPort": port}]));
     let probed = |scheme: &str| {
         let probe = json!({"httpGet": {"port": "web", "path": "/", "scheme": scheme}});
         let ports = json!([{"name": "web", "containerPort": 8443}]);
         pod(&json!({"containers": [{"name": "app", "image": "a", "ports": ports, "readinessProbe": probe}]}))
     };
-    assert!(matches!(
-        inject(&probed("HTTP"), &cluster(), &AgentStart::default()).unwrap(),
-        PodDecision::Injected { .. }
-    ));
+    injected(&probed("HTTP"), &cluster());
     let clash = pod(&json!({"containers": [
         {"name": "a", "image": "a", "ports": [{"name": "http", "containerPort": 80}]},
         {"name": "b", "image": "b", "ports": [{"name": "http", "containerPort": 81}]},
@@ -464,46 +437,39 @@ fn pods_that_get_no_agent_and_why() {
         with("initContainers", json!([sidecar]))
     };
     // An ordinary init container ends before the app starts.
-    let before_the_app = next_to_a_sidecar(Value::Null);
-    assert!(matches!(
-        inject(&before_the_app, &cluster(), &AgentStart::default()).unwrap(),
-        PodDecision::Injected { .. }
-    ));
+    injected(&next_to_a_sidecar(Value::Null), &cluster());
+    let https =
+        "(a probe or hook uses HTTPS there), and the agent reads only plain HTTP: set weir.dev/inject: disabled";
+    let unfit = |what: &str, pod: &Value, expected: &str| match decision(pod, &cluster()) {
+        PodDecision::Unfit { why } => assert!(why.contains(expected), "{what}: {why}"),
+        other => panic!("{what}: {other:?}"),
+    };
     for (what, pod, expected) in [
         ("hostNetwork", with("hostNetwork", json!(true)), "(hostNetwork)"),
         ("Windows", with("os", json!({"name": "windows"})), "does not run on Linux"),
-        ("no ports", app(&json!(null)), "no container port to guard"),
-        ("no TCP ports", app(&json!([{"name": "dns", "containerPort": 53, "protocol": "UDP"}])), "no container port"),
-        ("no names", app(&json!([{"containerPort": 80}])), "its ports have no names"),
-        (
-            "several",
-            app(&json!([{"name": "a", "containerPort": 1}, {"name": "b", "containerPort": 2}])),
-            "(a, b): name one",
-        ),
-        (
-            "a name for metrics only",
-            app(&json!([{"name": "metrics", "containerPort": 9090}, {"containerPort": 8080}])),
-            "several ports are possible (metrics, 8080): name one",
-        ),
         ("8480", own(8480), "container app has a port that the agent needs (8480, 8481, 8482)"),
         ("8482", own(8482), "container app has a port that the agent needs"),
-        ("its own", app(&json!([{"name": "http", "containerPort": 8481}])), "port 8481 is used by the agent"),
         ("one name twice", clash, "port name http is in containers a and b"),
         ("a sidecar", next_to_a_sidecar(json!("Always")), "port name http is in containers app and mesh"),
-        ("Redis", app(&json!([{"name": "redis", "containerPort": 7000}])), "port redis is not plain HTTP (its name"),
-        ("TCP", app(&json!([{"name": "tcp-sql", "containerPort": 1}])), "begins with tcp)"),
-        ("PostgreSQL", app(&json!([{"name": "db", "containerPort": 5432}])), "(5432 is the port of PostgreSQL)"),
-        ("TLS", app(&json!([{"containerPort": 443}])), "port 443 is not plain HTTP (443 is the port of TLS)"),
-        (
-            "HTTPS",
-            probed("HTTPS"),
-            "(a probe or hook uses HTTPS there), and the agent reads only plain HTTP: set weir.dev/inject: disabled",
-        ),
+        ("HTTPS", probed("HTTPS"), https),
     ] {
-        match inject(&pod, &cluster(), &AgentStart::default()).unwrap() {
-            PodDecision::Unfit { why } => assert!(why.contains(expected), "{what}: {why}"),
-            other => panic!("{what}: {other:?}"),
-        }
+        unfit(what, &pod, expected);
+    }
+    for [ports, expected] in rows(
+        "
+        null | no container port to guard
+        [{name: dns, containerPort: 53, protocol: UDP}] | no container port
+        [{containerPort: 80}] | its ports have no names
+        [{name: a, containerPort: 1}, {name: b, containerPort: 2}] | (a, b): name one
+        [{name: metrics, containerPort: 9090}, {containerPort: 8080}] | several ports are possible (metrics, 8080): name one
+        [{name: http, containerPort: 8481}] | port 8481 is used by the agent
+        [{name: redis, containerPort: 7000}] | port redis is not plain HTTP (its name
+        [{name: tcp-sql, containerPort: 1}] | begins with tcp)
+        [{name: db, containerPort: 5432}] | (5432 is the port of PostgreSQL)
+        [{containerPort: 443}] | port 443 is not plain HTTP (443 is the port of TLS)
+        ",
+    ) {
+        unfit(ports, &app(&yaml(ports)), expected);
     }
     // Ports of other protocols and of containers that end are free.
     let mut free = own(9000);
@@ -519,6 +485,14 @@ fn pods_that_get_no_agent_and_why() {
     assert!(inject(&json!({"spec": {"containers": "none"}}), &cluster(), &AgentStart::default()).is_err());
 }
 
+#[track_caller]
+fn wrong(pod: &Value) -> String {
+    match decision(pod, &cluster()) {
+        PodDecision::Wrong { why } => why,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn invalid_annotations_are_reported_with_the_fix() {
     for (name, value, fix) in [
@@ -528,26 +502,15 @@ fn invalid_annotations_are_reported_with_the_fix() {
         ("weir.dev/redirect", "enabled", "set injection.redirect.image of its chart"),
         ("weir.dev/control-port", "8080", "it must not be the port of the app"),
     ] {
-        match inject(&annotated(http(), &[(name, value)]), &cluster(), &AgentStart::default()).unwrap() {
-            PodDecision::Wrong { why } => assert!(why.contains(name) && why.contains(fix), "{why}"),
-            other => panic!("{name}: {other:?}"),
-        }
+        let why = wrong(&annotated(http(), &[(name, value)]));
+        assert!(why.contains(name) && why.contains(fix), "{why}");
     }
     let both = annotated(http(), &[("weir.dev/port", "htpp"), ("weir.dev/redirect", "on")]);
-    match inject(&both, &cluster(), &AgentStart::default()).unwrap() {
-        PodDecision::Wrong { why } => {
-            assert!(
-                why.contains("annotation weir.dev/port is") && why.contains("; annotation weir.dev/redirect"),
-                "{why}"
-            );
-        }
-        other => panic!("{other:?}"),
-    }
+    let why = wrong(&both);
+    assert!(why.contains("annotation weir.dev/port is") && why.contains("; annotation weir.dev/redirect"), "{why}");
     let mut labelled = http();
     labelled["metadata"]["labels"][INJECT] = "true".into();
-    assert!(
-        matches!(inject(&labelled, &cluster(), &AgentStart::default()).unwrap(), PodDecision::Wrong { why } if why.starts_with("label weir.dev/inject"))
-    );
+    assert!(wrong(&labelled).starts_with("label weir.dev/inject"));
 }
 
 #[test]
@@ -564,14 +527,14 @@ fn disabled_wins_on_a_label_or_an_annotation() {
     for (label, annotation) in [("disabled", "enabled"), ("enabled", "disabled")] {
         let mut pod = annotated(http(), &[(INJECT, annotation)]);
         pod["metadata"]["labels"][INJECT] = label.into();
-        assert_eq!(inject(&pod, &cluster(), &AgentStart::default()).unwrap(), PodDecision::Declined);
+        assert_eq!(decision(&pod, &cluster()), PodDecision::Declined);
     }
 }
 
 #[test]
 fn annotations_choose_image_and_resources() {
     let defaults = r#"{"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}}"#;
-    let resources = super::super::flags::parse_resources(defaults).unwrap();
+    let resources = parse_resources(defaults).unwrap();
     let images = Images { pull_policy: Some("Never".to_owned()), ..cluster().images };
     let cluster = ClusterSettings { resources, images, ..cluster() };
     let pod = annotated(http(), &[("weir.dev/agent-image", "mine:2"), ("weir.dev/agent-cpu-limit", "1")]);
@@ -581,10 +544,7 @@ fn annotations_choose_image_and_resources() {
     let expected = json!({"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"cpu": "1", "memory": "128Mi"}});
     assert_eq!(agent["resources"], expected);
     let (_, warnings) = injected(&annotated(http(), &[("weir.dev/limits", "x")]), &cluster);
-    assert!(
-        warnings.iter().any(|warning| warning.contains("annotation weir.dev/limits is unknown to Weir")),
-        "{warnings:?}"
-    );
+    assert!(warnings.iter().any(|it| it.contains("annotation weir.dev/limits is unknown to Weir")), "{warnings:?}");
 }
 
 #[test]
@@ -600,10 +560,8 @@ fn a_redirect_needs_an_image_and_warns_about_probes() {
     let init = with["spec"]["initContainers"].as_array().unwrap();
     assert_eq!((init.len(), &init[0]["image"], &init[1]["name"]), (2, &json!("iptables:1"), &json!(AGENT)));
     let script = init[0]["command"][2].as_str().unwrap();
-    assert!(
-        script.contains("iptables -w -t nat -A PREROUTING -p tcp --dport 8080 -j REDIRECT --to-ports 8480 &&"),
-        "{script}"
-    );
+    let rule = "iptables -w -t nat -A PREROUTING -p tcp --dport 8080 -j REDIRECT --to-ports 8480 &&";
+    assert!(script.contains(rule), "{script}");
     let lock = json!([{"name": "XTABLES_LOCKFILE", "value": "/dev/shm/xtables.lock"}]);
     assert_eq!(init[0]["env"], lock, "iptables-legacy cannot lock its default file on a read-only file system");
     assert!(script.contains("{ [ ! -e /proc/net/if_inet6 ] || ip6tables -w -t nat"), "{script}");
@@ -619,11 +577,7 @@ fn a_redirect_needs_an_image_and_warns_about_probes() {
 #[test]
 fn the_bootstrap_snapshot_is_passed_to_the_agent() {
     let start = |bootstrap: Option<&str>| {
-        let PodDecision::Injected { pod, .. } =
-            inject(&http(), &cluster(), &AgentStart { bootstrap, ..AgentStart::default() }).unwrap()
-        else {
-            panic!("not injected")
-        };
+        let (pod, _) = injected_with(&http(), &cluster(), &AgentStart { bootstrap, ..AgentStart::default() });
         agent(&pod)["env"].clone()
     };
     let closed = json!([{"name": "WEIR_WAIT_FOR_CONFIG", "value": "true"}]);
@@ -661,13 +615,9 @@ fn the_agents_settings_are_the_clusters_unless_the_pod_says_otherwise() {
     }"#;
     let cluster = ClusterSettings { settings: Settings::parse(settings).unwrap(), ..cluster() };
     let (pod, _) = injected(&http(), &cluster);
-    for arg in [
-        "--log-format=json",
-        "--log-level=warn",
-        "--max-connections=100",
-        "--drain=20s",
-        "--jwks=/var/run/weir.dev/jwks/jwks.json",
-    ] {
+    let args =
+        "--log-format=json --log-level=warn --max-connections=100 --drain=20s --jwks=/var/run/weir.dev/jwks/jwks.json";
+    for arg in args.split(' ') {
         assert!(has_arg(agent(&pod), arg), "{arg}: {pod:#}");
     }
     assert!(!agent(&pod)["args"].to_string().contains("snapshot-cache"), "{pod:#}");
@@ -678,33 +628,26 @@ fn the_agents_settings_are_the_clusters_unless_the_pod_says_otherwise() {
     assert_eq!(agent(&pod)["env"][1], json!({"name": "WEIR_IDLE_TIMEOUT", "value": "90s"}));
     assert_eq!(agent(&pod)["securityContext"], json!({"runAsNonRoot": true, "runAsUser": 1000}));
 
-    let own = annotated(
-        http(),
-        &[
-            ("weir.dev/agent-log-format", "text"),
-            ("weir.dev/agent-log-level", "info,weir_client::control=debug"),
-            ("weir.dev/agent-max-connections", "7"),
-            ("weir.dev/agent-drain", "9s"),
-            ("weir.dev/agent-cache", "enabled"),
-            ("weir.dev/agent-jwks-url", "https://issuer.example/keys"),
-            ("weir.dev/agent-jwks-refresh", "1m30s"),
-            ("weir.dev/agent-jwks-ca-configmap", "issuer/root.pem"),
-            ("weir.dev/agent-env", r#"[{"name": "WEIR_IDLE_TIMEOUT", "value": "5s"}]"#),
-            ("weir.dev/agent-security-context", r#"{"runAsUser": null, "runAsGroup": 5}"#),
-        ],
-    );
-    let (pod, warnings) = injected(&own, &cluster);
+    // The columns: an annotation, its value, and the argument of the agent, if any.
+    let own: Vec<_> = rows::<3>(
+        r#"
+        agent-log-format | text | --log-format=text
+        agent-log-level | info,weir_client::control=debug | --log-level=info,weir_client::control=debug
+        agent-max-connections | 7 | --max-connections=7
+        agent-drain | 9s | --drain=9s
+        agent-cache | enabled | --snapshot-cache=/var/lib/weir/snapshot.json
+        agent-jwks-url | https://issuer.example/keys | --jwks-url=https://issuer.example/keys
+        agent-jwks-refresh | 1m30s | --jwks-refresh=90s
+        agent-jwks-ca-configmap | issuer/root.pem | --jwks-ca=/var/run/weir.dev/jwks-ca/ca.crt
+        agent-env | [{"name": "WEIR_IDLE_TIMEOUT", "value": "5s"}] |
+        agent-security-context | {"runAsUser": null, "runAsGroup": 5} |
+        "#,
+    )
+    .collect();
+    let named = |pod, [name, value, _]: &[&str; 3]| annotated(pod, &[(&format!("weir.dev/{name}"), value)]);
+    let (pod, warnings) = injected(&own.iter().fold(http(), named), &cluster);
     assert_eq!(warnings, [""; 0]);
-    for arg in [
-        "--log-format=text",
-        "--log-level=info,weir_client::control=debug",
-        "--max-connections=7",
-        "--drain=9s",
-        "--snapshot-cache=/var/lib/weir/snapshot.json",
-        "--jwks-url=https://issuer.example/keys",
-        "--jwks-refresh=90s",
-        "--jwks-ca=/var/run/weir.dev/jwks-ca/ca.crt",
-    ] {
+    for [.., arg] in own.iter().filter(|[.., arg]| !arg.is_empty()) {
         assert!(has_arg(agent(&pod), arg), "{arg}: {pod:#}");
     }
     assert!(!agent(&pod)["args"].to_string().contains("--jwks="), "{pod:#}");
@@ -718,13 +661,9 @@ fn the_agents_settings_are_the_clusters_unless_the_pod_says_otherwise() {
 #[test]
 fn a_drain_longer_than_the_grace_period_is_refused_and_a_default_is_shortened() {
     let long = annotated(http(), &[("weir.dev/agent-drain", "29s")]);
-    let PodDecision::Wrong { why } = inject(&long, &cluster(), &AgentStart::default()).unwrap() else {
-        panic!("a drain that is too long must be refused")
-    };
-    assert_eq!(
-        why,
-        "annotation weir.dev/agent-drain is 29 s: its terminationGracePeriodSeconds leaves 28 s; raise it, or lower the drain"
-    );
+    let why = "annotation weir.dev/agent-drain is 29 s: its terminationGracePeriodSeconds leaves 28 s; raise it, or \
+               lower the drain";
+    assert_eq!(wrong(&long), why);
     let cluster = ClusterSettings { settings: Settings::parse(r#"{"drain": "1m"}"#).unwrap(), ..cluster() };
     assert!(has_arg(agent(&injected(&http(), &cluster).0), "--drain=28s"));
 }
@@ -734,12 +673,9 @@ fn a_drain_longer_than_the_grace_period_is_refused_and_a_default_is_shortened() 
 fn a_pod_that_a_quota_would_refuse_with_the_agent_starts_without() {
     let quota = json!({"metadata": {"name": "team"}, "spec": {"hard": {"pods": "0"}, "scopes": ["NotBestEffort"]}});
     let quotas = vec![serde_json::from_value(quota).unwrap()];
-    let bounds = super::super::namespace_bounds::NamespaceBounds { quotas, ..Default::default() };
-    let start = AgentStart { bounds, ..AgentStart::default() };
-    let cluster = ClusterSettings {
-        resources: super::super::flags::parse_resources(r#"{"requests": {"cpu": "20m"}}"#).unwrap(),
-        ..cluster()
-    };
+    let start = AgentStart { bounds: NamespaceBounds { quotas, ..Default::default() }, ..AgentStart::default() };
+    let resources = parse_resources(r#"{"requests": {"cpu": "20m"}}"#).unwrap();
+    let cluster = ClusterSettings { resources, ..cluster() };
     let PodDecision::Unfit { why } = inject(&http(), &cluster, &start).unwrap() else { panic!("not unfit") };
     assert!(why.starts_with("ResourceQuota team leaves 0 of pods"), "{why}");
 }

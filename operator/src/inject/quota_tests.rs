@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::{super::flags::parse_resources, *};
+use crate::tables::{rows, yaml};
 
 /// Returns an app with requests of 100m and 64Mi, and limits of 200m and 128Mi.
 fn app() -> PodSpec {
@@ -15,7 +16,7 @@ fn usual() -> Resources {
 
 fn range(items: &Value) -> NamespaceBounds {
     let range = serde_json::from_value(json!({"metadata": {"name": "bounds"}, "spec": {"limits": items}})).unwrap();
-    NamespaceBounds { ranges: vec![range], quotas: Vec::new() }
+    NamespaceBounds { ranges: vec![range], ..NamespaceBounds::default() }
 }
 
 fn quota(hard: &Value, used: &Value) -> NamespaceBounds {
@@ -57,35 +58,18 @@ fn an_agent_is_reduced_to_what_a_quota_leaves() {
 
 #[test]
 fn too_little_for_an_agent_is_an_error_with_the_fix() {
-    for (bounds, expected) in [
-        (
-            quota(&json!({"limits.memory": "1Gi"}), &json!({"limits.memory": "880Mi"})),
-            "ResourceQuota team leaves 16Mi of limits.memory, and the agent's limit of memory is 32Mi at least",
-        ),
-        (
-            quota(&json!({"limits.memory": "818Mi"}), &json!({"limits.memory": "680Mi"})),
-            "ResourceQuota team leaves 10Mi of limits.memory, and the agent's limit of memory is 32Mi at least",
-        ),
-        (
-            quota(&json!({"requests.cpu": "1"}), &json!({"requests.cpu": "899m"})),
-            "ResourceQuota team leaves 1m of requests.cpu, and the agent's request of cpu is 5m at least",
-        ),
-        (
-            range(&json!([{"type": "Container", "max": {"memory": "8Mi"}}])),
-            "LimitRange bounds lets a container have 8Mi, and the agent's limit of memory is 32Mi at least",
-        ),
-        (
-            range(&json!([{"type": "Pod", "max": {"memory": "140Mi"}}])),
-            "LimitRange bounds lets a pod have 140Mi, and the agent's",
-        ),
-        (
-            NamespaceBounds {
-                ranges: range(&json!([{"type": "Container", "min": {"cpu": "10m"}}])).ranges,
-                ..quota(&json!({"requests.cpu": "105m"}), &json!({}))
-            },
-            "ResourceQuota team leaves 5m of requests.cpu, and the agent's request of cpu is 10m at least",
-        ),
-    ] {
+    // The columns: the hard limits of a quota and what is used of them, the items of a LimitRange, and the text.
+    for [hard, used, items, expected] in rows(
+        "
+        {limits.memory: 1Gi} | {limits.memory: 880Mi} | [] | ResourceQuota team leaves 16Mi of limits.memory, and the agent's limit of memory is 32Mi at least
+        {limits.memory: 818Mi} | {limits.memory: 680Mi} | [] | ResourceQuota team leaves 10Mi of limits.memory, and the agent's limit of memory is 32Mi at least
+        {requests.cpu: '1'} | {requests.cpu: 899m} | [] | ResourceQuota team leaves 1m of requests.cpu, and the agent's request of cpu is 5m at least
+        {} | {} | [{type: Container, max: {memory: 8Mi}}] | LimitRange bounds lets a container have 8Mi, and the agent's limit of memory is 32Mi at least
+        {} | {} | [{type: Pod, max: {memory: 140Mi}}] | LimitRange bounds lets a pod have 140Mi, and the agent's
+        {requests.cpu: 105m} | {} | [{type: Container, min: {cpu: 10m}}] | ResourceQuota team leaves 5m of requests.cpu, and the agent's request of cpu is 10m at least
+        ",
+    ) {
+        let bounds = NamespaceBounds { ranges: range(&yaml(items)).ranges, ..quota(&yaml(hard), &yaml(used)) };
         let why = bounds.fit(&app(), &usual()).unwrap_err();
         assert!(why.starts_with(expected), "{why}");
         // The text must fit into the message of a drifted pod, after a few words.
@@ -143,26 +127,20 @@ fn a_quota_also_counts_the_overhead_of_a_pod() {
 
 #[test]
 fn quotas_that_do_not_count_this_pod_are_ignored() {
-    for (spec, counted) in [
-        (json!({"scopes": ["NotTerminating"]}), true),
-        (json!({"scopes": ["Terminating"]}), false),
-        (json!({"scopes": ["BestEffort"]}), false),
-        (json!({"scopes": ["NotBestEffort"]}), true),
-        (
-            json!({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}}),
-            false,
-        ),
-        (
-            json!({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "NotIn", "values": ["high"]}]}}),
-            true,
-        ),
-    ] {
+    for [counted, spec] in rows(
+        "
+        true | {scopes: [NotTerminating]}
+        false | {scopes: [Terminating]}
+        false | {scopes: [BestEffort]}
+        true | {scopes: [NotBestEffort]}
+        false | {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: In, values: [high]}]}}
+        true | {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: NotIn, values: [high]}]}}
+        ",
+    ) {
         let mut bounds = quota(&json!({"limits.cpu": "10"}), &json!({}));
         let mut whole = serde_json::to_value(&bounds.quotas[0]).unwrap();
-        for (field, value) in spec.as_object().unwrap() {
-            whole["spec"][field] = value.clone();
-        }
+        json_patch::merge(&mut whole["spec"], &yaml(spec));
         bounds.quotas = vec![serde_json::from_value(whole).unwrap()];
-        assert_eq!(fitted(&bounds)[1] == "1000m", counted, "{spec}");
+        assert_eq!(fitted(&bounds)[1] == "1000m", counted == "true", "{spec}");
     }
 }

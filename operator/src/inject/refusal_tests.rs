@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::tables::{rows, yaml};
 
 fn pod(app: &Value, agent: &Value) -> [PodSpec; 2] {
     let app = json!({"name": "app", "resources": app});
@@ -45,47 +46,30 @@ fn check(bounds: &NamespaceBounds, [before, after]: &[PodSpec; 2], expected: Opt
 
 #[test]
 fn a_limit_range_is_checked_for_each_container_and_for_the_pod() {
-    for (kind, field, values, expected) in [
-        ("Container", "min", json!({"cpu": "100m"}), None),
-        ("Container", "max", json!({"cpu": "100m", "memory": "64Mi"}), None),
-        ("Container", "maxLimitRequestRatio", json!({"cpu": "1"}), None),
-        ("Pod", "min", json!({"cpu": "200m", "memory": "100Mi"}), None),
-        ("Pod", "max", json!({"cpu": "200m"}), None),
-        (
-            "Pod",
-            "max",
-            json!({"cpu": "199m"}),
-            Some("LimitRange bounds allows 199m of cpu, and the limit of the pod with the agent is 200m"),
-        ),
-    ] {
-        check(&range(&json!({"type": kind, field: values})), &usual(), expected);
+    // The text, or `-` for none.
+    for [item, expected] in rows(
+        "
+        {type: Container, min: {cpu: 100m}} | -
+        {type: Container, max: {cpu: 100m, memory: 64Mi}} | -
+        {type: Container, maxLimitRequestRatio: {cpu: '1'}} | -
+        {type: Pod, min: {cpu: 200m, memory: 100Mi}} | -
+        {type: Pod, max: {cpu: 200m}} | -
+        {type: Pod, max: {cpu: 199m}} | LimitRange bounds allows 199m of cpu, and the limit of the pod with the agent is 200m
+        ",
+    ) {
+        check(&range(&yaml(item)), &usual(), Some(expected).filter(|text| *text != "-"));
     }
     let small =
         pod(&json!({"requests": {"cpu": "50m"}}), &json!({"requests": {"cpu": "33m"}, "limits": {"cpu": "50m"}}));
-    for (kind, field, value, expected) in [
-        (
-            "Container",
-            "maxLimitRequestRatio",
-            "1.5",
-            "LimitRange bounds allows a limit of cpu of at most 1.5 times the request, and container weir-agent with the agent",
-        ),
-        (
-            "Container",
-            "min",
-            "40m",
-            "LimitRange bounds wants 40m of cpu at least, and the request of container weir-agent with the agent is 33m",
-        ),
-        (
-            "Pod",
-            "min",
-            "60m",
-            "LimitRange bounds wants 60m of cpu at least, and the limit of the pod with the agent is 50m",
-        ),
-    ] {
-        // The app itself breaks the minimum of the pod, which has no limit without the agent: its request is too small.
-        let bounds = range(&json!({"type": kind, field: {"cpu": value}}));
-        let expected = if (kind, field) == ("Pod", "min") { None } else { Some(expected) };
-        check(&bounds, &small, expected);
+    for [item, expected] in rows(
+        "
+        {type: Container, maxLimitRequestRatio: {cpu: '1.5'}} | LimitRange bounds allows a limit of cpu of at most 1.5 times the request, and container weir-agent with the agent
+        {type: Container, min: {cpu: 40m}} | LimitRange bounds wants 40m of cpu at least, and the request of container weir-agent with the agent is 33m
+        # The app itself breaks the minimum of the pod, which has no limit without the agent: its request is too small.
+        {type: Pod, min: {cpu: 60m}} | -
+        ",
+    ) {
+        check(&range(&yaml(item)), &small, Some(expected).filter(|text| *text != "-"));
     }
     let only_limit = pod(&json!({"requests": {"memory": "256Mi"}}), &json!({"limits": {"memory": "128Mi"}}));
     let expected = "LimitRange bounds wants 200Mi of memory at least, and the limit of the pod with the agent is 128Mi";

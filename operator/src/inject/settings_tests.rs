@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::tables::rows;
 
 fn overridden(settings: &str, annotations: &[(&str, &str)]) -> Result<Settings, String> {
     let annotations = annotations.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
@@ -21,36 +22,29 @@ fn without_settings_the_agents_own_defaults_apply() {
 
 #[test]
 fn an_invalid_chart_value_is_named_with_the_fix() {
-    for (json, expected) in [
-        (r#"{"logFormats": "json"}"#, "unknown field `logFormats`"),
-        (r#"{"logFormat": "yaml"}"#, r#"logFormat is "yaml": it must be text or json"#),
-        (r#"{"logLevel": "info,=="}"#, "it must be a level such as info"),
-        (r#"{"maxConnections": 0}"#, "it must be a number of connections from 1"),
-        (r#"{"drain": "500ms"}"#, r#"drain is "500ms": it must be whole seconds"#),
-        (r#"{"drain": "0s"}"#, "from 1s to 999999999s"),
-        (r#"{"drain": "300000h"}"#, "from 1s to 999999999s"),
-        (
-            r#"{"jwks": {"url": "https://a/keys", "caConfigMap": "a", "refresh": "1000000000s"}}"#,
-            r#"jwks.refresh is "1000000000s": it must be whole seconds"#,
-        ),
-        (
-            r#"{"jwks": {"configMap": "a/b/c"}}"#,
-            "jwks.configMap is \"a/b/c\": it must be the name of a ConfigMap, or NAME/KEY",
-        ),
-        (r#"{"jwks": {"url": "http://a/keys", "caConfigMap": "a"}}"#, "it must be an https URL"),
-        (r#"{"jwks": {"url": "https://ann@a/keys", "caConfigMap": "a"}}"#, "it must be an https URL without a user"),
-        (r#"{"jwks": {"url": "https://a..b/keys", "caConfigMap": "a"}}"#, "it must be an https URL"),
-        (r#"{"jwks": {"url": "https://a/keys"}}"#, "jwks.url: name in jwks.caConfigMap the authorities"),
-        (r#"{"jwks": {"configMap": "a", "url": "https://a/keys"}}"#, "both set the source of the keys: remove one"),
-        (r#"{"jwks": {"refresh": "5m"}}"#, "are valid only with jwks.url"),
-        (r#"{"env": [{"name": "A", "valu": "b"}]}"#, "env: it must be a list of variables in JSON"),
-        (r#"{"env": [{"name": "WEIR_LISTEN", "value": "b"}]}"#, "without WEIR_LISTEN, which Weir sets itself"),
-        (r#"{"env": [{"name": "WEIR_DRAIN", "value": "b"}]}"#, "a setting of its own: weir.dev/agent-drain"),
-        (
-            r#"{"securityContext": {"runAsUsers": 1}}"#,
-            "securityContext: it must be a container's securityContext in JSON",
-        ),
-    ] {
+    for [json, expected] in rows(
+        r#"
+        {"logFormats": "json"} | unknown field `logFormats`
+        {"logFormat": "yaml"} | logFormat is "yaml": it must be text or json
+        {"logLevel": "info,=="} | it must be a level such as info
+        {"maxConnections": 0} | it must be a number of connections from 1
+        {"drain": "500ms"} | drain is "500ms": it must be whole seconds
+        {"drain": "0s"} | from 1s to 999999999s
+        {"drain": "300000h"} | from 1s to 999999999s
+        {"jwks": {"url": "https://a/keys", "caConfigMap": "a", "refresh": "1000000000s"}} | jwks.refresh is "1000000000s": it must be whole seconds
+        {"jwks": {"configMap": "a/b/c"}} | jwks.configMap is "a/b/c": it must be the name of a ConfigMap, or NAME/KEY
+        {"jwks": {"url": "http://a/keys", "caConfigMap": "a"}} | it must be an https URL
+        {"jwks": {"url": "https://ann@a/keys", "caConfigMap": "a"}} | it must be an https URL without a user
+        {"jwks": {"url": "https://a..b/keys", "caConfigMap": "a"}} | it must be an https URL
+        {"jwks": {"url": "https://a/keys"}} | jwks.url: name in jwks.caConfigMap the authorities
+        {"jwks": {"configMap": "a", "url": "https://a/keys"}} | both set the source of the keys: remove one
+        {"jwks": {"refresh": "5m"}} | are valid only with jwks.url
+        {"env": [{"name": "A", "valu": "b"}]} | env: it must be a list of variables in JSON
+        {"env": [{"name": "WEIR_LISTEN", "value": "b"}]} | without WEIR_LISTEN, which Weir sets itself
+        {"env": [{"name": "WEIR_DRAIN", "value": "b"}]} | a setting of its own: weir.dev/agent-drain
+        {"securityContext": {"runAsUsers": 1}} | securityContext: it must be a container's securityContext in JSON
+        "#,
+    ) {
         let error = Settings::parse(json).unwrap_err();
         assert!(error.contains(expected), "{json}: {error}");
     }
@@ -58,135 +52,87 @@ fn an_invalid_chart_value_is_named_with_the_fix() {
 
 #[test]
 fn each_invalid_annotation_is_named_with_the_fix() {
-    for (name, value, expected) in [
-        ("weir.dev/agent-log-format", "", "it must be text or json"),
-        ("weir.dev/agent-log-level", "", "it must be a level such as info"),
-        ("weir.dev/agent-max-connections", "many", "it must be a number of connections from 1 to 4294967295"),
-        ("weir.dev/agent-drain", "1 hour", "it must be whole seconds or minutes such as 20s"),
-        ("weir.dev/agent-drain", "1000000000s", "from 1s to 999999999s"),
-        ("weir.dev/agent-cache", "true", "it must be enabled or disabled"),
-        ("weir.dev/agent-env", "A=b", "it must be a list of variables in JSON"),
-        (
-            "weir.dev/agent-env",
-            r#"[{"name": "WEIR_UPSTREAM", "value": "x"}]"#,
-            "without WEIR_UPSTREAM, which Weir sets itself",
-        ),
-        ("weir.dev/agent-security-context", "1000", "it must be a container's securityContext in JSON"),
-        ("weir.dev/agent-security-context", r#"{"user": 1}"#, "it must be a container's securityContext in JSON"),
-        ("weir.dev/agent-jwks-configmap", "../x", "it must be the name of a ConfigMap, or NAME/KEY"),
-        ("weir.dev/agent-jwks-configmap", "My_Map", "it must be the name of a ConfigMap, or NAME/KEY"),
-        ("weir.dev/agent-jwks-ca-configmap", "a/..b", "it must be the name of a ConfigMap, or NAME/KEY"),
-        ("weir.dev/agent-jwks-url", "https://a..b/k", "it must be an https URL"),
-        ("weir.dev/agent-jwks-url", "https://-/k", "it must be an https URL"),
-        ("weir.dev/agent-jwks-url", "https://:443/k", "it must be an https URL"),
-        ("weir.dev/agent-jwks-url", "https://a:99999/k", "with a port from 1 to 65535"),
-        ("weir.dev/agent-jwks-url", "https://a:0/k", "it must be an https URL"),
-        ("weir.dev/agent-jwks-url", "https://a:+80/k", "it must be an https URL"),
-        ("weir.dev/agent-jwks-url", "https://ann@a/k", "without a user"),
-        ("weir.dev/agent-jwks-url", "https://a@a/k", "without a user"),
-        ("weir.dev/agent-jwks-refresh", "5m", "are valid only with annotation weir.dev/agent-jwks-url"),
-    ] {
-        let error = overridden("{}", &[(name, value)]).unwrap_err();
-        assert!(error.contains(name) && error.contains(expected), "{name}: {error}");
+    for [name, value, expected] in rows(
+        r#"
+        agent-log-format | | it must be text or json
+        agent-log-level | | it must be a level such as info
+        agent-log-level | bogus | it must be a level such as info
+        agent-log-level | info,debgu | it must be a level such as info
+        agent-max-connections | many | it must be a number of connections from 1 to 4294967295
+        agent-drain | 1 hour | it must be whole seconds or minutes such as 20s
+        agent-drain | 1000000000s | from 1s to 999999999s
+        agent-cache | true | it must be enabled or disabled
+        agent-env | A=b | it must be a list of variables in JSON
+        agent-env | [{"name": "WEIR_UPSTREAM", "value": "x"}] | without WEIR_UPSTREAM, which Weir sets itself
+        agent-security-context | 1000 | it must be a container's securityContext in JSON
+        agent-security-context | {"user": 1} | it must be a container's securityContext in JSON
+        agent-jwks-configmap | ../x | it must be the name of a ConfigMap, or NAME/KEY
+        agent-jwks-configmap | My_Map | it must be the name of a ConfigMap, or NAME/KEY
+        agent-jwks-ca-configmap | a/..b | it must be the name of a ConfigMap, or NAME/KEY
+        agent-jwks-url | https://a..b/k | it must be an https URL
+        agent-jwks-url | https://-/k | it must be an https URL
+        agent-jwks-url | https://:443/k | it must be an https URL
+        agent-jwks-url | https://a:99999/k | with a port from 1 to 65535
+        agent-jwks-url | https://a:0/k | it must be an https URL
+        agent-jwks-url | https://a:+80/k | it must be an https URL
+        agent-jwks-url | https://ann@a/k | without a user
+        agent-jwks-url | https://a@a/k | without a user
+        agent-jwks-refresh | 5m | are valid only with annotation weir.dev/agent-jwks-url
+        # The apiserver would refuse the pod, or the agent would not start.
+        agent-env | [{"name":""}] | "" is not a name
+        agent-env | [{"name":"A=B","value":"x"}] | "A=B" is not a name
+        agent-env | [{"name":"A","valueFrom":{}}] | valueFrom of A: it must have one of configMapKeyRef
+        agent-env | [{"name":"A","value":"x","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}] | A has value and valueFrom: remove one
+        agent-env | [{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"bogus"}}}] | fieldPath "bogus" is none of
+        agent-env | [{"name":"A","valueFrom":{"secretKeyRef":{"name":"s","key":""}}}] | secretKeyRef needs a name and a key
+        agent-env | [{"name":"A","valueFrom":{"configMapKeyRef":{"name":"My_Map","key":"k"}}}] | configMapKeyRef has the name "My_Map", which no object can have
+        agent-env | [{"name":"A","valueFrom":{"secretKeyRef":{"name":"a..b","key":"k"}}}] | secretKeyRef has the name "a..b"
+        agent-env | [{"name":"A","valueFrom":{"secretKeyRef":{"name":"s","key":"."}}}] | secretKeyRef has the key ".", which no object can have
+        agent-env | [{"name":"A","valueFrom":{"secretKeyRef":{"name":"s","key":"..k"}}}] | the key "..k"
+        agent-env | [{"name":"A","valueFrom":{"secretKeyRef":{"name":"s","key":"a b"}}}] | the key "a b"
+        agent-env | [{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['']"}}}] | fieldPath "metadata.labels['']" is none of
+        agent-env | [{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['a/b/c']"}}}] | fieldPath "metadata.labels['a/b/c']" is none of
+        agent-env | [{"name":"A","valueFrom":{"fieldRef":{"apiVersion":"v2","fieldPath":"metadata.name"}}}] | the apiVersion "v2" of fieldRef must be v1
+        agent-env | [{"name":"WEIR_CONTROL_CERT","value":"x"}] | without WEIR_CONTROL_CERT
+        agent-env | [{"name":"WEIR_STORE_SECRETS","value":"x"}] | without WEIR_STORE_SECRETS
+        agent-security-context | {"privileged":true} | privileged contradicts allowPrivilegeEscalation false
+        agent-security-context | {"runAsUser":-1} | runAsUser is not a number from 0
+        agent-security-context | {"runAsUser":0} | runAsUser 0 contradicts runAsNonRoot true
+        agent-security-context | {"seccompProfile":{"type":"Foo"}} | the type of seccompProfile is RuntimeDefault
+        agent-security-context | {"appArmorProfile":{"type":"Localhost"}} | the type of appArmorProfile is
+        agent-security-context | {"seccompProfile":{"type":"Localhost","localhostProfile":"/a.json"}} | the localhostProfile of seccompProfile must be a relative path without ..
+        agent-security-context | {"seccompProfile":{"type":"Localhost","localhostProfile":"a/../b.json"}} | the localhostProfile of seccompProfile must be a relative path
+        agent-security-context | {"appArmorProfile":{"type":"Localhost","localhostProfile":" a"}} | the localhostProfile of appArmorProfile must not begin or end with a blank
+        agent-security-context | {"procMount":"Foo"} | procMount is Default
+        "#,
+    ) {
+        let name = format!("weir.dev/{name}");
+        let error = overridden("{}", &[(&name, value)]).unwrap_err();
+        assert!(error.contains(&name) && error.contains(expected), "{name} {value}: {error}");
     }
     let two = overridden("{}", &[("weir.dev/agent-cache", "no"), ("weir.dev/agent-log-format", "no")]).unwrap_err();
     assert!(two.contains("weir.dev/agent-cache") && two.contains("weir.dev/agent-log-format"), "{two}");
 }
 
-/// The apiserver would refuse the pod, or the agent would not start.
 #[test]
-fn a_value_that_the_apiserver_would_refuse_is_named() {
-    let (env, context) = ("weir.dev/agent-env", "weir.dev/agent-security-context");
-    for (name, value, expected) in [
-        (env, r#"[{"name":""}]"#, r#""" is not a name"#),
-        (env, r#"[{"name":"A=B","value":"x"}]"#, r#""A=B" is not a name"#),
-        (env, r#"[{"name":"A","valueFrom":{}}]"#, "valueFrom of A: it must have one of configMapKeyRef"),
-        (
-            env,
-            r#"[{"name":"A","value":"x","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}]"#,
-            "A has value and valueFrom: remove one",
-        ),
-        (env, r#"[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"bogus"}}}]"#, r#"fieldPath "bogus" is none of"#),
-        (
-            env,
-            r#"[{"name":"A","valueFrom":{"secretKeyRef":{"name":"s","key":""}}}]"#,
-            "secretKeyRef needs a name and a key",
-        ),
-        (
-            env,
-            r#"[{"name":"A","valueFrom":{"configMapKeyRef":{"name":"My_Map","key":"k"}}}]"#,
-            r#"configMapKeyRef has the name "My_Map", which no object can have"#,
-        ),
-        (
-            env,
-            r#"[{"name":"A","valueFrom":{"secretKeyRef":{"name":"a..b","key":"k"}}}]"#,
-            r#"secretKeyRef has the name "a..b""#,
-        ),
-        (
-            env,
-            r#"[{"name":"A","valueFrom":{"secretKeyRef":{"name":"s","key":"."}}}]"#,
-            r#"secretKeyRef has the key ".", which no object can have"#,
-        ),
-        (env, r#"[{"name":"A","valueFrom":{"secretKeyRef":{"name":"s","key":"..k"}}}]"#, r#"the key "..k""#),
-        (env, r#"[{"name":"A","valueFrom":{"secretKeyRef":{"name":"s","key":"a b"}}}]"#, r#"the key "a b""#),
-        (
-            env,
-            r#"[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['']"}}}]"#,
-            r#"fieldPath "metadata.labels['']" is none of"#,
-        ),
-        (
-            env,
-            r#"[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['a/b/c']"}}}]"#,
-            r#"fieldPath "metadata.labels['a/b/c']" is none of"#,
-        ),
-        (
-            env,
-            r#"[{"name":"A","valueFrom":{"fieldRef":{"apiVersion":"v2","fieldPath":"metadata.name"}}}]"#,
-            r#"the apiVersion "v2" of fieldRef must be v1"#,
-        ),
-        (env, r#"[{"name":"WEIR_CONTROL_CERT","value":"x"}]"#, "without WEIR_CONTROL_CERT"),
-        (env, r#"[{"name":"WEIR_STORE_SECRETS","value":"x"}]"#, "without WEIR_STORE_SECRETS"),
-        (context, r#"{"privileged":true}"#, "privileged contradicts allowPrivilegeEscalation false"),
-        (context, r#"{"runAsUser":-1}"#, "runAsUser is not a number from 0"),
-        (context, r#"{"runAsUser":0}"#, "runAsUser 0 contradicts runAsNonRoot true"),
-        (context, r#"{"seccompProfile":{"type":"Foo"}}"#, "the type of seccompProfile is RuntimeDefault"),
-        (context, r#"{"appArmorProfile":{"type":"Localhost"}}"#, "the type of appArmorProfile is"),
-        (
-            context,
-            r#"{"seccompProfile":{"type":"Localhost","localhostProfile":"/a.json"}}"#,
-            "the localhostProfile of seccompProfile must be a relative path without ..",
-        ),
-        (
-            context,
-            r#"{"seccompProfile":{"type":"Localhost","localhostProfile":"a/../b.json"}}"#,
-            "the localhostProfile of seccompProfile must be a relative path",
-        ),
-        (
-            context,
-            r#"{"appArmorProfile":{"type":"Localhost","localhostProfile":" a"}}"#,
-            "the localhostProfile of appArmorProfile must not begin or end with a blank",
-        ),
-        (context, r#"{"procMount":"Foo"}"#, "procMount is Default"),
-        ("weir.dev/agent-log-level", "bogus", "it must be a level such as info"),
-        ("weir.dev/agent-log-level", "info,debgu", "it must be a level such as info"),
-    ] {
-        let error = overridden("{}", &[(name, value)]).unwrap_err();
-        assert!(error.contains(name) && error.contains(expected), "{value}: {error}");
-    }
-    for (name, value) in [
-        (env, r#"[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['app']"}}}]"#),
-        (env, r#"[{"name":"A","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu"}}}]"#),
-        (env, r#"[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.annotations['Example.com/A_b.c']"}}}]"#),
-        (env, r#"[{"name":"A","valueFrom":{"fieldRef":{"apiVersion":"v1","fieldPath":"metadata.labels['a.b/C']"}}}]"#),
-        (env, r#"[{"name":"A","valueFrom":{"secretKeyRef":{"name":"a-1.b","key":".k_.-Z"}}}]"#),
-        (context, r#"{"seccompProfile":{"type":"Localhost","localhostProfile":"a/b..c.json"}}"#),
-        (context, r#"{"appArmorProfile":{"type":"Localhost","localhostProfile":"/a"}}"#),
-        (context, r#"{"privileged":true,"allowPrivilegeEscalation":null}"#),
-        (context, r#"{"runAsUser":0,"runAsNonRoot":false}"#),
-        (context, r#"{"seccompProfile":null}"#),
-        ("weir.dev/agent-log-level", "INFO,weir_client::control=debug,weir_http"),
-    ] {
-        assert_eq!(overridden("{}", &[(name, value)]).map(|_| ()), Ok(()), "{value}");
+fn values_that_the_apiserver_accepts_are_accepted() {
+    for [name, value] in rows(
+        r#"
+        agent-env | [{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['app']"}}}]
+        agent-env | [{"name":"A","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu"}}}]
+        agent-env | [{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.annotations['Example.com/A_b.c']"}}}]
+        agent-env | [{"name":"A","valueFrom":{"fieldRef":{"apiVersion":"v1","fieldPath":"metadata.labels['a.b/C']"}}}]
+        agent-env | [{"name":"A","valueFrom":{"secretKeyRef":{"name":"a-1.b","key":".k_.-Z"}}}]
+        agent-security-context | {"seccompProfile":{"type":"Localhost","localhostProfile":"a/b..c.json"}}
+        agent-security-context | {"appArmorProfile":{"type":"Localhost","localhostProfile":"/a"}}
+        agent-security-context | {"privileged":true,"allowPrivilegeEscalation":null}
+        agent-security-context | {"runAsUser":0,"runAsNonRoot":false}
+        agent-security-context | {"seccompProfile":null}
+        agent-log-level | INFO,weir_client::control=debug,weir_http
+        "#,
+    ) {
+        let name = format!("weir.dev/{name}");
+        assert_eq!(overridden("{}", &[(&name, value)]).map(|_| ()), Ok(()), "{name} {value}");
     }
 }
 

@@ -254,9 +254,7 @@ mod tests {
             let body = Body::from(answer.to_string().into_bytes());
             Ok::<_, tower::BoxError>(Response::builder().status(status).body(body)?)
         });
-        let name =
-            LeaseName { namespace: "weir-system".to_owned(), name: "weir".to_owned(), owner: Some("weir".to_owned()) };
-        let store = Store::new(Client::new(apiserver, "weir-system"), &name);
+        let store = store(Client::new(apiserver, "weir-system"));
         assert!(store.owner().await.is_some(), "the Deployment must be readable");
         let claim = claim(read(json!({"metadata": {"name": "weir", "resourceVersion": "7"}})));
         let Ok(ClaimResult::Stored(stored)) = store.claim(&claim).await else { panic!("the claim must succeed") };
@@ -275,12 +273,15 @@ mod tests {
             let body = Body::from(answer.to_string().into_bytes());
             async move { Ok::<_, tower::BoxError>(Response::builder().status(status).body(body)?) }
         });
-        let name =
-            LeaseName { namespace: "weir-system".to_owned(), name: "weir".to_owned(), owner: Some("weir".to_owned()) };
-        let store = Store::new(Client::new(apiserver, "weir-system"), &name);
+        let store = store(Client::new(apiserver, "weir-system"));
         for expected in ["old", "new", "new"] {
             assert_eq!(store.owner().await.map(|owner| owner.reference.uid).as_deref(), Some(expected));
         }
+    }
+
+    fn store(client: Client) -> Store {
+        let owner = Some("weir".to_owned());
+        Store::new(client, &LeaseName { namespace: "weir-system".to_owned(), name: "weir".to_owned(), owner })
     }
 
     /// Returns the claim of the candidate `a` that finds this Lease.
@@ -308,14 +309,12 @@ mod tests {
             sequences_below: 99,
         };
         assert_eq!(read(held), expected);
+        let odd = json!({"metadata": {"annotations": {SEQUENCES_BELOW: "-5"}},
+            "spec": {"holderIdentity": "b", "leaseDurationSeconds": -1}});
         for (lease, holder) in [
             (json!({"metadata": {"resourceVersion": "8"}}), None),
             (json!({"metadata": {}, "spec": {"holderIdentity": ""}}), None),
-            (
-                json!({"metadata": {"annotations": {SEQUENCES_BELOW: "-5"}},
-                "spec": {"holderIdentity": "b", "leaseDurationSeconds": -1}}),
-                Some("b"),
-            ),
+            (odd, Some("b")),
         ] {
             let record = read(lease);
             assert_eq!((record.holder.as_deref(), record.lease, record.sequences_below), (holder, Duration::ZERO, 0));

@@ -22,13 +22,7 @@ pub(in crate::link) fn content(revision: &str, rules: &[&str], stores: &[&str]) 
 
 fn policy(uid: &str, rules: &[&str]) -> PolicyStatus {
     let rule = |name: &&str| RuleStatus { name: (*name).to_owned(), allowed: 1, ..RuleStatus::default() };
-    PolicyStatus {
-        uid: uid.to_owned(),
-        namespace: "shop".to_owned(),
-        name: uid.to_owned(),
-        revision: "r".to_owned(),
-        rules: rules.iter().map(rule).collect(),
-    }
+    PolicyStatus { uid: uid.to_owned(), rules: rules.iter().map(rule).collect(), ..PolicyStatus::default() }
 }
 
 fn store(name: &str) -> StoreStatus {
@@ -36,15 +30,9 @@ fn store(name: &str) -> StoreStatus {
 }
 
 fn status(policies: Vec<PolicyStatus>, stores: &[&str]) -> Status {
-    Status {
-        wire_version: 1,
-        instance: "i".to_owned(),
-        agent_version: "0".to_owned(),
-        uptime_millis: 1,
-        in_force: Some(SnapshotInForce { sequence: 1, revision: "s".to_owned(), since_unix_millis: 1 }),
-        policies,
-        stores: stores.iter().map(|name| store(name)).collect(),
-    }
+    let in_force = Some(SnapshotInForce { sequence: 1, revision: "s".to_owned(), since_unix_millis: 1 });
+    let stores = stores.iter().map(|name| store(name)).collect();
+    Status { in_force, policies, stores, ..Status::default() }
 }
 
 fn bounded(mut status: Status, contents: &[&Arc<Content>]) -> Status {

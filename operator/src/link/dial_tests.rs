@@ -16,7 +16,7 @@ use tokio::{
     sync::{mpsc, watch},
 };
 use tokio_rustls::TlsAcceptor;
-use weir_wire::{Goodbye, SnapshotInForce, Status, StatusRequest, WIRE_VERSION};
+use weir_wire::{Goodbye, StatusRequest};
 
 use super::*;
 use crate::{
@@ -24,12 +24,14 @@ use crate::{
     clock,
     dialing::Dialing,
     identity::{PodIdentity, keeper},
+    link::machine,
     world::{Membership, ObjectKey},
 };
 
 const LIFECYCLE: Lifecycle = Lifecycle { subject: "test", lives: 365 * DAY, overlap: 120 * DAY, published_for: HOUR };
 /// The timeout of all dials here, except in tests of the timeout.
 const LIMIT: Duration = Duration::from_secs(10);
+
 fn now() -> u64 {
     clock::unix_micros() / 1_000_000
 }
@@ -89,19 +91,7 @@ async fn listen<F: Future<Output = ()> + Send + 'static>(
 }
 
 pub(in crate::link) fn status(revision: Option<&str>) -> ToOperator {
-    ToOperator::Status(Box::new(Status {
-        wire_version: WIRE_VERSION,
-        instance: "a".to_owned(),
-        agent_version: "0.1.0".to_owned(),
-        uptime_millis: 1,
-        in_force: revision.map(|revision| SnapshotInForce {
-            sequence: 1,
-            revision: revision.to_owned(),
-            since_unix_millis: 1,
-        }),
-        policies: Vec::new(),
-        stores: Vec::new(),
-    }))
+    machine::tests::status(revision.map(|revision| (1, revision)))
 }
 
 /// The agent's side of one connection.
@@ -183,29 +173,19 @@ async fn a_peer_that_shows_no_certificate_of_the_pod_counts_for_nothing() {
     successor.uid = "uid-of-its-predecessor".to_owned();
     let mut namesake = pod("web");
     namesake.key.namespace = "bank".into();
+    let (foreign, distrusts) = (of(&theirs, &pod("web"), now()), tls(good(&ours), &theirs, ALPN));
+    let shows = |leaf| tls(leaf, &ours, ALPN);
     for (what, server, said) in [
-        (
-            "another authority",
-            tls(of(&theirs, &pod("web"), now()), &ours, ALPN),
-            "of an authority that is not the operator's",
-        ),
-        ("expired", tls(of(&ours, &pod("web"), now() - 2 * HOUR), &ours, ALPN), "its certificate has expired"),
-        ("early", tls(of(&ours, &pod("web"), now() + 2 * HOUR), &ours, ALPN), "is not valid yet"),
-        ("another pod", tls(of(&ours, &pod("other"), now()), &ours, ALPN), "weir://shop/pod/other/uid-of-other"),
-        (
-            "its predecessor",
-            tls(of(&ours, &successor, now()), &ours, ALPN),
-            "weir://shop/pod/web/uid-of-its-predecessor",
-        ),
-        ("another namespace", tls(of(&ours, &namesake, now()), &ours, ALPN), "weir://bank/pod/web/uid-of-web"),
-        ("for clients", tls(as_client, &ours, ALPN), "its certificate is not valid"),
+        ("another authority", shows(foreign), "of an authority that is not the operator's"),
+        ("expired", shows(of(&ours, &pod("web"), now() - 2 * HOUR)), "its certificate has expired"),
+        ("early", shows(of(&ours, &pod("web"), now() + 2 * HOUR)), "is not valid yet"),
+        ("another pod", shows(of(&ours, &pod("other"), now())), "weir://shop/pod/other/uid-of-other"),
+        ("its predecessor", shows(of(&ours, &successor, now())), "weir://shop/pod/web/uid-of-its-predecessor"),
+        ("another namespace", shows(of(&ours, &namesake, now())), "weir://bank/pod/web/uid-of-web"),
+        ("for clients", shows(as_client), "its certificate is not valid"),
         ("another protocol", tls(good(&ours), &ours, b"h2"), "not the operator's protocol (weir/1)"),
         ("no protocol", unnamed, "not the operator's protocol (weir/1)"),
-        (
-            "an agent that does not trust the operator",
-            tls(good(&ours), &theirs, ALPN),
-            "it reports that the operator's certificate is of an authority",
-        ),
+        ("no trust", distrusts, "it reports that the operator's certificate is of an authority"),
     ] {
         let error = dial(greeting(server, status(None)).await, credentials(&ours), LIMIT).await.unwrap_err();
         let text = error.to_string();
@@ -223,10 +203,8 @@ async fn where_a_clock_is_wrong_it_is_the_clock_that_is_told_and_no_pod_to_delet
         let server = tls(good(&ours), &ours, ALPN);
         let error = dial(greeting(server, status(None)).await, credentials_made(&ours, at), LIMIT).await.unwrap_err();
         let text = error.to_string();
-        assert!(
-            matches!(error, ContactError::Untrusted(_)) && text.contains("the clock of its node is wrong"),
-            "{error:?}"
-        );
+        assert!(matches!(error, ContactError::Untrusted(_)), "{error:?}");
+        assert!(text.contains("the clock of its node is wrong"), "{text}");
         assert!(!text.contains("delete") && text.len() <= 256, "{text}");
     }
 }
@@ -406,13 +384,11 @@ async fn what_is_no_agent_in_plain_text_is_named() {
     let ours = authorities();
     let of_tls = greeting(tls(good(&ours), &ours, ALPN), status(None)).await;
     let of_http = answers(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await;
+    let empty = answers(&[0, 0, 0, 3, weir_channel::tag::STATUS, b'{', b'}']).await;
     for (address, expected) in [
         (of_tls, "if it uses TLS, remove weir.dev/control: plaintext from the pod template, or"),
         (of_http, "if it has an earlier version, kubectl rollout restart"),
-        (
-            answers(&[0, 0, 0, 3, weir_channel::tag::STATUS, b'{', b'}']).await,
-            "not an agent's answer: no answer: a status",
-        ),
+        (empty, "not an agent's answer: no answer: a status"),
         (answers(&[]).await, "no answer: the connection was closed"),
     ] {
         let error = dial_plain(address).await.unwrap_err().to_string();

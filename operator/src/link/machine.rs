@@ -474,7 +474,7 @@ impl LinkMachine {
 
 #[cfg(test)]
 #[path = "machine_tests.rs"]
-mod tests;
+pub(super) mod tests;
 
 #[cfg(test)]
 #[path = "machine_simulation_tests.rs"]

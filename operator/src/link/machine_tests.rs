@@ -1,6 +1,6 @@
 //! Tests single decisions of the machine.
 
-use weir_wire::{Fault, PolicyStatus, StoreStatus, WIRE_VERSION};
+use weir_wire::{Fault, PolicyStatus, StoreStatus};
 
 use super::{super::bound::tests::content, *};
 use crate::clock;
@@ -14,17 +14,9 @@ struct Bench {
     at: LinkMoment,
 }
 
-pub(super) fn status(in_force: Option<(u64, &str)>) -> ToOperator {
+pub(in crate::link) fn status(in_force: Option<(u64, &str)>) -> ToOperator {
     let in_force = in_force.map(|(sequence, revision)| in_force_of(sequence, revision));
-    ToOperator::Status(Box::new(Status {
-        wire_version: WIRE_VERSION,
-        instance: "a".to_owned(),
-        agent_version: "0".to_owned(),
-        uptime_millis: 1,
-        in_force,
-        policies: Vec::new(),
-        stores: Vec::new(),
-    }))
+    ToOperator::Status(Box::new(Status { in_force, ..Status::default() }))
 }
 
 pub(super) fn in_force_of(sequence: u64, revision: &str) -> SnapshotInForce {
@@ -59,7 +51,7 @@ impl Bench {
     /// Returns a machine whose agent has acknowledged revision "one".
     fn acknowledged() -> Self {
         let (mut bench, _) = Self::greeted(status(None));
-        bench.does(LinkEvent::Received(acknowledgement(100, "one")));
+        bench.received(acknowledgement(100, "one"));
         assert!(matches!(bench.machine.push, Push::Idle));
         bench
     }
@@ -67,12 +59,30 @@ impl Bench {
     /// Returns a machine whose agent enforces revision "one".
     fn converged() -> Self {
         let mut bench = Self::acknowledged();
-        bench.does(LinkEvent::Received(status(Some((100, "one")))));
+        bench.received(status(Some((100, "one"))));
         bench
     }
 
     fn does(&mut self, event: LinkEvent) -> Vec<String> {
         self.machine.handle(event, &self.at).iter().map(name).collect()
+    }
+
+    fn received(&mut self, message: ToOperator) -> Vec<String> {
+        self.does(LinkEvent::Received(message))
+    }
+
+    /// The engine wants another content, and the machine gets its permit.
+    fn wants(&mut self, content: Arc<Content>) -> Vec<String> {
+        self.does(LinkEvent::Wanted(content));
+        self.does(LinkEvent::PermitGranted)
+    }
+
+    /// The machine dials when it is due, and the agent greets.
+    fn redialed(&mut self, greeting: ToOperator) -> Vec<String> {
+        let pause = self.due();
+        self.after(pause).does(LinkEvent::Due);
+        self.does(LinkEvent::PermitGranted);
+        self.does(LinkEvent::Connected { not_after: NOT_AFTER, greeting })
     }
 
     fn after(&mut self, time: Duration) -> &mut Self {
@@ -112,12 +122,10 @@ fn name(action: &LinkAction) -> String {
 fn the_first_push_goes_to_an_agent_that_has_the_content_already() {
     let (mut bench, does) = Bench::greeted(status(Some((7, "one"))));
     assert_eq!(does, ["ask 10s", "status", "push one 100"]);
-    assert_eq!(
-        bench.does(LinkEvent::Received(acknowledgement(100, "one"))),
-        ["count applied", "applied one", "release permit"]
-    );
-    assert_eq!(bench.does(LinkEvent::Received(status(Some((100, "one"))))), ["status"]);
-    assert_eq!(bench.does(LinkEvent::Received(status(Some((100, "one"))))), [""; 0]);
+    let does = bench.received(acknowledgement(100, "one"));
+    assert_eq!(does, ["count applied", "applied one", "release permit"]);
+    assert_eq!(bench.received(status(Some((100, "one")))), ["status"]);
+    assert_eq!(bench.received(status(Some((100, "one")))), [""; 0]);
 }
 
 /// Without requests, only the state of a store changes.
@@ -129,7 +137,7 @@ fn a_store_that_is_lost_or_reached_is_reported() {
         let ToOperator::Status(mut status) = status(Some((100, "one"))) else { panic!("not a status") };
         let error = (!reached).then(|| "refused".to_owned());
         status.stores = vec![StoreStatus { name: name.to_owned(), reached, since_unix_millis, error }];
-        bench.does(LinkEvent::Received(ToOperator::Status(status)))
+        bench.received(ToOperator::Status(status))
     };
     for (reached, since) in [(true, 1), (false, 2), (true, 3)] {
         assert_eq!(with_store("shop/limits", reached, since), ["status"]);
@@ -146,11 +154,11 @@ fn one_snapshot_is_on_its_way_at_a_time_and_then_the_newest() {
     for revision in ["two", "three"] {
         assert_eq!(bench.does(LinkEvent::Wanted(Content::claiming(revision))), [""; 0]);
     }
-    let does = bench.does(LinkEvent::Received(acknowledgement(100, "one")));
+    let does = bench.received(acknowledgement(100, "one"));
     assert_eq!(does, ["count applied", "applied one", "push three 101"]);
     // A status from before the push does not show the push's result.
-    assert_eq!(bench.does(LinkEvent::Received(status(Some((100, "one"))))), ["status"]);
-    let does = bench.does(LinkEvent::Received(acknowledgement(101, "three")));
+    assert_eq!(bench.received(status(Some((100, "one")))), ["status"]);
+    let does = bench.received(acknowledgement(101, "three"));
     assert_eq!(does, ["count applied", "applied three", "release permit"]);
 }
 
@@ -158,15 +166,15 @@ fn one_snapshot_is_on_its_way_at_a_time_and_then_the_newest() {
 fn what_is_refused_is_tried_again_later_and_a_stale_one_at_once() {
     let (mut bench, _) = Bench::greeted(status(None));
     let stale = rejection(RejectionKind::Stale, Some(in_force_of(500, "other")));
-    assert_eq!(bench.does(LinkEvent::Received(stale)), ["count refused", "push one 501"]);
+    assert_eq!(bench.received(stale), ["count refused", "push one 501"]);
     let invalid = rejection(RejectionKind::Invalid, None);
-    let does = bench.does(LinkEvent::Received(invalid));
+    let does = bench.received(invalid);
     assert_eq!(does, ["count refused", "Rejected: refused; policies[0]: no", "release permit"]);
     assert!(bench.due() <= Duration::from_millis(100), "{:?}", bench.due());
     let pause = bench.due();
     assert_eq!(bench.after(pause).does(LinkEvent::Due), ["acquire permit"]);
     assert_eq!(bench.does(LinkEvent::PermitGranted), ["push one 501"], "a repeated push keeps its sequence");
-    let does = bench.does(LinkEvent::Received(acknowledgement(501, "another")));
+    let does = bench.received(acknowledgement(501, "another"));
     let told = "Rejected: it acknowledged revision \"another\" instead of \"one\"";
     assert_eq!(does, ["count applied", told, "release permit"]);
 }
@@ -175,7 +183,7 @@ fn what_is_refused_is_tried_again_later_and_a_stale_one_at_once() {
 fn an_answer_to_nothing_is_nonsense() {
     for answer in [acknowledgement(100, "one"), rejection(RejectionKind::Invalid, None)] {
         let mut bench = Bench::converged();
-        let does = bench.does(LinkEvent::Received(answer));
+        let does = bench.received(answer);
         assert!(does[0] == "hang up" && does[1].starts_with("Unreachable: not an agent's answer: it "), "{does:?}");
     }
 }
@@ -191,21 +199,15 @@ fn questions(count: usize) -> ToOperator {
 fn questions_are_answered_prove_life_and_are_never_too_early() {
     let mut bench = Bench::converged();
     for _ in 0..5_000 {
-        assert_eq!(bench.does(LinkEvent::Received(questions(256))), ["answer 256"]);
+        assert_eq!(bench.received(questions(256)), ["answer 256"]);
     }
-    assert_eq!(
-        bench.does(LinkEvent::Received(ToOperator::LevelsSent(weir_wire::LevelsSent {
-            is_complete: true,
-            time: None,
-            releases: 0
-        }))),
-        ["levels sent"]
-    );
+    let levels = weir_wire::LevelsSent { is_complete: true, time: None, releases: 0 };
+    assert_eq!(bench.received(ToOperator::LevelsSent(levels)), ["levels sent"]);
     assert_eq!(bench.does(LinkEvent::LevelsCollected), ["release"]);
     bench.after(EVERY);
-    assert_eq!(bench.does(LinkEvent::Received(questions(1))), ["answer 1"]);
+    assert_eq!(bench.received(questions(1)), ["answer 1"]);
     assert_eq!(bench.due(), EVERY + Timing::default().timeout);
-    let does = bench.does(LinkEvent::Received(questions(257)));
+    let does = bench.received(questions(257));
     assert_eq!(does[0], "hang up");
     assert!(does[1].contains("too many questions"), "{does:?}");
 }
@@ -213,17 +215,15 @@ fn questions_are_answered_prove_life_and_are_never_too_early() {
 #[test]
 fn an_agent_with_rules_of_scope_fleet_counts_as_present_while_it_talks() {
     let mut bench = Bench::converged();
-    bench.does(LinkEvent::Wanted(Content::counted("two")));
-    assert_eq!(bench.does(LinkEvent::PermitGranted), ["push two 101"]);
-    let does = bench.does(LinkEvent::Received(ToOperator::Unchanged));
+    assert_eq!(bench.wants(Content::counted("two")), ["push two 101"]);
+    let does = bench.received(ToOperator::Unchanged);
     assert_eq!(does, ["record 14s"]);
     // The agent has the old content until it acknowledges another one, and possibly afterwards.
-    bench.does(LinkEvent::Received(acknowledgement(101, "two")));
-    bench.does(LinkEvent::Wanted(Content::claiming("three")));
-    bench.does(LinkEvent::PermitGranted);
-    assert_eq!(bench.does(LinkEvent::Received(questions(1))), ["record 14s", "answer 1"]);
-    bench.does(LinkEvent::Received(acknowledgement(102, "three")));
-    assert_eq!(bench.does(LinkEvent::Received(questions(1))), ["answer 1"]);
+    bench.received(acknowledgement(101, "two"));
+    bench.wants(Content::claiming("three"));
+    assert_eq!(bench.received(questions(1)), ["record 14s", "answer 1"]);
+    bench.received(acknowledgement(102, "three"));
+    assert_eq!(bench.received(questions(1)), ["answer 1"]);
 }
 
 /// The agent asks the operator whose snapshot it accepted on this channel, so each channel needs one.
@@ -231,15 +231,10 @@ fn an_agent_with_rules_of_scope_fleet_counts_as_present_while_it_talks() {
 fn an_agent_with_rules_of_scope_fleet_gets_its_snapshot_on_each_channel() {
     for (content, pushes) in [(Content::counted("two"), true), (Content::claiming("two"), false)] {
         let mut bench = Bench::converged();
-        bench.does(LinkEvent::Wanted(content));
-        bench.does(LinkEvent::PermitGranted);
-        bench.does(LinkEvent::Received(acknowledgement(101, "two")));
+        bench.wants(content);
+        bench.received(acknowledgement(101, "two"));
         bench.does(LinkEvent::Ended(ContactError::Closed { is_silent: false }));
-        let pause = bench.due();
-        bench.after(pause).does(LinkEvent::Due);
-        bench.does(LinkEvent::PermitGranted);
-        let greeting = status(Some((101, "two")));
-        let does = bench.does(LinkEvent::Connected { not_after: NOT_AFTER, greeting });
+        let does = bench.redialed(status(Some((101, "two"))));
         assert_eq!(does.iter().any(|action| action.starts_with("push two")), pushes, "{does:?}");
     }
 }
@@ -250,11 +245,7 @@ fn an_agent_that_talks_too_much_is_left() {
     let mut received = 0;
     let does = loop {
         received += 1;
-        let does = bench.does(LinkEvent::Received(if received % 2 == 0 {
-            ToOperator::Unchanged
-        } else {
-            ToOperator::Unknown(9)
-        }));
+        let does = bench.received(if received % 2 == 0 { ToOperator::Unchanged } else { ToOperator::Unknown(9) });
         if !does.is_empty() {
             break does;
         }
@@ -266,8 +257,8 @@ fn an_agent_that_talks_too_much_is_left() {
     let mut twice = Bench::converged();
     for _ in 0..10_000 {
         twice.after(EVERY);
-        assert_eq!(twice.does(LinkEvent::Received(ToOperator::Unchanged)), [""; 0]);
-        assert_eq!(twice.does(LinkEvent::Received(ToOperator::Unchanged)), [""; 0]);
+        assert_eq!(twice.received(ToOperator::Unchanged), [""; 0]);
+        assert_eq!(twice.received(ToOperator::Unchanged), [""; 0]);
     }
 }
 
@@ -277,7 +268,7 @@ fn silence_ends_a_connection_and_is_reported_from_the_second_miss_on() {
     assert_eq!(bench.due(), EVERY + Timing::default().timeout);
     bench.after(EVERY);
     // An unknown message does not prove that the agent works.
-    assert_eq!(bench.does(LinkEvent::Received(ToOperator::Unknown(9))), [""; 0]);
+    assert_eq!(bench.received(ToOperator::Unknown(9)), [""; 0]);
     assert_eq!(bench.due(), Timing::default().timeout);
     assert_eq!(bench.after(Timing::default().timeout).does(LinkEvent::Due), ["hang up"]);
     assert!(bench.due() <= SOON);
@@ -289,10 +280,7 @@ fn silence_ends_a_connection_and_is_reported_from_the_second_miss_on() {
     assert_eq!(does, ["Unreachable: no answer within 1s", "release permit"]);
     let pause = bench.due();
     assert!(pause >= EVERY.mul_f64(0.89) && pause <= EVERY.mul_f64(1.11), "{pause:?}");
-    bench.after(pause);
-    bench.does(LinkEvent::Due);
-    bench.does(LinkEvent::PermitGranted);
-    let does = bench.does(LinkEvent::Connected { not_after: NOT_AFTER, greeting: status(Some((100, "one"))) });
+    let does = bench.redialed(status(Some((100, "one"))));
     assert_eq!(does, ["ask 10s", "status", "release permit"], "the agent answers again, and enforces the content");
 }
 
@@ -309,9 +297,9 @@ fn a_machine_that_is_late_takes_nobody_for_silent_at_once() {
 fn a_connection_is_used_no_longer_than_its_certificates() {
     let mut bench = Bench::converged();
     bench.at.unix = NOT_AFTER - 1;
-    assert_eq!(bench.after(EVERY).does(LinkEvent::Received(ToOperator::Unchanged)), [""; 0]);
+    assert_eq!(bench.after(EVERY).received(ToOperator::Unchanged), [""; 0]);
     bench.at.unix = NOT_AFTER;
-    assert_eq!(bench.after(EVERY).does(LinkEvent::Received(ToOperator::Unchanged)), ["hang up", "acquire permit"]);
+    assert_eq!(bench.after(EVERY).received(ToOperator::Unchanged), ["hang up", "acquire permit"]);
     assert_eq!(bench.does(LinkEvent::PermitGranted), ["dial"]);
 }
 
@@ -320,7 +308,7 @@ fn an_agent_is_asked_again_when_the_interval_differs_by_a_quarter() {
     for (seconds, is_asked) in [(1, true), (7, true), (8, false), (10, false), (12, false), (13, true), (100, true)] {
         let mut bench = Bench::converged();
         bench.at.every = Duration::from_secs(seconds);
-        let does = bench.does(LinkEvent::Received(ToOperator::Unchanged));
+        let does = bench.received(ToOperator::Unchanged);
         assert_eq!(does.len(), usize::from(is_asked), "{seconds} s: {does:?}");
     }
 }
@@ -332,7 +320,7 @@ fn a_longer_interval_counts_only_when_the_agent_has_it() {
     bench.machine.wanted = Content::counted("one");
     let mut recorded = |every: u64, millis: u64| {
         bench.after(Duration::from_millis(millis)).at.every = Duration::from_secs(every);
-        let does = bench.does(LinkEvent::Received(ToOperator::Unchanged));
+        let does = bench.received(ToOperator::Unchanged);
         does.into_iter().filter(|it| it.starts_with("record") || it.starts_with("ask")).collect::<Vec<_>>().join(", ")
     };
     assert_eq!(recorded(10, 0), "record 14s");
@@ -348,7 +336,7 @@ fn a_goodbye_keeps_the_operator_away_and_no_longer_than_ten_seconds() {
     for (asked, expected) in [(0, BETWEEN_DIALS), (3000, Duration::from_secs(3)), (u64::MAX, LONGEST_AWAY)] {
         let mut bench = Bench::converged();
         let goodbye = Goodbye { reason: "full".to_owned(), retry_after_millis: asked };
-        assert_eq!(bench.does(LinkEvent::Received(ToOperator::Goodbye(goodbye))), ["hang up"]);
+        assert_eq!(bench.received(ToOperator::Goodbye(goodbye)), ["hang up"]);
         assert_eq!(bench.due(), expected);
         assert_eq!(bench.does(LinkEvent::Wanted(Content::claiming("two"))).len(), usize::from(asked == 0));
     }
@@ -360,9 +348,7 @@ fn an_agent_that_closes_is_called_at_once_but_not_all_the_time() {
     let closed = || LinkEvent::Ended(ContactError::Closed { is_silent: false });
     assert_eq!(bench.after(EVERY).does(closed()), [""; 0]);
     assert!(bench.due() <= SOON, "{:?}", bench.due());
-    bench.after(SOON).does(LinkEvent::Due);
-    bench.does(LinkEvent::PermitGranted);
-    bench.does(LinkEvent::Connected { not_after: NOT_AFTER, greeting: status(Some((100, "one"))) });
+    bench.redialed(status(Some((100, "one"))));
     assert_eq!(bench.does(closed()), [""; 0]);
     assert!(bench.due() >= BETWEEN_DIALS, "{:?}", bench.due());
 }
@@ -372,17 +358,17 @@ fn another_operator_is_reported_and_its_end_too() {
     let mut bench = Bench::converged();
     for (turn, expected) in [(0, 0), (1, 1), (2, 0)] {
         bench.after(Duration::from_secs(5));
-        let does = bench.does(LinkEvent::Received(status(Some((1000 * (turn + 1), "other")))));
+        let does = bench.received(status(Some((1000 * (turn + 1), "other"))));
         let contested = does.iter().filter(|action| **action == "contested true").count();
         assert_eq!(contested, expected, "{does:?}");
         bench.does(LinkEvent::PermitGranted);
         let sequence = bench.machine.sequence;
-        bench.does(LinkEvent::Received(acknowledgement(sequence, "one")));
+        bench.received(acknowledgement(sequence, "one"));
     }
-    bench.does(LinkEvent::Received(status(Some((bench.machine.sequence, "one")))));
+    bench.received(status(Some((bench.machine.sequence, "one"))));
     for _ in 0..29 {
         bench.after(Duration::from_secs(1));
-        assert_eq!(bench.does(LinkEvent::Received(ToOperator::Unchanged)), [""; 0]);
+        assert_eq!(bench.received(ToOperator::Unchanged), [""; 0]);
     }
     assert_eq!(bench.after(Duration::from_secs(1)).does(LinkEvent::Due), ["contested false"]);
 }
@@ -394,7 +380,7 @@ fn an_agent_keeps_a_policy_that_the_operator_cannot_read() {
         let ToOperator::Status(mut status) = status(Some((7, "newer"))) else { panic!("not a status") };
         status.policies.extend(policies.iter().map(|policy| {
             let (uid, namespace, name) = ((*policy).to_owned(), "shop".to_owned(), (*policy).to_owned());
-            PolicyStatus { uid, namespace, name, revision: "r".to_owned(), rules: Vec::new() }
+            PolicyStatus { uid, namespace, name, ..PolicyStatus::default() }
         }));
         ToOperator::Status(status)
     };
@@ -409,7 +395,7 @@ fn an_agent_keeps_a_policy_that_the_operator_cannot_read() {
     let mut bench = Bench::new();
     bench.machine.wanted = Content::without("two", &["p", "q"]);
     assert_eq!(connect(&mut bench, with_policy()), ["ask 10s", "status", why, "release permit"]);
-    assert_eq!(bench.does(LinkEvent::Received(with_policy())), [""; 0], "nothing has changed");
+    assert_eq!(bench.received(with_policy()), [""; 0], "nothing has changed");
     assert_eq!(bench.does(LinkEvent::Wanted(Content::without("three", &["p"]))), [""; 0]);
     bench.does(LinkEvent::Ended(ContactError::Closed { is_silent: false }));
     assert_eq!(connect(&mut bench, with_policy()), ["ask 10s", "release permit"], "nothing has changed");
@@ -428,7 +414,7 @@ fn an_agent_keeps_a_policy_that_the_operator_cannot_read() {
     let mut bench = Bench::new();
     bench.machine.wanted = Content::without("two", &["p"]);
     connect(&mut bench, with_policy());
-    assert_eq!(bench.does(LinkEvent::Received(status(None))), ["status", "acquire permit"]);
+    assert_eq!(bench.received(status(None)), ["status", "acquire permit"]);
     assert_eq!(bench.does(LinkEvent::PermitGranted), ["push two 100"]);
 }
 
@@ -448,7 +434,7 @@ fn a_link_that_may_not_push_leaves_other_content_alone() {
     for sequence in 101..110 {
         bench.after(Duration::from_secs(1));
         let revision = format!("two-{sequence}");
-        assert_eq!(bench.does(LinkEvent::Received(status(Some((sequence, &revision))))), ["status"]);
+        assert_eq!(bench.received(status(Some((sequence, &revision)))), ["status"]);
     }
 }
 
@@ -484,53 +470,50 @@ fn an_acknowledgement_that_the_status_contradicts_does_not_count_until_a_status_
     let mut bench = Bench::acknowledged();
     let mut pauses = Vec::new();
     for _ in 0..8 {
-        let does = bench.after(EVERY).does(LinkEvent::Received(status(None)));
+        let does = bench.after(EVERY).received(status(None));
         assert!(!does.iter().any(|it| it.starts_with("push") || it == "acquire permit"), "{does:?}");
         let pause = bench.due();
         pauses.push(pause);
         assert_eq!(bench.after(pause).does(LinkEvent::Due), ["acquire permit"]);
         assert_eq!(bench.does(LinkEvent::PermitGranted), ["push one 100"]);
-        let does = bench.does(LinkEvent::Received(acknowledgement(100, "one")));
+        let does = bench.received(acknowledgement(100, "one"));
         assert_eq!(does, ["count applied", "release permit"]);
     }
     assert!(pauses.iter().max() > Some(&Timing::default().backoff_first), "{pauses:?}");
-    assert_eq!(bench.after(EVERY).does(LinkEvent::Received(status(Some((100, "one"))))), ["status"]);
+    assert_eq!(bench.after(EVERY).received(status(Some((100, "one")))), ["status"]);
     assert!(matches!(bench.machine.push, Push::Idle));
-    bench.does(LinkEvent::Wanted(Content::claiming("two")));
-    bench.does(LinkEvent::PermitGranted);
-    let does = bench.does(LinkEvent::Received(acknowledgement(101, "two")));
+    bench.wants(Content::claiming("two"));
+    let does = bench.received(acknowledgement(101, "two"));
     assert_eq!(does, ["count applied", "applied two", "release permit"]);
 }
 
 #[test]
 fn an_agent_that_repeats_an_old_status_after_its_acknowledgement_contradicts_it() {
     let mut bench = Bench::converged();
-    bench.does(LinkEvent::Wanted(Content::claiming("two")));
-    bench.does(LinkEvent::PermitGranted);
-    bench.does(LinkEvent::Received(acknowledgement(101, "two")));
+    bench.wants(Content::claiming("two"));
+    bench.received(acknowledgement(101, "two"));
     for _ in 0..3 {
-        bench.after(EVERY).does(LinkEvent::Received(ToOperator::Unchanged));
+        bench.after(EVERY).received(ToOperator::Unchanged);
         let pause = bench.due();
         assert!(pause < EVERY, "no push follows: {pause:?}");
         bench.after(pause).does(LinkEvent::Due);
         assert_eq!(bench.does(LinkEvent::PermitGranted), ["push two 101"]);
-        let does = bench.does(LinkEvent::Received(acknowledgement(101, "two")));
+        let does = bench.received(acknowledgement(101, "two"));
         assert_eq!(does, ["count applied", "release permit"]);
     }
-    bench.does(LinkEvent::Received(status(Some((101, "two")))));
+    bench.received(status(Some((101, "two"))));
     for _ in 0..3 {
-        assert_eq!(bench.after(EVERY).does(LinkEvent::Received(ToOperator::Unchanged)), [""; 0]);
+        assert_eq!(bench.after(EVERY).received(ToOperator::Unchanged), [""; 0]);
     }
 }
 
 #[test]
 fn a_status_that_overtakes_the_acknowledgement_confirms_it() {
     let mut bench = Bench::converged();
-    bench.does(LinkEvent::Wanted(Content::claiming("two")));
-    bench.does(LinkEvent::PermitGranted);
-    bench.does(LinkEvent::Received(status(Some((101, "two")))));
-    bench.does(LinkEvent::Received(acknowledgement(101, "two")));
+    bench.wants(Content::claiming("two"));
+    bench.received(status(Some((101, "two"))));
+    bench.received(acknowledgement(101, "two"));
     for _ in 0..3 {
-        assert_eq!(bench.after(EVERY).does(LinkEvent::Received(ToOperator::Unchanged)), [""; 0]);
+        assert_eq!(bench.after(EVERY).received(ToOperator::Unchanged), [""; 0]);
     }
 }

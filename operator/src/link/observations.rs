@@ -77,29 +77,14 @@ fn bytes(seen: &Seen) -> usize {
 mod tests {
     use futures::FutureExt;
     use tokio::time::Instant;
-    use weir_wire::WIRE_VERSION;
 
     use super::*;
     use crate::{clock, world::ObjectKey};
 
     fn observation(at: Instant, rules: usize, length: usize) -> Observation {
         let rule = RuleStatus { name: "x".repeat(length), ..RuleStatus::default() };
-        let policy = PolicyStatus {
-            uid: "u".to_owned(),
-            namespace: "shop".to_owned(),
-            name: "p".to_owned(),
-            revision: "r".to_owned(),
-            rules: vec![rule; rules],
-        };
-        let status = Status {
-            wire_version: WIRE_VERSION,
-            instance: "i".to_owned(),
-            agent_version: "0".to_owned(),
-            uptime_millis: 1,
-            in_force: None,
-            policies: vec![policy],
-            stores: Vec::new(),
-        };
+        let policy = PolicyStatus { uid: "u".to_owned(), rules: vec![rule; rules], ..PolicyStatus::default() };
+        let status = Status { policies: vec![policy], ..Status::default() };
         let pod = ObjectKey { namespace: "shop".into(), name: "pod".into() };
         Observation { pod, pod_uid: "uid".to_owned(), at, seen: Seen::Status(Arc::new(status)) }
     }

@@ -100,11 +100,9 @@ mod tests {
     #[test]
     fn what_agents_say_is_counted_and_forgotten() {
         let pod = |name: &str| ObjectKey::new("shop", name);
-        let says = |name: &str, reached: bool| StoreStatus {
-            name: name.to_owned(),
-            reached,
-            since_unix_millis: 5,
-            error: None,
+        let says = |name: &str, reached: bool| {
+            let name = name.to_owned();
+            StoreStatus { name, reached, since_unix_millis: 5, error: None }
         };
         let mut stores = ReachedStores::default();
         let lost = |stores: &ReachedStores| stores.lost("s").map(|(pod, _)| pod.name.to_string()).collect::<Vec<_>>();

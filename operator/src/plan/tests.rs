@@ -9,15 +9,11 @@ use super::*;
 use crate::{
     compile::Compiler,
     pod_ports::{PodPorts, Service},
-    world::{AgentAddress, Change, Fault, Pod, Policy, StoredStatus, WorkloadKind},
+    world::{AgentAddress, Change, Fault, Pod, Policy, WorkloadKind},
 };
 
 fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
-}
-
-fn member(labels: BTreeMap<String, String>) -> Membership {
-    Membership::of_labels(labels)
 }
 
 /// Returns the ports of a template with an agent at 8480 in front of an app at 8080.
@@ -32,8 +28,7 @@ fn service(labels: BTreeMap<String, String>, target_port: u16) -> (Option<Select
 }
 
 fn add_pod(world: &mut World, namespace: &str, name: &str, membership: Membership, agent: AgentAddress) {
-    let pod =
-        Pod { uid: format!("uid-{name}"), membership: membership.into(), agent, has_run: true, store_secrets: None };
+    let pod = Pod::running(&format!("uid-{name}"), membership, agent);
     apply(world, Change::Pod(ObjectKey::new(namespace, name), Some(pod)));
 }
 
@@ -45,19 +40,16 @@ fn policy(key: &ObjectKey, version: i64, target: &serde_json::Value) -> Policy {
     let limit = json!({"name": "a", "requests": 50 + version, "per": "1s"});
     let mut spec = json!({"rules": [{"name": "all", "limits": [limit]}]});
     spec.as_object_mut().unwrap().extend(target.as_object().unwrap().clone());
-    Policy {
-        uid: format!("uid-{}", key.name),
-        generation: version,
-        created: Some(Timestamp::from_second(version).unwrap()),
-        changed: None,
-        spec: Ok(Arc::new(serde_json::from_value(spec).unwrap())),
-        file: None,
-    }
+    let created = Some(Timestamp::from_second(version).unwrap());
+    Policy { created, ..Policy::of_spec(&format!("uid-{}", key.name), version, spec) }
 }
 
 fn add_policy(world: &mut World, key: &ObjectKey, created: i64, target: &serde_json::Value) {
-    let policy = policy(key, created, target);
-    apply(world, Change::Policy(key.clone(), Some((policy, StoredStatus::default()))));
+    apply(world, Change::to_policy(key, policy(key, created, target)));
+}
+
+fn by_app(app: &str) -> serde_json::Value {
+    json!({"selector": {"matchLabels": {"app": app}}})
 }
 
 fn apply(world: &mut World, change: Change) {
@@ -101,11 +93,11 @@ fn content(plan: &Plan, namespace: &str, name: &str) -> Arc<Content> {
 fn a_domain_selects_rate_limit_services() {
     let service = || labels(&[("app", "web"), ("weir.dev/rate-limit-service", "enabled")]);
     let mut world = World::default();
-    add_pod(&mut world, "shop", "proxy", member(labels(&[("app", "web")])), at("http://1:1"));
-    add_pod(&mut world, "shop", "service", member(service()), at("http://2:1"));
+    add_pod(&mut world, "shop", "proxy", Membership::of_app("web"), at("http://1:1"));
+    add_pod(&mut world, "shop", "service", Membership::of_labels(service()), at("http://2:1"));
     add_pod(&mut world, "agents", "labelled", Membership::Labelled(service()), at("http://3:1"));
     add_pod(&mut world, "agents", "any", Membership::Everything, at("http://4:1"));
-    let selector = json!({"selector": {"matchLabels": {"app": "web"}}});
+    let selector = by_app("web");
     let of_domain = json!({"selector": {"matchLabels": {"app": "web"}}, "domain": "shop"});
     for (target, pods) in
         [(&selector, vec!["agents/any", "shop/proxy"]), (&of_domain, vec!["agents/labelled", "shop/service"])]
@@ -121,17 +113,17 @@ fn a_domain_selects_rate_limit_services() {
 fn who_is_targeted() {
     let web = labels(&[("app", "web")]);
     let mut world = World::default();
-    add_pod(&mut world, "shop", "web", member(web.clone()), at("http://1:1"));
-    add_pod(&mut world, "shop", "bare", member(web.clone()), AgentAddress::None("why".into()));
-    add_pod(&mut world, "shop", "db", member(labels(&[("app", "db")])), at("http://2:1"));
-    add_pod(&mut world, "other", "web", member(web.clone()), at("http://3:1"));
+    add_pod(&mut world, "shop", "web", Membership::of_labels(web.clone()), at("http://1:1"));
+    add_pod(&mut world, "shop", "bare", Membership::of_labels(web.clone()), AgentAddress::None("why".into()));
+    add_pod(&mut world, "shop", "db", Membership::of_app("db"), at("http://2:1"));
+    add_pod(&mut world, "other", "web", Membership::of_labels(web.clone()), at("http://3:1"));
     for (kind, name, selector) in
         [(WorkloadKind::Deployment, "web", Some(web.into_iter().collect())), (WorkloadKind::Service, "empty", None)]
     {
         apply(&mut world, Change::Workload(Workload { kind, key: ObjectKey::new("shop", name) }, Some(selector)));
     }
     for (target, pods, missing) in [
-        (json!({"selector": {"matchLabels": {"app": "web"}}}), vec!["shop/bare", "shop/web"], vec![]),
+        (by_app("web"), vec!["shop/bare", "shop/web"], vec![]),
         (json!({"selector": {"matchLabels": {"app": "web", "x": "y"}}}), vec![], vec![]),
         (json!({"targetRefs": [{"kind": "Deployment", "name": "web"}]}), vec!["shop/bare", "shop/web"], vec![]),
         (json!({"targetRefs": [{"kind": "Service", "name": "empty"}]}), vec![], vec![]),
@@ -199,7 +191,7 @@ fn agents_outside_of_a_cluster_are_targeted_by_every_policy_or_by_their_labels()
     add_pod(&mut world, "agents", "any", Membership::Everything, at("http://1:1"));
     add_pod(&mut world, "agents", "web", Membership::Labelled(labels(&[("app", "web")])), at("http://2:1"));
     for (name, target, pods) in [
-        ("a", json!({"selector": {"matchLabels": {"app": "web"}}}), vec!["agents/any", "agents/web"]),
+        ("a", by_app("web"), vec!["agents/any", "agents/web"]),
         ("b", json!({"selector": {"matchLabels": {"app": "db"}}}), vec!["agents/any"]),
         ("c", json!({"targetRefs": [{"kind": "Deployment", "name": "web"}]}), vec!["agents/any"]),
     ] {
@@ -214,9 +206,9 @@ fn agents_outside_of_a_cluster_are_targeted_by_every_policy_or_by_their_labels()
 #[test]
 fn policies_on_a_pod_are_ordered_by_age_then_name() {
     let mut world = World::default();
-    add_pod(&mut world, "shop", "web", member(labels(&[("app", "web")])), at("http://1:1"));
+    add_pod(&mut world, "shop", "web", Membership::of_app("web"), at("http://1:1"));
     for (name, created) in [("young", 3), ("b", 2), ("a", 2), ("z-oldest", 1)] {
-        let target = json!({"selector": {"matchLabels": {"app": "web"}}});
+        let target = by_app("web");
         add_policy(&mut world, &ObjectKey::new("shop", name), created, &target);
     }
     let plan = planned(&world);
@@ -231,7 +223,7 @@ fn policies_on_a_pod_are_ordered_by_age_then_name() {
 fn an_unreadable_policy_is_named_to_every_agent_that_can_have_it() {
     let (mut world, mut plan, mut compiler) = (World::default(), Plan::default(), Compiler::default());
     for (namespace, name) in [("shop", "a"), ("shop", "b"), ("other", "c")] {
-        add_pod(&mut world, namespace, name, member(labels(&[("app", name)])), at("http://1:1"));
+        add_pod(&mut world, namespace, name, Membership::of_app(name), at("http://1:1"));
     }
     add_pod(&mut world, "outside", "d", Membership::Everything, at("http://1:1"));
     let key = ObjectKey::new("shop", "p");
@@ -251,7 +243,7 @@ fn an_unreadable_policy_is_named_to_every_agent_that_can_have_it() {
     };
     let of_policy = || DirtySet { policies: [key.clone()].into(), ..DirtySet::default() };
     assert_eq!(see(&world, everything(&world)), (4, Default::default()));
-    apply(&mut world, Change::Policy(key.clone(), Some((unreadable, StoredStatus::default()))));
+    apply(&mut world, Change::to_policy(&key, unreadable));
     let named = vec![("uid-p".to_owned(), key.clone())];
     assert_eq!(see(&world, of_policy()), (3, [named.clone(), named.clone(), Vec::new(), named]));
     apply(&mut world, Change::Policy(key.clone(), None));
@@ -260,12 +252,12 @@ fn an_unreadable_policy_is_named_to_every_agent_that_can_have_it() {
 
 #[test]
 fn pods_with_the_same_policies_share_a_content() {
-    let web = |version: &str| member(labels(&[("app", "web"), ("version", version)]));
+    let web = |version: &str| Membership::of_labels(labels(&[("app", "web"), ("version", version)]));
     let mut world = World::default();
     add_pod(&mut world, "shop", "a", web("1"), at("http://1:1"));
     add_pod(&mut world, "shop", "b", web("2"), at("http://2:1"));
-    add_pod(&mut world, "shop", "none", member(BTreeMap::new()), at("http://3:1"));
-    add_policy(&mut world, &ObjectKey::new("shop", "p"), 1, &json!({"selector": {"matchLabels": {"app": "web"}}}));
+    add_pod(&mut world, "shop", "none", Membership::of_labels(BTreeMap::new()), at("http://3:1"));
+    add_policy(&mut world, &ObjectKey::new("shop", "p"), 1, &by_app("web"));
     let plan = planned(&world);
     let shared = content(&plan, "shop", "a");
     assert!(Arc::ptr_eq(&shared, &content(&plan, "shop", "b")));
@@ -282,12 +274,11 @@ fn pods_with_the_same_policies_share_a_content() {
 fn a_change_touches_the_pods_that_it_is_about_and_no_others() {
     let mut world = World::default();
     for (app, name) in [("web", "a"), ("web", "b"), ("db", "c")] {
-        add_pod(&mut world, "shop", name, member(labels(&[("app", app)])), at("http://1:1"));
+        add_pod(&mut world, "shop", name, Membership::of_app(app), at("http://1:1"));
     }
     let (p, q) = (ObjectKey::new("shop", "p"), ObjectKey::new("shop", "q"));
-    let by = |app: &str| json!({"selector": {"matchLabels": {"app": app}}});
-    add_policy(&mut world, &p, 1, &by("web"));
-    add_policy(&mut world, &q, 2, &by("db"));
+    add_policy(&mut world, &p, 1, &by_app("web"));
+    add_policy(&mut world, &q, 2, &by_app("db"));
     let mut plan = planned(&world);
     let mut compiler = Compiler::default();
     compiler.update(&world, &mut everything(&world), |_| None);
@@ -336,17 +327,16 @@ proptest! {
                         (1, _) => guarded(app_labels),
                         _ => Membership::Pod { labels: app_labels, ports: PodPorts::default(), controller: Some(workload) },
                     };
-                    let pod = Pod { uid: version.to_string(), membership: membership.into(), agent: at("http://1:1"), has_run: true, store_secrets: None };
-                    Change::Pod(key, Some(pod))
+                    Change::Pod(key, Some(Pod::running(&version.to_string(), membership, at("http://1:1"))))
                 }
                 1 => Change::Pod(key, None),
                 2 => {
                     let target = if app == 2 {
                         json!({"targetRefs": [{"kind": "Deployment", "name": format!("n{name}")}]})
                     } else {
-                        json!({"selector": {"matchLabels": {"app": APPS[app]}}})
+                        by_app(APPS[app])
                     };
-                    Change::Policy(key.clone(), Some((policy(&key, version, &target), StoredStatus::default())))
+                    Change::to_policy(&key, policy(&key, version, &target))
                 }
                 3 => Change::Policy(key, None),
                 4 => Change::Workload(workload, Some(Some(app_labels.into_iter().collect()))),
@@ -404,7 +394,7 @@ fn compare_content_for_a_new_pod(workload_is_known: bool) {
         apply(&mut world, Change::Workload(workload.clone(), Some(Some(web.clone().into_iter().collect()))));
     }
     let membership = Membership::Pod { labels: web, ports: PodPorts::default(), controller: Some(workload) };
-    let by_label = json!({"selector": {"matchLabels": {"app": "web"}}});
+    let by_label = by_app("web");
     let by_name = json!({"targetRefs": [{"kind": "Deployment", "name": "web"}]});
     let others = json!({"selector": {"matchLabels": {"app": "db"}}});
     for (namespace, name, created, target) in [
@@ -436,7 +426,7 @@ fn bypasses_follow_services_pods_and_policies() {
     let web = labels(&[("app", "web")]);
     let (mut world, mut compiler, mut plan) = (World::default(), Compiler::default(), Plan::default());
     let key = |name: &str| ObjectKey::new("shop", name);
-    let target = json!({"selector": {"matchLabels": {"app": "web"}}});
+    let target = by_app("web");
     let mut ways = |world: &mut World, change: Change| {
         let mut dirty = DirtySet::default();
         world.apply(change, &mut dirty);
@@ -449,17 +439,8 @@ fn bypasses_follow_services_pods_and_policies() {
         plan.targets(&key("p")).map_or(Vec::new(), |targets| targets.bypasses.clone())
     };
     let past = vec![Bypass::Port { service: "web".to_owned(), port: 80, app: 8080, agent: 8480 }];
-    let pod = Pod {
-        uid: "a".to_owned(),
-        membership: guarded(web.clone()).into(),
-        agent: at("http://1:1"),
-        has_run: true,
-        store_secrets: None,
-    };
-    let written =
-        |name: &str, target| Change::Policy(key(name), Some((policy(&key(name), 1, target), StoredStatus::default())));
-
-    assert_eq!(ways(&mut world, written("p", &target)), []);
+    let pod = Pod::running("a", guarded(web.clone()), at("http://1:1"));
+    assert_eq!(ways(&mut world, Change::to_policy(&key("p"), policy(&key("p"), 1, &target))), []);
     assert_eq!(ways(&mut world, Change::Service(key("web"), Some(service(web.clone(), 8080)))), [], "no pods");
     assert_eq!(ways(&mut world, Change::Pod(key("a"), Some(pod.clone()))), past);
     assert_eq!(ways(&mut world, Change::Service(key("web"), Some(service(web.clone(), 8480)))), []);
@@ -469,13 +450,8 @@ fn bypasses_follow_services_pods_and_policies() {
     assert_eq!(ways(&mut world, Change::Pod(key("a"), Some(pod))), past);
     assert_eq!(ways(&mut world, Change::Service(key("web"), None)), []);
     let open = PodPorts { guarded: Some(8080), agent: 8480, names: BTreeMap::new(), host_port: Some(80) };
-    let on_node = Pod {
-        uid: "b".to_owned(),
-        membership: Membership::Pod { labels: web.clone(), ports: open, controller: None }.into(),
-        agent: at("http://2:1"),
-        has_run: true,
-        store_secrets: None,
-    };
+    let membership = Membership::Pod { labels: web.clone(), ports: open, controller: None };
+    let on_node = Pod::running("b", membership, at("http://2:1"));
     let past_it = vec![Bypass::HostPort { port: 80, app: 8080 }];
     assert_eq!(ways(&mut world, Change::Pod(key("b"), Some(on_node))), past_it);
     assert_eq!(ways(&mut world, Change::Pod(key("b"), None)), []);
@@ -491,11 +467,11 @@ fn bypasses_follow_services_pods_and_policies() {
         ("q", json!({"name": "open", "action": "Bypass", "mode": "Enforce"}), vec![("q", "open")]),
         ("p", json!({"name": "open", "action": "Bypass"}), vec![("q", "open")]),
     ] {
-        let mut written = policy(&key(name), 2, &target);
-        written.generation = world.policies.get(&key(name)).map_or(1, |policy| policy.generation + 1);
+        let generation = world.policies.get(&key(name)).map_or(1, |policy| policy.generation + 1);
         let spec = json!({"selector": target["selector"], "rules": [rule]});
-        written.spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
-        let found = ways(&mut world, Change::Policy(key(name), Some((written, StoredStatus::default()))));
+        let created = Some(Timestamp::from_second(2).unwrap());
+        let written = Policy { created, ..Policy::of_spec(&format!("uid-{name}"), generation, spec) };
+        let found = ways(&mut world, Change::to_policy(&key(name), written));
         let policy = |(policy, rule): &(&str, &str)| Bypass::Policy { policy: (*policy).into(), rule: (*rule).into() };
         assert_eq!(found, expected.iter().map(policy).collect::<Vec<_>>(), "{rule}");
     }
@@ -508,12 +484,11 @@ fn a_policy_of_the_same_name_in_another_namespace_is_a_bypass() {
     let mut world = World::default();
     add_pod(&mut world, "agents", "any", Membership::Everything, at("http://1:1"));
     let (open, key) = (ObjectKey::new("a", "p"), ObjectKey::new("b", "p"));
-    let target = json!({"selector": {"matchLabels": {"app": "web"}}});
+    let target = by_app("web");
     add_policy(&mut world, &key, 1, &target);
     let spec = json!({"selector": target["selector"], "rules": [{"name": "open", "action": "Bypass"}]});
-    let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
-    let other = Policy { uid: "other".to_owned(), spec, ..policy(&open, 2, &target) };
-    apply(&mut world, Change::Policy(open.clone(), Some((other, StoredStatus::default()))));
+    let other = Policy { created: Some(Timestamp::from_second(2).unwrap()), ..Policy::of_spec("other", 2, spec) };
+    apply(&mut world, Change::to_policy(&open, other));
     let plan = planned(&world);
     let expected = [Bypass::Policy { policy: "a/p".to_owned(), rule: "open".to_owned() }];
     assert_eq!(plan.targets(&key).unwrap().bypasses, expected);
@@ -539,27 +514,18 @@ fn policies_whose_regular_expressions_do_not_fit_into_a_pod_are_left_out() {
 
 /// Adds five policies with this rule and a small policy to a pod that has room for four of the five.
 fn only_four_fit(large: &serde_json::Value) {
-    let web = labels(&[("app", "web")]);
     let (mut world, mut compiler, mut plan) = (World::default(), Compiler::default(), Plan::default());
     let mut dirty = DirtySet::default();
-    let pod = Pod {
-        uid: "web".to_owned(),
-        membership: member(web).into(),
-        agent: at("http://1:1"),
-        has_run: true,
-        store_secrets: None,
-    };
+    let pod = Pod::running("web", Membership::of_app("web"), at("http://1:1"));
     world.apply(Change::Pod(ObjectKey::new("shop", "web"), Some(pod)), &mut dirty);
     for number in 0..6 {
         let small = json!({"name": "all", "limits": [{"name": "a", "requests": 100, "per": "1m"}]});
         let rule = if number == 5 { &small } else { large };
         let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [rule]});
-        let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
         let created = Some(Timestamp::from_second(number).unwrap());
         let name = format!("p{number}");
-        let policy = Policy { uid: name.clone(), generation: 1, created, changed: None, spec, file: None };
-        world
-            .apply(Change::Policy(ObjectKey::new("shop", &*name), Some((policy, StoredStatus::default()))), &mut dirty);
+        let policy = Policy { created, ..Policy::of_spec(&name, 1, spec) };
+        world.apply(Change::to_policy(&ObjectKey::new("shop", name), policy), &mut dirty);
     }
     compiler.update(&world, &mut dirty, |_| None);
     plan.update(&world, compiler.compiled(), &dirty);
@@ -590,15 +556,13 @@ fn add_large_policy(
     let limit = json!({"name": "a", "requests": 50, "per": "1s"});
     let spec = json!({"selector": {"matchLabels": {"app": "web"}},
         "rules": [{"name": "all", "match": [{"paths": [path]}], "limits": [limit]}]});
-    let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
     let created = Some(Timestamp::from_second(created).unwrap());
-    let policy = Policy { uid: name.to_owned(), generation, created, changed: None, spec, file: None };
-    world.apply(Change::Policy(ObjectKey::new("shop", name), Some((policy, StoredStatus::default()))), dirty);
+    let policy = Policy { created, ..Policy::of_spec(name, generation, spec) };
+    world.apply(Change::to_policy(&ObjectKey::new("shop", name), policy), dirty);
 }
 
 #[test]
 fn policies_that_do_not_fit_are_left_out_and_grown_ones_keep_their_old_rules() {
-    let web = labels(&[("app", "web")]);
     let (mut world, mut compiler, mut plan) = (World::default(), Compiler::default(), Plan::default());
     let key = |name: &str| ObjectKey::new("shop", name);
     let mut update = |world: &World, mut dirty: DirtySet, compiler: &mut Compiler, names: &[&str]| {
@@ -613,20 +577,14 @@ fn policies_that_do_not_fit_are_left_out_and_grown_ones_keep_their_old_rules() {
         let out: Vec<&str> = names.iter().copied().filter(|name| plan.left_out(&key(name)) > 0).collect();
         let length = content.body(u64::MAX).len();
         assert!(length <= weir_wire::MAX_SNAPSHOT_BYTES, "{length} bytes");
-        let web = member(labels(&[("app", "web")]));
+        let web = Membership::of_app("web");
         let foreseen = content_for_pod(&world.workloads, compiler.compiled(), "shop", &web);
         assert!(foreseen.body(u64::MAX).len() <= weir_wire::MAX_SNAPSHOT_BYTES);
         (format!("{fits:?}"), format!("{out:?}"), planned.policies)
     };
     let names = ["a", "b", "c", "d", "small"];
     let mut dirty = DirtySet::default();
-    let pod = Pod {
-        uid: "web".to_owned(),
-        membership: member(web).into(),
-        agent: at("http://1:1"),
-        has_run: true,
-        store_secrets: None,
-    };
+    let pod = Pod::running("web", Membership::of_app("web"), at("http://1:1"));
     world.apply(Change::Pod(key("web"), Some(pod)), &mut dirty);
     for (age, name) in names.iter().enumerate() {
         let kilobytes = if *name == "small" { 1 } else { 300 };
@@ -660,9 +618,7 @@ fn the_old_rules_of_a_grown_policy_follow_the_number_of_pods() {
         let limit = json!({"name": "a", "requests": 50, "per": "1s"});
         let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [{"name": "all", "scope": scope,
             "match": [{"paths": [format!("/{}", "x".repeat(kilobytes * 1000))]}], "limits": [limit]}]});
-        let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
-        let policy = Policy { uid: "p".to_owned(), generation, created: None, changed: None, spec, file: None };
-        Change::Policy(key.clone(), Some((policy, StoredStatus::default())))
+        Change::to_policy(&key, Policy::of_spec("p", generation, spec))
     };
     for scope in ["Fleet", "Pod"] {
         let (mut world, mut compiler, mut plan) = (World::default(), Compiler::default(), Plan::default());
@@ -678,14 +634,7 @@ fn the_old_rules_of_a_grown_policy_follow_the_number_of_pods() {
         let scaled = |world: &mut World, pods: std::ops::Range<u32>| {
             let mut dirty = DirtySet::default();
             for number in pods {
-                let membership = member(labels(&[("app", "web")])).into();
-                let pod = Pod {
-                    uid: number.to_string(),
-                    membership,
-                    agent: at("http://1:1"),
-                    has_run: true,
-                    store_secrets: None,
-                };
+                let pod = Pod::running(&number.to_string(), Membership::of_app("web"), at("http://1:1"));
                 world.apply(Change::Pod(ObjectKey::new("shop", number.to_string()), Some(pod)), &mut dirty);
             }
             dirty
@@ -707,7 +656,7 @@ fn cohorts_with_the_same_policies_share_a_content_that_is_too_large_for_all() {
     let (mut world, mut compiler, mut plan) = (World::default(), Compiler::default(), Plan::default());
     for number in 0..200 {
         let labels = labels(&[("app", "web"), ("pod", &number.to_string())]);
-        add_pod(&mut world, "shop", &number.to_string(), member(labels), at("http://1:1"));
+        add_pod(&mut world, "shop", &number.to_string(), Membership::of_labels(labels), at("http://1:1"));
     }
     for number in 0..10 {
         add_large_policy(&mut world, &mut DirtySet::default(), &format!("p{number}"), number, 1, 300);

@@ -35,8 +35,7 @@ fn some(name: &str, number: u64) -> Option<(String, u64)> {
 
 #[tokio::test(start_paused = true)]
 async fn one_at_a_time_and_the_newest_next() {
-    let now = Instant::now();
-    let mut queue = Queue::default();
+    let (now, mut queue) = (Instant::now(), Queue::default());
     queue.put(now, report("a", 1));
     assert_eq!(taken(&mut queue, now), some("a", 1));
     queue.put(now, report("a", 2));
@@ -76,8 +75,7 @@ async fn a_failed_write_is_retried_with_growing_pauses() {
 
 #[tokio::test(start_paused = true)]
 async fn a_newer_status_takes_the_place_of_a_failed_one_but_not_its_turn() {
-    let now = Instant::now();
-    let mut queue = Queue::default();
+    let (now, mut queue) = (Instant::now(), Queue::default());
     queue.put(now, report("a", 1));
     let first = queue.take(now).unwrap();
     queue.put(now, report("a", 2));

@@ -1,18 +1,10 @@
 use std::fs;
 
 use super::*;
-use crate::world::Change;
+use crate::{documents::tests::policy, world::Change};
 
 /// The limit of every wait. After it, the test fails.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-fn policy(requests: u32) -> String {
-    format!(
-        "apiVersion: weir.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: p}}\nspec:\n  \
-         selector: {{matchLabels: {{app: web}}}}\n  rules:\n  - name: all\n    limits:\n    \
-         - {{name: a, requests: {requests}, per: 1s}}\n"
-    )
-}
 
 /// Returns the limits of the policies in the next update that contains any.
 async fn next(updates: &mut mpsc::Receiver<Update>) -> Vec<i64> {
@@ -40,7 +32,7 @@ async fn next(updates: &mut mpsc::Receiver<Update>) -> Vec<i64> {
 async fn a_reload_reads_files_that_look_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("p.yaml");
-    fs::write(&path, policy(60)).unwrap();
+    fs::write(&path, policy("p", "60")).unwrap();
     let long_ago = SystemTime::from(clock::timestamp()) - Duration::from_secs(3600);
     fs::File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
     let inputs = StandaloneInputs {
@@ -49,7 +41,7 @@ async fn a_reload_reads_files_that_look_unchanged() {
         ..StandaloneInputs::default()
     };
     let mut source = Directory::open(&inputs).unwrap();
-    source.files.as_mut().unwrap().reader.believe("p.yaml", &policy(50));
+    source.files.as_mut().unwrap().reader.believe("p.yaml", &policy("p", "50"));
 
     let (sender, mut updates) = mpsc::channel(1);
     let reload = Arc::<Notify>::default();
@@ -69,7 +61,7 @@ async fn an_unwatched_directory_ends_nothing() {
     let missing = directory.path().join("missing");
     let mode = RecursiveMode::NonRecursive;
     let _watcher = watch(&[(&missing, mode), (directory.path(), mode)], tell);
-    fs::write(directory.path().join("p.yaml"), policy(1)).unwrap();
+    fs::write(directory.path().join("p.yaml"), policy("p", "1")).unwrap();
     let change = timeout(PATIENCE, moved.recv()).await.expect("the change must be reported in time");
     assert_eq!(change, Some(()), "the directory must be watched");
 }

@@ -199,9 +199,8 @@ mod tests {
     }
 
     fn running(key: ObjectKey) -> Change {
-        let membership = Membership::Everything.into();
-        let (uid, agent) = (key.name.to_string(), AgentAddress::Pending);
-        Change::Pod(key, Some(Pod { uid, membership, agent, has_run: true, store_secrets: None }))
+        let pod = Pod::running(&key.name, Membership::Everything, AgentAddress::Pending);
+        Change::Pod(key, Some(pod))
     }
 
     /// A tenant can have a Role with some of the kinds only.

@@ -7,6 +7,10 @@ use crate::{
 
 const TIME: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
+fn empty() -> (Instant, Folder) {
+    (Instant::now(), Folder::default())
+}
+
 fn listing(files: &[(&str, &str)]) -> Listing {
     files.iter().map(|&(name, text)| (name.into(), Ok(text.into()))).collect()
 }
@@ -42,8 +46,7 @@ fn notices(update: &FolderUpdate) -> Vec<String> {
 
 #[tokio::test(start_paused = true)]
 async fn only_changed_content_is_a_change() {
-    let now = Instant::now();
-    let mut folder = Folder::default();
+    let (now, mut folder) = empty();
     let [fifty, hundred] = ["50", "100"].map(|requests| policy("p", requests));
     assert_eq!(said(&folder.absorb(now, TIME, listing(&[("a.yaml", &fifty)]))), ["p 1 50"]);
     assert!(said(&folder.absorb(now, TIME, listing(&[("a.yaml", &fifty)]))).is_empty());
@@ -69,8 +72,7 @@ async fn a_file_that_is_replaced_or_truncated_for_a_moment_loses_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn stores_are_read_next_to_policies() {
-    let now = Instant::now();
-    let mut folder = Folder::default();
+    let (now, mut folder) = empty();
     let both = format!("{}---\n{}", store("s", "m:1"), policy("p", "50"));
     assert_eq!(said(&folder.absorb(now, TIME, listing(&[("a.yaml", &both)]))), ["store s 1 m:1", "p 1 50"]);
     assert!(said(&folder.absorb(now, TIME, listing(&[("a.yaml", &format!("# the same\n{both}"))]))).is_empty());
@@ -96,8 +98,7 @@ async fn stores_are_read_next_to_policies() {
 
 #[tokio::test(start_paused = true)]
 async fn a_policy_that_stays_away_is_removed() {
-    let now = Instant::now();
-    let mut folder = Folder::default();
+    let (now, mut folder) = empty();
     let both = format!("{}---\n{}", policy("p", "50"), policy("q", "60"));
     assert_eq!(said(&folder.absorb(now, TIME, listing(&[("a.yaml", &both)]))), ["p 1 50", "q 1 60"]);
     let one = policy("p", "50");
@@ -109,8 +110,7 @@ async fn a_policy_that_stays_away_is_removed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_broken_file_makes_its_policies_invalid_and_says_so_once() {
-    let now = Instant::now();
-    let mut folder = Folder::default();
+    let (now, mut folder) = empty();
     let good = policy("p", "50");
     let broken = listing(&[("a.yaml", &policy("p", "0"))]);
     folder.absorb(now, TIME, listing(&[("a.yaml", &good)]));
@@ -128,8 +128,7 @@ async fn a_broken_file_makes_its_policies_invalid_and_says_so_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_policy_in_two_files_is_taken_from_the_first() {
-    let now = Instant::now();
-    let mut folder = Folder::default();
+    let (now, mut folder) = empty();
     let (first, second) = (policy("p", "50"), policy("p", "60"));
     let files = listing(&[("a.yaml", &first), ("b.yaml", &second)]);
     let update = folder.absorb(now, TIME, files.clone());
@@ -187,8 +186,7 @@ async fn a_file_that_is_emptied_or_cut_off_keeps_its_policies() {
 
 #[tokio::test(start_paused = true)]
 async fn a_policy_may_move_out_of_a_file_that_stays_empty() {
-    let now = Instant::now();
-    let mut folder = Folder::default();
+    let (now, mut folder) = empty();
     let text = policy("p", "50");
     folder.absorb(now, TIME, listing(&[("a.yaml", &text)]));
     let moved = listing(&[("a.yaml", ""), ("b.yaml", &policy("p", "60"))]);
@@ -199,8 +197,7 @@ async fn a_policy_may_move_out_of_a_file_that_stays_empty() {
 
 #[tokio::test(start_paused = true)]
 async fn a_broken_file_affects_no_other_and_never_valid_policies_are_reported() {
-    let now = Instant::now();
-    let mut folder = Folder::default();
+    let (now, mut folder) = empty();
     let files = listing(&[
         ("a.yaml", "a: ["),
         ("b.yaml", &policy("p", "50")),

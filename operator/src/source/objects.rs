@@ -275,6 +275,7 @@ mod tests {
     use super::*;
     use crate::{
         compile::{Compiled, Compiler},
+        tables::{rows, yaml},
         world::{DirtySet, World},
     };
 
@@ -347,21 +348,15 @@ mod tests {
     /// The cluster's definition can be newer or weaker than the one of this program.
     #[test]
     fn a_spec_that_only_another_definition_accepts_is_not_enforced() {
-        let limit = json!({"name": "a", "requests": 5, "per": "1s"});
-        for (rules, path, message) in [
-            (
-                json!([{"name": "r", "action": "Deny", "match": [{"countries": ["XX"]}]}]),
-                "spec.rules[0].match[0].countries",
-                "unknown field: this operator is older than the cluster's definition (CRD)",
-            ),
-            (
-                json!([{"name": "r", "limits": [{"name": "a", "requests": 5_000_000_000_u64, "per": "1s"}]}]),
-                "spec.rules[0].limits[0].requests",
-                "Invalid value: 5000000000",
-            ),
-            (json!([{"name": "r", "limits": [limit, limit]}]), "spec.rules[0].limits[1]", "Duplicate value"),
-            (json!([{"limits": [limit]}]), "spec.rules[0].name", "Required value"),
-        ] {
+        for [path, message, rules] in rows(
+            "
+            match[0].countries | unknown field: this operator is older than the cluster's definition (CRD) | [{name: r, action: Deny, match: [{countries: [XX]}]}]
+            limits[0].requests | Invalid value: 5000000000 | [{name: r, limits: [{name: a, requests: 5000000000, per: 1s}]}]
+            limits[1] | Duplicate value | [{name: r, limits: [{name: a, requests: 5, per: 1s}, {name: a, requests: 5, per: 1s}]}]
+            name | Required value | [{limits: [{name: a, requests: 5, per: 1s}]}]
+            ",
+        ) {
+            let (path, rules) = (format!("spec.rules[0].{path}"), yaml(rules));
             let objects = vec![policy_object(1, &good(), &Value::Null), policy_object(2, &spec(&rules), &Value::Null)];
             let compiled = compiled(objects);
             let told = compiled.faults.iter().any(|it| it.path == path && it.message.starts_with(message));
@@ -383,10 +378,7 @@ mod tests {
                     ],
                 },
             });
-            let object = serde_json::from_value(object).unwrap();
-            let Change::Pod(_, Some(pod)) = pod(ObjectKey::new("shop", "p"), object, IdentityProof::Required) else {
-                panic!("the pod runs");
-            };
+            let pod = seen(object).expect("it runs");
             let Membership::Pod { controller, .. } = &*pod.membership else { panic!("a pod of a cluster") };
             controller.as_ref().map(|workload| format!("{workload} in {}", workload.key.namespace))
         };
@@ -425,89 +417,58 @@ mod tests {
     }
 
     fn seen(value: Value) -> Option<crate::world::Pod> {
-        let Change::Pod(_, pod) =
-            pod(ObjectKey::new("shop", "a"), serde_json::from_value(value).unwrap(), IdentityProof::NotRequired)
-        else {
-            panic!("a pod gives a change of a pod");
-        };
-        pod
+        seen_with(value, IdentityProof::NotRequired)
+    }
+
+    fn seen_with(value: Value, proof: IdentityProof) -> Option<crate::world::Pod> {
+        match pod(ObjectKey::new("shop", "a"), serde_json::from_value(value).unwrap(), proof) {
+            Change::Pod(_, pod) => pod,
+            other => panic!("a pod gives a change of a pod, not {other:?}"),
+        }
     }
 
     #[test]
     fn where_the_agent_of_a_pod_listens() {
-        let enabled = json!({"weir.dev/agent": "enabled"});
-        let at = |url: &str| AgentAddress::At(url.into());
-        for (what, pod, agent) in [
-            ("no address", json!({"metadata": {"labels": enabled}}), AgentAddress::Pending),
-            (
-                "default port",
-                json!({"metadata": {"labels": enabled}, "status": {"podIP": "10.0.0.1"}}),
-                at("http://10.0.0.1:8481"),
-            ),
-            (
-                "port by annotation",
-                json!({"metadata": {"labels": enabled, "annotations": {"weir.dev/control-port": "9000"}}, "status": {"podIP": "10.0.0.1"}}),
-                at("http://10.0.0.1:9000"),
-            ),
-            (
-                "IPv6",
-                json!({"metadata": {"labels": enabled}, "status": {"podIP": "fd00::1"}}),
-                at("http://[fd00::1]:8481"),
-            ),
-        ] {
-            assert_eq!(seen(pod).expect(what).agent, agent, "{what}");
+        for [expected, ip, annotations] in rows(
+            "
+            - | null | {}
+            http://10.0.0.1:8481 | 10.0.0.1 | {}
+            http://10.0.0.1:9000 | 10.0.0.1 | {weir.dev/control-port: '9000'}
+            http://[fd00::1]:8481 | 'fd00::1' | {}
+            ",
+        ) {
+            let metadata = json!({"labels": {"weir.dev/agent": "enabled"}, "annotations": yaml(annotations)});
+            let pod = seen(json!({"metadata": metadata, "status": {"podIP": yaml(ip)}})).expect(expected);
+            let expected = if expected == "-" { AgentAddress::Pending } else { AgentAddress::At(expected.into()) };
+            assert_eq!(pod.agent, expected);
         }
     }
 
     #[test]
     fn an_agent_has_run_unless_the_kubelet_says_that_its_container_never_did() {
-        let labels = json!({"weir.dev/agent": "enabled"});
-        let statuses = |state: Value| json!([{"name": "app", "state": {"running": {}}}, state]);
-        let waiting = json!({"waiting": {"reason": "ImagePullBackOff"}});
-        let agent = |state: &Value| json!({"name": "weir-agent", "state": state, "restartCount": 0, "lastState": {}});
-        let mut again = agent(&json!({"waiting": {"reason": "CrashLoopBackOff"}}));
-        again["lastState"] = json!({"terminated": {"exitCode": 1}});
-        let mut forgotten = agent(&waiting);
-        forgotten["restartCount"] = json!(1);
-        let own = json!({"name": "own", "ports": [{"containerPort": 8481}]});
-        let spec = json!({"containers": [{"name": "app"}, {"name": "weir-agent"}]});
-        let injected = json!({"containers": [{"name": "app"}], "initContainers": [{"name": "weir-agent"}]});
-        let guarding = json!({"name": "guard", "args": ["--upstream=127.0.0.1:80"]});
-        let elsewhere = json!({"containers": [{"name": "app"}, {"name": "other", "args": ["--upstream=db:80"]}]});
-        let other = json!({"name": "other", "state": waiting});
-        for (what, spec, list, status, has_run) in [
-            ("no status", &spec, "containerStatuses", json!([]), true),
-            ("no upstream on loopback", &elsewhere, "containerStatuses", statuses(other), true),
-            ("never", &spec, "containerStatuses", statuses(agent(&waiting)), false),
-            ("never", &injected, "initContainerStatuses", statuses(agent(&waiting)), false),
-            ("runs", &injected, "initContainerStatuses", statuses(agent(&json!({"running": {}}))), true),
-            ("ended", &spec, "containerStatuses", statuses(agent(&json!({"terminated": {"exitCode": 0}}))), true),
-            ("crashes", &spec, "containerStatuses", statuses(again), true),
-            ("restarts", &spec, "containerStatuses", statuses(forgotten), true),
-            (
-                "the control port",
-                &json!({"containers": [{"name": "app"}, own]}),
-                "containerStatuses",
-                statuses(json!({"name": "own", "state": waiting})),
-                false,
-            ),
-            (
-                "an upstream",
-                &json!({"containers": [{"name": "app"}, guarding]}),
-                "containerStatuses",
-                statuses(json!({"name": "guard", "state": waiting})),
-                false,
-            ),
-            (
-                "no known container",
-                &json!({"containers": [{"name": "app"}, {"name": "other"}]}),
-                "containerStatuses",
-                statuses(json!({"name": "other", "state": waiting})),
-                true,
-            ),
-        ] {
-            let pod = seen(json!({"metadata": {"labels": labels}, "spec": spec, "status": {list: status}}));
-            assert_eq!(pod.expect(what).has_run, has_run, "{what}: {list}");
+        // The columns: whether it has run, the containers, the init containers, and the status of one of them.
+        for [what, has_run, containers, init, status] in rows(
+            "
+            no status | true | [{name: weir-agent}] | [] | {name: app}
+            no upstream on loopback | true | [{name: other, args: ['--upstream=db:80']}] | [] | {name: other, state: {waiting: {}}}
+            never | false | [{name: weir-agent}] | [] | {name: weir-agent, state: {waiting: {reason: ImagePullBackOff}}, restartCount: 0, lastState: {}}
+            never, a native sidecar | false | [] | [{name: weir-agent}] | {name: weir-agent, state: {waiting: {}}, restartCount: 0, lastState: {}}
+            runs | true | [] | [{name: weir-agent}] | {name: weir-agent, state: {running: {}}}
+            ended | true | [{name: weir-agent}] | [] | {name: weir-agent, state: {terminated: {exitCode: 0}}}
+            crashes | true | [{name: weir-agent}] | [] | {name: weir-agent, state: {waiting: {reason: CrashLoopBackOff}}, lastState: {terminated: {exitCode: 1}}}
+            restarts | true | [{name: weir-agent}] | [] | {name: weir-agent, state: {waiting: {}}, restartCount: 1, lastState: {}}
+            the control port | false | [{name: own, ports: [{containerPort: 8481}]}] | [] | {name: own, state: {waiting: {}}}
+            an upstream | false | [{name: guard, args: ['--upstream=127.0.0.1:80']}] | [] | {name: guard, state: {waiting: {}}}
+            no known container | true | [{name: other}] | [] | {name: other, state: {waiting: {}}}
+            ",
+        ) {
+            let of_app = json!({"name": "app", "state": {"running": {}}});
+            let list = if init == "[]" { "containerStatuses" } else { "initContainerStatuses" };
+            let mut spec = json!({"containers": yaml(containers), "initContainers": yaml(init)});
+            spec["containers"].as_array_mut().unwrap().insert(0, json!({"name": "app"}));
+            let (metadata, status) = (json!({"labels": {"weir.dev/agent": "enabled"}}), [of_app, yaml(status)]);
+            let pod = seen(json!({"metadata": metadata, "spec": spec, "status": {list: status}}));
+            assert_eq!(pod.expect(what).has_run, has_run == "true", "{what}");
         }
     }
 
@@ -526,38 +487,25 @@ mod tests {
                 "metadata": {"labels": {"weir.dev/agent": "enabled"}, "annotations": annotations},
                 "status": {"podIP": "10.0.0.1"},
             });
-            let Change::Pod(_, Some(seen)) =
-                pod(ObjectKey::new("shop", "a"), serde_json::from_value(object).unwrap(), proof)
-            else {
-                panic!("a pod gives a change of a pod");
-            };
-            assert_eq!(
-                seen.agent,
-                AgentAddress::At(format!("{scheme}://10.0.0.1:8481").into()),
-                "{control:?} {proof:?}"
-            );
+            let agent = seen_with(object, proof).expect("it runs").agent;
+            let expected = AgentAddress::At(format!("{scheme}://10.0.0.1:8481").into());
+            assert_eq!(agent, expected, "{control:?} {proof:?}");
         }
     }
 
     #[test]
     fn why_a_pod_has_no_agent_and_how_to_fix_it() {
-        for (metadata, expected) in [
-            (
-                json!({}),
-                "it has no agent: if weir.dev/inject: enabled was on its template or namespace, no operator answered",
-            ),
-            (json!({"labels": {"weir.dev/agent": "disabled"}}), "it has no agent"),
-            (
-                json!({"labels": {"weir.dev/inject": "enabled"}}),
-                "it requests the agent (weir.dev/inject: enabled), but",
-            ),
-            (json!({"annotations": {"weir.dev/inject": "enabled"}}), "weir.dev/inject is one of its annotations"),
-            (json!({"labels": {"weir.dev/inject": "disabled"}}), "it has weir.dev/inject: disabled"),
-            (
-                json!({"labels": {"weir.dev/inject": "enabled"}, "annotations": {"weir.dev/not-injected": "no ports"}}),
-                "it was created without an agent: no ports",
-            ),
-        ] {
+        for [metadata, expected] in rows(
+            "
+            {} | it has no agent: if weir.dev/inject: enabled was on its template or namespace, no operator answered
+            {labels: {weir.dev/agent: disabled}} | it has no agent
+            {labels: {weir.dev/inject: enabled}} | it requests the agent (weir.dev/inject: enabled), but
+            {annotations: {weir.dev/inject: enabled}} | weir.dev/inject is one of its annotations
+            {labels: {weir.dev/inject: disabled}} | it has weir.dev/inject: disabled
+            {labels: {weir.dev/inject: enabled}, annotations: {weir.dev/not-injected: no ports}} | it was created without an agent: no ports
+            ",
+        ) {
+            let metadata = yaml(metadata);
             let pod = seen(json!({"metadata": metadata, "status": {"podIP": "10.0.0.1"}})).unwrap();
             let AgentAddress::None(why) = pod.agent else { panic!("{metadata} has an agent") };
             // The text must fit into the message of a drifted pod.

@@ -11,6 +11,24 @@ fn rules(requests: u32) -> Arc<CompiledPolicy> {
     Arc::new(compile(&ObjectKey::new("shop", "p"), "p", &spec).unwrap().0)
 }
 
+fn begun() -> (Instant, Announcer) {
+    let start = Instant::now();
+    (start, Announcer::begin(start, Some(rules(50)), None))
+}
+
+/// A status with one condition, which is true.
+fn status(type_: &str, reason: &str, message: &str) -> RateLimitPolicyStatus {
+    let condition = Condition {
+        type_: type_.to_owned(),
+        status: "True".to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        observed_generation: Some(1),
+        last_transition_time: Time(jiff::Timestamp::UNIX_EPOCH),
+    };
+    RateLimitPolicyStatus { conditions: vec![condition], ..RateLimitPolicyStatus::default() }
+}
+
 fn pods(count: usize) -> Tally {
     Tally { targeted: count, enforcing: count, ..Tally::default() }
 }
@@ -43,8 +61,7 @@ async fn a_change_is_announced_with_its_differences_and_duration() {
 
 #[tokio::test(start_paused = true)]
 async fn an_overtaken_change_is_described_from_the_rules_in_force() {
-    let start = Instant::now();
-    let mut announcer = Announcer::begin(start, Some(rules(50)), None);
+    let (start, mut announcer) = begun();
     announcer.announce(start, Reason::Enforced, "", pods(1));
     announcer.want(start, Some(&rules(70)));
     announcer.want(start, Some(&rules(90)));
@@ -54,8 +71,7 @@ async fn an_overtaken_change_is_described_from_the_rules_in_force() {
 
 #[tokio::test(start_paused = true)]
 async fn later_pods_do_not_count_for_the_propagation_time() {
-    let start = Instant::now();
-    let mut announcer = Announcer::begin(start, Some(rules(50)), None);
+    let (start, mut announcer) = begun();
     assert_eq!(announcer.announce(start, Reason::NoPods, "", pods(0)), None);
     let telling = announcer.announce(start + Duration::from_secs(600), Reason::Enforced, "1 of 1", pods(1)).unwrap();
     assert_eq!((telling.note.as_str(), telling.took), ("1 of 1", None));
@@ -111,33 +127,16 @@ fn a_bypass_is_announced_once_and_not_again_after_a_restart() {
     assert_eq!(announcer.bypass(None), None);
     assert!(announcer.bypass(way()).is_some(), "the bypass exists again");
 
-    let condition = Condition {
-        type_: BYPASSABLE.to_owned(),
-        status: "True".to_owned(),
-        reason: "ServicePort".to_owned(),
-        message: way().unwrap(),
-        observed_generation: Some(1),
-        last_transition_time: Time(jiff::Timestamp::UNIX_EPOCH),
-    };
-    let status = RateLimitPolicyStatus { conditions: vec![condition], ..RateLimitPolicyStatus::default() };
+    let status = status(BYPASSABLE, "ServicePort", &way().unwrap());
     assert_eq!(Announcer::begin(now, Some(rules(50)), Some(&status)).bypass(way()), None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn facts_from_before_the_start_are_not_announced() {
     let start = Instant::now();
-    let condition = Condition {
-        type_: ENFORCED.to_owned(),
-        status: "True".to_owned(),
-        reason: "Enforced".to_owned(),
-        message: String::new(),
-        observed_generation: Some(1),
-        last_transition_time: Time(jiff::Timestamp::UNIX_EPOCH),
-    };
-    let status = |revision: &str| RateLimitPolicyStatus {
-        revision: Some(revision.to_owned()),
-        conditions: vec![condition.clone()],
-        ..RateLimitPolicyStatus::default()
+    let status = |revision: &str| {
+        let revision = Some(revision.to_owned());
+        RateLimitPolicyStatus { revision, ..status(ENFORCED, "Enforced", "") }
     };
     let mut same = Announcer::begin(start, Some(rules(50)), Some(&status(&rules(50).revision)));
     assert_eq!(same.announce(start, Reason::Enforced, "", pods(1)), None);

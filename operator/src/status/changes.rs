@@ -159,22 +159,17 @@ mod tests {
 
     #[test]
     fn changed_numbers_are_described_before_and_after() {
-        let old = rules(Mode::Enforce, &[("second", 50, 1000), ("hour", 7, 3_600_000)]);
+        let of = |limits: &[(&str, u64, u64)]| rules(Mode::Enforce, limits);
+        let (old, shadow) =
+            (of(&[("second", 50, 1000), ("hour", 7, 3_600_000)]), rules(Mode::Shadow, &[("second", 50, 1000)]));
+        let more = of(&[("second", 50, 500), ("hour", 7, 3_600_000), ("half", 9, 5_400_000)]);
         for (what, new, expected) in [
             ("nothing", old.clone(), ""),
-            (
-                "one number",
-                rules(Mode::Enforce, &[("second", 100, 1000), ("hour", 7, 3_600_000)]),
-                "all/second 50 per 1s to 100 per 1s",
-            ),
-            (
-                "another mode and one limit fewer",
-                rules(Mode::Shadow, &[("second", 50, 1000)]),
-                "mode Enforce to Shadow, all/hour removed",
-            ),
+            ("one number", of(&[("second", 100, 1000), ("hour", 7, 3_600_000)]), "all/second 50 per 1s to 100 per 1s"),
+            ("another mode and one limit fewer", shadow, "mode Enforce to Shadow, all/hour removed"),
             (
                 "another period and one limit more",
-                rules(Mode::Enforce, &[("second", 50, 500), ("hour", 7, 3_600_000), ("half", 9, 5_400_000)]),
+                more,
                 "all/second 50 per 1s to 50 per 500ms, all/half added: 9 per 1h30m",
             ),
         ] {

@@ -7,6 +7,7 @@ use super::*;
 use crate::{
     compile::{Compiled, compile},
     status::stores::CutOffPod,
+    tables::rows,
     world::{Fault, WorkloadKind},
 };
 
@@ -79,65 +80,41 @@ fn status_of(
 
 #[test]
 fn conditions_say_what_the_pods_acknowledged() {
-    let missing = vec![Workload { kind: WorkloadKind::Deployment, key: ObjectKey::new("shop", "web") }];
+    let missing = [Workload { kind: WorkloadKind::Deployment, key: ObjectKey::new("shop", "web") }];
     let fault = || vec![Fault { path: "spec.rules".to_owned(), message: "bad".to_owned() }];
-    let none = Vec::new();
-    for (what, compiled, targets, convergences, accepted, enforced, count) in [
-        ("all", compiled(true, vec![]), &none, enforcing(3), ("True", "Accepted"), ("True", "Enforced"), "3/3"),
-        ("no pods", compiled(true, vec![]), &none, vec![], ("True", "Accepted"), ("False", "NoPods"), "0/0"),
-        (
-            "one drifted, one pending",
-            compiled(true, vec![]),
-            &none,
-            vec![Convergence::Enforcing, drifted(DriftReason::Unreachable), pending(DriftReason::Pending)],
-            ("True", "Accepted"),
-            ("False", "Drifted"),
-            "1/3",
-        ),
-        (
-            "one pending",
-            compiled(true, vec![]),
-            &none,
-            vec![Convergence::Enforcing, pending(DriftReason::Outdated)],
-            ("True", "Accepted"),
-            ("False", "Pending"),
-            "1/2",
-        ),
-        (
-            "a target is missing, the pods of another enforce",
-            compiled(true, vec![]),
-            &missing,
-            enforcing(1),
-            ("False", "TargetNotFound"),
-            ("False", "TargetNotFound"),
-            "1/1",
-        ),
-        (
-            "invalid, an older one in force",
-            compiled(true, fault()),
-            &none,
-            enforcing(2),
-            ("False", "Invalid"),
-            ("False", "Invalid"),
-            "2/2",
-        ),
-        (
-            "a store that is not there yet",
-            compiled(false, no_store()),
-            &none,
-            vec![],
-            ("False", "StoreNotFound"),
-            ("False", "Invalid"),
-            "0/0",
-        ),
-        ("never valid", compiled(false, fault()), &none, vec![], ("False", "Invalid"), ("False", "Invalid"), "0/0"),
-    ] {
-        let status = status_of(&compiled, targets, &convergences, None, 1);
-        assert!(status.conditions.iter().all(|condition| condition.observed_generation == Some(7)), "{what}");
-        assert_eq!(said(&status, ACCEPTED), Some(accepted), "{what}");
-        assert_eq!(said(&status, ENFORCED), Some(enforced), "{what}");
-        assert_eq!(status.summary.unwrap().enforced, count, "{what}");
-        assert_eq!(status.observed_generation, Some(7), "{what}");
+    // The columns: Accepted, Enforced, Ready, Reconciling, Stalled and Programmed.
+    let table = "
+        valid | E E E | 3/3 | True Accepted | True Enforced | True Enforced | - | - | True Programmed
+        valid | | 0/0 | True Accepted | False NoPods | True NoPods | - | - | True NoPods
+        valid | E Drifted:Unreachable Pending:Pending | 1/3 | True Accepted | False Drifted | False Drifted | True Drifted | - | False Reconciling
+        valid | E Drifted:Unreachable | 1/2 | True Accepted | False Drifted | False Drifted | True Drifted | - | False Reconciling
+        valid | E Pending:Outdated | 1/2 | True Accepted | False Pending | False Pending | True Pending | - | False Reconciling
+        valid | Drifted:Refused Pending:Pending | 0/2 | True Accepted | False Drifted | False Refused | - | True Refused | False Refused
+        without its target | E | 1/1 | False TargetNotFound | False TargetNotFound | False TargetNotFound | True TargetNotFound | - | -
+        without its store | E E E | 3/3 | False StoreNotFound | False Invalid | False StoreNotFound | True StoreNotFound | - | -
+        never with its store | | 0/0 | False StoreNotFound | False Invalid | False StoreNotFound | True StoreNotFound | - | -
+        invalid | E E | 2/2 | False Invalid | False Invalid | False Invalid | - | True Invalid | -
+        never valid | | 0/0 | False Invalid | False Invalid | False Invalid | - | True Invalid | -
+        ";
+    for [policy, pods, count, expected @ ..] in rows::<9>(table) {
+        let (faults, missing) = match policy {
+            "valid" => (vec![], &[][..]),
+            "without its target" => (vec![], &missing[..]),
+            "without its store" | "never with its store" => (no_store(), &[][..]),
+            _ => (fault(), &[][..]),
+        };
+        let convergence = |pod: &str| match pod.split_once(':') {
+            Some(("Drifted", reason)) => drifted(serde_json::from_value(json!(reason)).unwrap()),
+            Some((_, reason)) => pending(serde_json::from_value(json!(reason)).unwrap()),
+            None => Convergence::Enforcing,
+        };
+        let convergences: Vec<_> = pods.split_whitespace().map(convergence).collect();
+        let status = status_of(&compiled(!policy.starts_with("never"), faults), missing, &convergences, None, 1);
+        let types = [ACCEPTED, ENFORCED, READY, RECONCILING, STALLED, PROGRAMMED];
+        let found = types.map(|type_| said(&status, type_).map_or("-".to_owned(), |(is, why)| format!("{is} {why}")));
+        assert_eq!(found, expected, "{policy}, {pods:?}");
+        assert!(status.conditions.iter().all(|condition| condition.observed_generation == Some(7)), "{policy}");
+        assert_eq!((&*status.summary.unwrap().enforced, status.observed_generation), (count, Some(7)), "{policy}");
     }
 }
 
@@ -183,87 +160,29 @@ fn said<'a>(status: &'a RateLimitPolicyStatus, type_: &str) -> Option<(&'a str, 
 }
 
 #[test]
-fn conditions_for_other_tools_follow_the_state() {
-    let missing = vec![Workload { kind: WorkloadKind::Deployment, key: ObjectKey::new("shop", "web") }];
-    let fault = vec![Fault { path: "spec.rules".to_owned(), message: "bad".to_owned() }];
-    let none = Vec::new();
-    let (yes, no) = (|reason| Some(("True", reason)), |reason| Some(("False", reason)));
-    for (what, compiled, targets, convergences, expected) in [
-        ("all", compiled(true, vec![]), &none, enforcing(3), [yes("Enforced"), None, None, yes("Programmed")]),
-        (
-            "no store",
-            compiled(true, no_store()),
-            &none,
-            enforcing(3),
-            [no("StoreNotFound"), yes("StoreNotFound"), None, None],
-        ),
-        ("no pods", compiled(true, vec![]), &none, vec![], [yes("NoPods"), None, None, yes("NoPods")]),
-        (
-            "under way",
-            compiled(true, vec![]),
-            &none,
-            vec![Convergence::Enforcing, pending(DriftReason::Outdated)],
-            [no("Pending"), yes("Pending"), None, no("Reconciling")],
-        ),
-        (
-            "a pod is away",
-            compiled(true, vec![]),
-            &none,
-            vec![Convergence::Enforcing, drifted(DriftReason::Unreachable)],
-            [no("Drifted"), yes("Drifted"), None, no("Reconciling")],
-        ),
-        (
-            "refused by one, awaited from another",
-            compiled(true, vec![]),
-            &none,
-            vec![drifted(DriftReason::Refused), pending(DriftReason::Pending)],
-            [no("Refused"), None, yes("Refused"), no("Refused")],
-        ),
-        (
-            "a target that may still come",
-            compiled(true, vec![]),
-            &missing,
-            enforcing(1),
-            [no("TargetNotFound"), yes("TargetNotFound"), None, None],
-        ),
-        ("invalid", compiled(true, fault.clone()), &none, enforcing(2), [no("Invalid"), None, yes("Invalid"), None]),
-        ("never valid", compiled(false, fault), &none, vec![], [no("Invalid"), None, yes("Invalid"), None]),
-    ] {
-        let status = status_of(&compiled, targets, &convergences, None, 1);
-        assert_eq!([READY, RECONCILING, STALLED, PROGRAMMED].map(|type_| said(&status, type_)), expected, "{what}");
-    }
-}
-
-#[test]
 fn a_bypass_is_reported_and_a_main_way_prevents_enforced() {
     let compiled = compiled(true, vec![]);
     let service = || "web".to_owned();
     let port = Bypass::Port { service: service(), port: 80, app: 8080, agent: 8480 };
     let names = Bypass::Names { service: service(), app: 8080, agent: 8480 };
     let policy = Bypass::Policy { policy: "open".to_owned(), rule: "all".to_owned() };
-    for (way, reason, enforced, part) in [
-        (
-            port,
-            "ServicePort",
-            ("False", "Bypassed"),
-            "port 80 of Service web leads to port 8080 of the pods, past the agent",
-        ),
-        (names, "HeadlessService", ("True", "Enforced"), "headless Service web"),
-        (
-            Bypass::HostPort { port: 80, app: 8080 },
-            "HostPort",
-            ("False", "Bypassed"),
-            "hostPort 80 of the nodes leads to port 8080 of the pods, past the agent",
-        ),
-        (policy, "OtherPolicy", ("False", "Bypassed"), "rule all of policy open lets every request"),
-    ] {
+    let expected = rows(
+        "
+        ServicePort | False | Bypassed | port 80 of Service web leads to port 8080 of the pods, past the agent
+        HeadlessService | True | Enforced | headless Service web
+        HostPort | False | Bypassed | hostPort 80 of the nodes leads to port 8080 of the pods, past the agent
+        OtherPolicy | False | Bypassed | rule all of policy open lets every request
+        ",
+    );
+    let ways = [port, names, Bypass::HostPort { port: 80, app: 8080 }, policy];
+    for (way, [reason, holds, enforced, part]) in ways.into_iter().zip(expected) {
         let facts = Facts { bypasses: &[way], ..facts(&compiled) };
         let status = build(&facts, None, Timestamp::UNIX_EPOCH);
         assert_eq!(said(&status, BYPASSABLE), Some(("True", reason)));
         assert!(condition(&status, BYPASSABLE).message.contains(part), "{status:#?}");
-        assert_eq!(said(&status, ENFORCED), Some(enforced), "{reason}");
+        assert_eq!(said(&status, ENFORCED), Some((holds, enforced)), "{reason}");
         assert_eq!(said(&status, PROGRAMMED).map(|said| said.0), Some("True"), "{reason}");
-        assert_eq!(said(&status, STALLED).is_some(), enforced.0 == "False", "{reason}");
+        assert_eq!(said(&status, STALLED).is_some(), holds == "False", "{reason}");
     }
 }
 

@@ -3,6 +3,7 @@ use std::fs;
 use serde_json::Value;
 
 use super::*;
+use crate::tables::rows;
 
 fn policy(name: &str, rules: &str) -> String {
     format!(
@@ -40,10 +41,8 @@ fn every_fault_is_reported_at_its_place() {
     let (result, said) = text(&[("a.yaml", &broken), ("b.yaml", &policy("r", &rule("7")))]);
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(result, CheckResult::Faulty);
-    assert_eq!(
-        lines[0],
-        "a.yaml:8:24: spec.rules[0].limits[0].requests: must be a whole number, not the text \"five\""
-    );
+    let first = "a.yaml:8:24: spec.rules[0].limits[0].requests: must be a whole number, not the text \"five\"";
+    assert_eq!(lines[0], first);
     assert!(lines[1].starts_with("a.yaml:10:"), "{said}");
     assert!(lines[2].starts_with("a.yaml:19:24: spec.rules[0].limits[0].requests: is 0: "), "{said}");
     assert_eq!((lines[3], lines.len()), ("b.yaml: ok (1 policy)", 4), "{said}");
@@ -71,13 +70,8 @@ fn what_kubectl_refuses_or_reads_as_another_policy_is_a_fault() {
 fn names_must_differ_within_a_directory() {
     let p = policy("p", &rule("5"));
     let (result, said) = text(&[("a.yaml", &p), ("b.yml", &p)]);
-    assert_eq!(
-        (result, said.lines().nth(1)),
-        (
-            CheckResult::Faulty,
-            Some("b.yml:3:12: metadata.name: policy default/p is already in a.yaml: give one of them another name")
-        )
-    );
+    let told = "b.yml:3:12: metadata.name: policy default/p is already in a.yaml: give one of them another name";
+    assert_eq!((result, said.lines().nth(1)), (CheckResult::Faulty, Some(told)));
 }
 
 #[test]
@@ -154,28 +148,23 @@ fn invalid_utf8_is_a_fault_and_a_missing_file_is_unreadable() {
 
 #[test]
 fn policies_may_be_required() {
-    let other = "kind: ConfigMap\napiVersion: v1\n";
+    let (other, policy) = ("kind: ConfigMap\napiVersion: v1\n", policy("p", &rule("5")));
     let required = CheckOptions { require_policies: true, ..CheckOptions::default() };
-    assert_eq!(report(&[("a.yaml", other)], &CheckOptions::default(), OutputFormat::Text).0, CheckResult::Good);
-    let (result, said) = report(&[("a.yaml", other)], &required, OutputFormat::Text);
-    assert_eq!(
-        (result, said.lines().last()),
-        (CheckResult::Faulty, Some(".:1:1: no file in this directory contains a policy"))
-    );
-    assert_eq!(
-        report(&[("a.yaml", other), ("b.yaml", &policy("p", &rule("5")))], &required, OutputFormat::Text).0,
-        CheckResult::Good
-    );
+    let recursive = CheckOptions { recursive: true, ..required.clone() };
+    let result = |files: &[(&str, &str)], options| report(files, options, OutputFormat::Text).0;
+    let told = |files: &[(&str, &str)], line: &str| {
+        let (result, said) = report(files, &required, OutputFormat::Text);
+        assert_eq!((result, said.lines().last()), (CheckResult::Faulty, Some(line)));
+    };
+    assert_eq!(text(&[("a.yaml", other)]).0, CheckResult::Good);
+    told(&[("a.yaml", other)], ".:1:1: no file in this directory contains a policy");
+    assert_eq!(result(&[("a.yaml", other), ("b.yaml", &policy)], &required), CheckResult::Good);
     // A directory without files, as of a wrong path.
-    assert_eq!(report(&[], &CheckOptions::default(), OutputFormat::Text).0, CheckResult::Unreadable);
-    let (result, said) = report(&[("a.txt", other)], &required, OutputFormat::Text);
-    assert_eq!(
-        (result, said.lines().last()),
-        (CheckResult::Faulty, Some(".:1:1: no .yaml, .yml or .json file is in this directory"))
-    );
-    let below = [("a.yaml", other), ("team/b.yaml", &*policy("p", &rule("5")))];
-    assert_eq!(report(&below, &required, OutputFormat::Text).0, CheckResult::Faulty);
-    assert_eq!(report(&below, &CheckOptions { recursive: true, ..required }, OutputFormat::Text).0, CheckResult::Good);
+    assert_eq!(text(&[]).0, CheckResult::Unreadable);
+    told(&[("a.txt", other)], ".:1:1: no .yaml, .yml or .json file is in this directory");
+    let below = [("a.yaml", other), ("team/b.yaml", &policy)];
+    assert_eq!(result(&below, &required), CheckResult::Faulty);
+    assert_eq!(result(&below, &recursive), CheckResult::Good);
 }
 
 #[test]
@@ -204,79 +193,52 @@ fn machine_formats_report_the_same_faults() {
 
 #[test]
 fn odd_policies_are_valid_with_a_warning() {
-    let limit = "limits: [{name: a, requests: 10, per: 1s}]";
-    let bypass = |matches: &str| format!("  - {{name: open, action: Bypass{matches}}}\n");
-    for (what, rules, told) in [
-        ("a bypass of everything", bypass(""), "7:5: warning: spec.rules[0]: lets every request through"),
-        ("the same in other words", bypass(", match: [{paths: [/**]}]"), "7:5: warning: spec.rules[0]: lets every request through"),
-        ("every path among others", bypass(", match: [{paths: [/a, /**]}]"), "7:5: warning: spec.rules[0]: lets every request through"),
-        (
-            "a rule below a bypass",
-            bypass(", match: [{paths: [/api/**]}]") + &format!("  - {{name: x, match: [{{paths: [/api/x], methods: [GET]}}], {limit}}}\n"),
-            "8:5: warning: spec.rules[1]: can never refuse: rule \"open\" bypasses everything that it matches",
-        ),
-        (
-            "a bypass of everything that enforces",
-            bypass(", mode: Enforce"),
-            "7:5: warning: spec.rules[0]: lets every request through",
-        ),
-        (
-            "a denial of everything",
-            "  - {name: shut, action: Deny}\n".to_owned(),
-            "7:5: warning: spec.rules[0]: refuses every request",
-        ),
-        (
-            "a rule below a denial",
-            format!("  - {{name: shut, action: Deny, match: [{{paths: [/a/**]}}]}}\n  - {{name: x, match: [{{paths: [/a/b]}}], {limit}}}\n"),
-            "8:5: warning: spec.rules[1]: can never refuse: rule \"shut\" denies everything that it matches",
-        ),
-        (
-            "a limit behind a stricter one",
-            "  - name: x\n    limits:\n    - {name: a, requests: 10, per: 1s}\n    - {name: b, requests: 601, per: 1m, burst: 700}\n".to_owned(),
-            "10:7: warning: spec.rules[0].limits[1]: can never refuse: limit \"a\" always refuses first: remove it",
-        ),
-        (
-            "a window that a bucket does not fill",
-            "  - name: x\n    limits:\n    - {name: a, requests: 10, per: 1s}\n    - {name: b, requests: 610, per: 1m, strategy: FixedWindow}\n".to_owned(),
-            "10:7: warning: spec.rules[0].limits[1]: can never refuse",
-        ),
-        (
-            "the same path twice",
-            format!("  - {{name: x, match: [{{paths: [/a, /b, /a]}}], {limit}}}\n"),
-            "7:40: warning: spec.rules[0].match[0].paths[2]: \"/a\" is a duplicate: remove it",
-        ),
-        (
-            "the same rule twice",
-            format!("  - {{name: x, {limit}}}\n  - {{name: z, {limit}}}\n"),
-            "8:5: warning: spec.rules[1]: is the same as rule \"x\" and has no effect: remove it",
-        ),
-        (
-            "two rules for one budget",
-            format!("  - {{name: x, match: [{{paths: [/a]}}], {limit}}}\n  - {{name: z, match: [{{paths: [/b]}}], {limit}}}\n"),
-            "8:5: warning: spec.rules[1]: has the key and the limits of rule \"x\", and counts separately",
-        ),
-    ] {
-        let (result, said) = text(&[("a.yaml", &policy("p", &rules))]);
-        assert_eq!(result, CheckResult::Good, "{what}: {said}");
-        assert!(said.starts_with(&format!("a.yaml:{told}")), "{what}: {said}");
-        assert_eq!(said.lines().collect::<Vec<_>>()[1..], ["a.yaml: ok (1 policy)"], "{what}: {said}");
+    // The columns: the warning, and the rules in YAML. LIMIT is a limit of ten requests per second.
+    for [told, rules] in rows(
+        r#"
+        7:5: warning: spec.rules[0]: lets every request through | {name: open, action: Bypass}
+        7:5: warning: spec.rules[0]: lets every request through | {name: open, action: Bypass, match: [{paths: [/**]}]}
+        7:5: warning: spec.rules[0]: lets every request through | {name: open, action: Bypass, match: [{paths: [/a, /**]}]}
+        7:5: warning: spec.rules[0]: lets every request through | {name: open, action: Bypass, mode: Enforce}
+        8:5: warning: spec.rules[1]: can never refuse: rule "open" bypasses everything that it matches | {name: open, action: Bypass, match: [{paths: [/api/**]}]}; {name: x, match: [{paths: [/api/x], methods: [GET]}], limits: [LIMIT]}
+        7:5: warning: spec.rules[0]: refuses every request | {name: shut, action: Deny}
+        8:5: warning: spec.rules[1]: can never refuse: rule "shut" denies everything that it matches | {name: shut, action: Deny, match: [{paths: [/a/**]}]}; {name: x, match: [{paths: [/a/b]}], limits: [LIMIT]}
+        7:58: warning: spec.rules[0].limits[1]: can never refuse: limit "a" always refuses first: remove it | {name: x, limits: [LIMIT, {name: b, requests: 601, per: 1m, burst: 700}]}
+        7:58: warning: spec.rules[0].limits[1]: can never refuse | {name: x, limits: [LIMIT, {name: b, requests: 610, per: 1m, strategy: FixedWindow}]}
+        7:40: warning: spec.rules[0].match[0].paths[2]: "/a" is a duplicate: remove it | {name: x, match: [{paths: [/a, /b, /a]}], limits: [LIMIT]}
+        8:5: warning: spec.rules[1]: is the same as rule "x" and has no effect: remove it | {name: x, limits: [LIMIT]}; {name: z, limits: [LIMIT]}
+        8:5: warning: spec.rules[1]: has the key and the limits of rule "x", and counts separately | {name: x, match: [{paths: [/a]}], limits: [LIMIT]}; {name: z, match: [{paths: [/b]}], limits: [LIMIT]}
+        "#,
+    ) {
+        let (result, said) = text(&[("a.yaml", &policy("p", &in_lines(rules)))]);
+        assert_eq!(result, CheckResult::Good, "{rules}: {said}");
+        assert!(said.starts_with(&format!("a.yaml:{told}")), "{rules}: {said}");
+        assert_eq!(said.lines().collect::<Vec<_>>()[1..], ["a.yaml: ok (1 policy)"], "{rules}: {said}");
     }
+}
+
+/// Returns rules that `; ` separates, as a list of YAML with one rule a line.
+fn in_lines(rules: &str) -> String {
+    let rules = rules.replace("LIMIT", "{name: a, requests: 10, per: 1s}");
+    rules.split("; ").map(|rule| format!("  - {rule}\n")).collect()
 }
 
 #[test]
 fn policies_that_may_be_intended_get_no_warning() {
-    for rules in [
-        // 609 requests are fewer than the bucket admits in a minute: 10 at the start and 600 in sixty seconds.
-        "  - name: x\n    limits:\n    - {name: a, requests: 10, per: 1s}\n    - {name: b, requests: 609, per: 1m, strategy: FixedWindow}\n",
-        "  - name: x\n    limits:\n    - {name: a, requests: 10, per: 1s, burst: 20}\n    - {name: b, requests: 20, per: 1s, burst: 10}\n",
-        "  - {name: o, action: Bypass, match: [{paths: [/healthz]}]}\n  - {name: x, match: [{paths: [/healthz/**]}], limits: [{name: a, requests: 10, per: 1s}]}\n",
-        "  - {name: o, action: Bypass, match: [{paths: [/a], methods: [GET]}]}\n  - {name: x, match: [{paths: [/a]}], limits: [{name: a, requests: 10, per: 1s}]}\n",
-        "  - {name: o, action: Bypass, match: [{paths: [/a], pathRegexes: [x]}]}\n  - {name: x, match: [{paths: [/a]}], limits: [{name: a, requests: 10, per: 1s}]}\n",
-        "  - {name: o, action: Bypass, mode: Disabled}\n  - {name: x, limits: [{name: a, requests: 10, per: 1s}]}\n",
-        "  - {name: o, action: Deny, mode: Shadow, match: [{paths: [/a]}]}\n  - {name: x, match: [{paths: [/a]}], limits: [{name: a, requests: 10, per: 1s}]}\n",
-        "  - {name: x, limits: [{name: a, requests: 10, per: 1s}]}\n  - {name: z, key: [{header: k}], limits: [{name: a, requests: 10, per: 1s}]}\n",
-    ] {
-        let (_, said) = text(&[("a.yaml", &policy("p", rules))]);
+    for [rules] in rows(
+        "
+        # 609 requests are fewer than the bucket admits in a minute: 10 at the start and 600 in sixty seconds.
+        {name: x, limits: [LIMIT, {name: b, requests: 609, per: 1m, strategy: FixedWindow}]}
+        {name: x, limits: [{name: a, requests: 10, per: 1s, burst: 20}, {name: b, requests: 20, per: 1s, burst: 10}]}
+        {name: o, action: Bypass, match: [{paths: [/healthz]}]}; {name: x, match: [{paths: [/healthz/**]}], limits: [LIMIT]}
+        {name: o, action: Bypass, match: [{paths: [/a], methods: [GET]}]}; {name: x, match: [{paths: [/a]}], limits: [LIMIT]}
+        {name: o, action: Bypass, match: [{paths: [/a], pathRegexes: [x]}]}; {name: x, match: [{paths: [/a]}], limits: [LIMIT]}
+        {name: o, action: Bypass, mode: Disabled}; {name: x, limits: [LIMIT]}
+        {name: o, action: Deny, mode: Shadow, match: [{paths: [/a]}]}; {name: x, match: [{paths: [/a]}], limits: [LIMIT]}
+        {name: x, limits: [LIMIT]}; {name: z, key: [{header: k}], limits: [LIMIT]}
+        ",
+    ) {
+        let (_, said) = text(&[("a.yaml", &policy("p", &in_lines(rules)))]);
         assert_eq!(said, "a.yaml: ok (1 policy)\n", "{rules}");
     }
     // Two rules with the same limits that differ in another field.
@@ -299,10 +261,9 @@ fn policies_that_may_be_intended_get_no_warning() {
     }
     // A bypass of one descriptor is no bypass of another one.
     let of_domain = |second: &str| {
-        let rules = format!(
-            "  - {{name: o, action: Bypass, match: [{{descriptor: [{{key: user, value: a}}]}}]}}\n  \
-             - {{name: x, match: [{{descriptor: [{{key: user, value: {second}}}]}}], limits: [{{name: a, requests: 10, per: 1s}}]}}\n"
-        );
+        let rules = "{name: o, action: Bypass, match: [{descriptor: [{key: user, value: a}]}]}; \
+                     {name: x, match: [{descriptor: [{key: user, value: SECOND}]}], limits: [LIMIT]}";
+        let rules = in_lines(&rules.replace("SECOND", second));
         text(&[("a.yaml", &policy("p", &rules).replacen("spec:\n", "spec:\n  domain: shop\n", 1))]).1
     };
     assert_eq!(of_domain("b"), "a.yaml: ok (1 policy)\n");

@@ -2,6 +2,7 @@ use clap::Parser as _;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::tables::rows;
 
 fn imported(text: &str, more: &[&str]) -> Imported {
     let folder = tempfile::tempdir().unwrap();
@@ -196,58 +197,40 @@ fn more_than_64_rules_become_several_policies() {
 #[test]
 fn what_has_no_equivalent_is_refused_with_its_place() {
     let one = |node: &str| refused(&format!("domain: d\ndescriptors:\n- {node}\n"));
-    for (node, fault) in [
-        (
-            "{key: a, rate_limit: {unit: week, requests_per_unit: 1}}",
-            "descriptors[0]: rate_limit.unit: the longest period",
-        ),
-        ("{key: a, rate_limit: {unit: decade}}", "descriptors[0]: rate_limit.unit: \"decade\" is not a unit"),
-        ("{key: a, quota_mode: true, rate_limit: {unit: day}}", "descriptors[0]: quota_mode: has no equivalent"),
-        (
-            "{key: a, rate_limit: {unit: day, requests_per_unit: -4}}",
-            "descriptors[0].rate_limit.requests_per_unit: is -4, and must be a whole number from 0 to 4294967295",
-        ),
-        ("{key: a, limit: {unit: day}}", "descriptors[0].limit: unknown field `limit`"),
-        ("{key: a, value: [1]}", "descriptors[0].value: must be a text"),
-        ("{key: 'a*'}", "descriptors[0]: key: must not be empty, and must not contain"),
-        ("{key: 'a*b'}", "descriptors[0]: key: must not be empty, and must not contain"),
-        ("{key: a, value: 'b*c'}", "descriptors[0]: value: has a * before its end"),
-        ("{key: a, value: '*c'}", "descriptors[0]: value: has a * before its end"),
-        ("{key: a, value: 'b**'}", "descriptors[0]: value: has a * before its end"),
-        (
-            "{key: a, rate_limit: {unlimited: true, unit: DAY}}",
-            "descriptors[0]: rate_limit: has unlimited and a unit, which envoyproxy/ratelimit refuses",
-        ),
-        ("{key: a, value: b, share_threshold: true}", "descriptors[0]: share_threshold: is valid only"),
-        ("{key: a, value: !!int 7}", "descriptors[0].value: must be a text: write it in quotes"),
-        (
-            "{key: a, value: &x 7, descriptors: [{key: b, value: 'c'}]}",
-            "descriptors[0].value: must be a text: write it",
-        ),
-        ("shop", "descriptors[0]: invalid type: string \"shop\", expected a map"),
-        ("[shop]", "descriptors[0]: invalid type: sequence, expected a map"),
-        ("{key: a, rate_limit: [3, day]}", "descriptors[0].rate_limit: invalid type: sequence, expected a map"),
-        (
-            "{key: a, rate_limit: {unit: day, replaces: [n]}}",
-            "descriptors[0].rate_limit.replaces[0]: invalid type: string \"n\", expected a map",
-        ),
-        (
-            "{key: a, descriptors: [{key: a, rate_limit: {unit: day}}]}",
-            "descriptors[0].descriptors[0]: key: a is on two",
-        ),
-        (
-            "{key: a, descriptors: [{key: a, descriptors: [{key: b, rate_limit: {unit: day}}]}]}",
-            "descriptors[0].descriptors[0].descriptors[0]: key: a is on two levels",
-        ),
-        ("{key: a}\n- {key: a}", "descriptors[1]: has the key and the value of an earlier sibling"),
-        (
-            "{key: a, rate_limit: {unit: day, name: n, replaces: [{name: n}]}}",
-            "descriptors[0]: rate_limit.replaces: must have the names of other limits",
-        ),
-    ] {
+    for [node, fault] in rows(
+        r#"
+        {key: a, rate_limit: {unit: week, requests_per_unit: 1}} | descriptors[0]: rate_limit.unit: the longest period
+        {key: a, rate_limit: {unit: decade}} | descriptors[0]: rate_limit.unit: "decade" is not a unit
+        {key: a, quota_mode: true, rate_limit: {unit: day}} | descriptors[0]: quota_mode: has no equivalent
+        {key: a, rate_limit: {unit: day, requests_per_unit: -4}} | descriptors[0].rate_limit.requests_per_unit: is -4, and must be a whole number from 0 to 4294967295
+        {key: a, limit: {unit: day}} | descriptors[0].limit: unknown field `limit`
+        {key: a, value: [1]} | descriptors[0].value: must be a text
+        {key: 'a*'} | descriptors[0]: key: must not be empty, and must not contain
+        {key: 'a*b'} | descriptors[0]: key: must not be empty, and must not contain
+        {key: a, value: 'b*c'} | descriptors[0]: value: has a * before its end
+        {key: a, value: '*c'} | descriptors[0]: value: has a * before its end
+        {key: a, value: 'b**'} | descriptors[0]: value: has a * before its end
+        {key: a, rate_limit: {unlimited: true, unit: DAY}} | descriptors[0]: rate_limit: has unlimited and a unit, which envoyproxy/ratelimit refuses
+        {key: a, value: b, share_threshold: true} | descriptors[0]: share_threshold: is valid only
+        {key: a, value: !!int 7} | descriptors[0].value: must be a text: write it in quotes
+        {key: a, value: &x 7, descriptors: [{key: b, value: 'c'}]} | descriptors[0].value: must be a text: write it
+        shop | descriptors[0]: invalid type: string "shop", expected a map
+        [shop] | descriptors[0]: invalid type: sequence, expected a map
+        {key: a, rate_limit: [3, day]} | descriptors[0].rate_limit: invalid type: sequence, expected a map
+        {key: a, rate_limit: {unit: day, replaces: [n]}} | descriptors[0].rate_limit.replaces[0]: invalid type: string "n", expected a map
+        {key: a, descriptors: [{key: a, rate_limit: {unit: day}}]} | descriptors[0].descriptors[0]: key: a is on two
+        {key: a, descriptors: [{key: a, descriptors: [{key: b, rate_limit: {unit: day}}]}]} | descriptors[0].descriptors[0].descriptors[0]: key: a is on two levels
+        {key: a, rate_limit: {unit: day, name: n, replaces: [{name: n}]}} | descriptors[0]: rate_limit.replaces: must have the names of other limits
+        "#,
+    ) {
         let faults = one(node);
         assert!(faults.len() == 1 && faults[0].starts_with(fault), "{node}: {faults:?}");
     }
+    let same = one("{key: a}\n- {key: a}");
+    assert!(
+        same.len() == 1 && same[0].starts_with("descriptors[1]: has the key and the value of an earlier"),
+        "{same:?}"
+    );
     assert_eq!(refused("domain: ''\n"), ["domain: must not be empty"]);
     assert_eq!(refused("- shop\n"), ["invalid type: sequence, expected a map"]);
     assert_eq!(refused("shop\n"), ["invalid type: string \"shop\", expected a map"]);
