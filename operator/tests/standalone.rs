@@ -8,12 +8,13 @@ mod fake_agent;
 use std::{
     fs,
     io::{BufRead, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, mpsc},
     time::Duration,
 };
 
+use notify::Watcher as _;
 use serde_json::Value;
 use tokio::{
     task::JoinHandle,
@@ -82,12 +83,7 @@ impl Running {
     /// Waits for a line of the metrics. A status is counted once it is on the disk, which is later than the time from
     /// which it can be read.
     async fn until_metric(&self, line: &str) {
-        soon(line, async {
-            while !self.metrics.render(Duration::ZERO).contains(line) {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        })
-        .await;
+        until(line, || self.metrics.render(Duration::ZERO).contains(line)).await;
     }
 
     /// Waits for a document in another status file.
@@ -129,6 +125,15 @@ fn requests(snapshot: &Snapshot) -> Option<u64> {
 
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("waited too long for {what}"))
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    soon(what, async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
 }
 
 fn enforced(status: &Value) -> (&str, &str) {
@@ -185,16 +190,41 @@ impl Watch {
         Self { pauses, task }
     }
 
-    /// The time in which the operator must report drift. Without pauses, it is [`DRIFT_BOUND`].
-    fn drift_bound(&self) -> Duration {
+    /// The time in which the operator must keep a promise. Without pauses, it is that of the promise.
+    fn bound(&self, promise: Duration) -> Duration {
         let Pauses { sum, longest } = *self.pauses.lock().unwrap();
-        DRIFT_BOUND + sum + if longest > LONG_PAUSE { GRACE } else { Duration::ZERO }
+        promise + sum + if longest > LONG_PAUSE { GRACE } else { Duration::ZERO }
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+/// The files that are removed from a directory, in order. A file that another one replaces is not removed.
+struct Removals {
+    removed: mpsc::Receiver<PathBuf>,
+    _watcher: notify::RecommendedWatcher,
+}
+
+impl Removals {
+    fn watch(directory: &Path) -> Self {
+        let (sender, removed) = mpsc::channel();
+        let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            let event = event.unwrap();
+            if event.kind.is_remove() {
+                event.paths.into_iter().for_each(|path| drop(sender.send(path)));
+            }
+        })
+        .unwrap();
+        watcher.watch(directory, notify::RecursiveMode::NonRecursive).unwrap();
+        Self { removed, _watcher: watcher }
+    }
+
+    fn next(&self) -> PathBuf {
+        self.removed.recv_timeout(PATIENCE).unwrap()
     }
 }
 
@@ -211,40 +241,39 @@ async fn started(requests: u32, agents: &[&FakeAgent]) -> Running {
 
 #[tokio::test]
 async fn a_change_reaches_every_agent_and_the_status_says_so() {
-    let (a, b) = (FakeAgent::start(Manner::Good).await, FakeAgent::start(Manner::Good).await);
+    let (a, b) = (FakeAgent::start().await, FakeAgent::start().await);
     let operator = started(50, &[&a, &b]).await;
     let first = operator.until("2/2", |status| count(status) == "2/2").await;
     assert_eq!(enforced(&first), ("True", "Enforced"));
     assert_eq!(first["metadata"]["name"], "checkout");
 
-    let before = Instant::now();
+    let (before, watch) = (Instant::now(), Watch::start());
     operator.write(100);
     for agent in [&a, &b] {
         soon("the change", agent.until(|snapshot| requests(snapshot) == Some(100))).await;
     }
-    assert!(before.elapsed() < Duration::from_secs(2), "took {:?}", before.elapsed());
+    let (took, most) = (before.elapsed(), watch.bound(Duration::from_secs(2)));
+    assert!(took < most, "the change took {took:?}, and more than {most:?}");
     let second = operator.until("generation 2", |s| s["status"]["observedGeneration"] == 2 && count(s) == "2/2").await;
     assert_ne!(first["status"]["revision"], second["status"]["revision"]);
-    assert_eq!(
-        first["status"]["conditions"][1]["lastTransitionTime"], second["status"]["conditions"][1]["lastTransitionTime"],
-        "the condition Enforced must not change"
-    );
+    let [first, second] = [first, second].map(|it| it["status"]["conditions"][1]["lastTransitionTime"].clone());
+    assert_eq!(first, second, "the condition Enforced must not change");
 }
 
 #[tokio::test]
 async fn misbehaving_agents_show_as_drift_in_time_and_affect_no_other() {
-    let good = FakeAgent::start(Manner::Good).await;
+    let good = FakeAgent::start().await;
     for manner in
         [Manner::Silent, Manner::Garbage, Manner::Endless, Manner::Closing, Manner::Trickling, Manner::Slow(PATIENCE)]
     {
-        let bad = FakeAgent::start(Manner::Good).await;
+        let bad = FakeAgent::start().await;
         let operator = started(50, &[&good, &bad]).await;
         operator.until("2/2", |status| count(status) == "2/2").await;
 
         let (before, watch) = (Instant::now(), Watch::start());
         bad.set(manner);
         let status = operator.until("drift", |status| count(status) == "1/2").await;
-        let (took, most) = (before.elapsed(), watch.drift_bound());
+        let (took, most) = (before.elapsed(), watch.bound(DRIFT_BOUND));
         assert!(took < most, "{manner:?} showed after {took:?}, and not within {most:?}");
         assert_eq!((enforced(&status), drift(&status)), (("False", "Drifted"), vec!["Unreachable"]), "{manner:?}");
 
@@ -258,18 +287,13 @@ async fn misbehaving_agents_show_as_drift_in_time_and_affect_no_other() {
 
 #[tokio::test]
 async fn a_deleted_policy_is_removed_from_agents_with_its_status() {
-    let agent = FakeAgent::start(Manner::Good).await;
+    let agent = FakeAgent::start().await;
     let operator = started(50, &[&agent]).await;
     operator.until("1/1", |status| count(status) == "1/1").await;
     fs::remove_file(operator.directory.path().join("checkout.yaml")).unwrap();
     soon("emptiness", agent.until(|snapshot| snapshot.policies.is_empty())).await;
     let path = operator.directory.path().join("checkout.status.yaml");
-    soon("the removal of the status", async {
-        while path.exists() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    })
-    .await;
+    until("the removal of the status", || !path.exists()).await;
 }
 
 /// Returns true if the limit has the wanted number, or if there is no policy.
@@ -279,7 +303,7 @@ fn requests_or_empty(snapshot: &Snapshot, wanted: u64) -> bool {
 
 #[tokio::test]
 async fn a_never_valid_file_affects_no_other_and_has_a_status() {
-    let agent = FakeAgent::start(Manner::Good).await;
+    let agent = FakeAgent::start().await;
     let directory = tempfile::tempdir().unwrap();
     write_policy(directory.path(), 50);
     fs::write(directory.path().join("bad.yaml"), policy("bad", "0")).unwrap();
@@ -308,7 +332,7 @@ async fn a_never_valid_file_affects_no_other_and_has_a_status() {
 
 #[tokio::test]
 async fn a_file_broken_at_the_start_keeps_its_last_good_content() {
-    let agent = FakeAgent::start(Manner::Good).await;
+    let agent = FakeAgent::start().await;
     let operator = started(50, &[&agent]).await;
     operator.until("1/1", |status| count(status) == "1/1").await;
     operator.write(60);
@@ -318,7 +342,7 @@ async fn a_file_broken_at_the_start_keeps_its_last_good_content() {
         fs::write(directory.path().join("checkout.yaml"), &left).unwrap();
         fs::write(directory.path().join("other.yaml"), policy("other", "9")).unwrap();
         // A new agent has no rules, so all its rules in force come from this operator.
-        let fresh = FakeAgent::start(Manner::Good).await;
+        let fresh = FakeAgent::start().await;
         let copy = tempfile::tempdir().unwrap();
         for entry in fs::read_dir(directory.path()).unwrap() {
             let path = entry.unwrap().path();
@@ -334,29 +358,42 @@ async fn a_file_broken_at_the_start_keeps_its_last_good_content() {
     }
 }
 
-/// Without its store, a policy of scope Shared does not compile.
-#[tokio::test]
-async fn a_store_in_a_file_broken_at_the_start_is_kept() {
-    let agent = FakeAgent::start(Manner::Good).await;
+fn store(more: &str) -> String {
+    format!(
+        "apiVersion: weir.dev/v1alpha1\nkind: RateLimitStore\nmetadata: {{name: limits, namespace: shop}}\n\
+         spec: {{memcached: {{servers: [\"127.0.0.1:9\"]{more}}}}}\n"
+    )
+}
+
+fn has_stored_spec(status: &Value) -> bool {
+    status["status"]["lastKnownGood"]["spec"].is_string()
+}
+
+/// Returns a directory in which an operator has stored the status of a policy of scope Shared and of its store.
+async fn with_store(agent: &FakeAgent) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    let store = "apiVersion: weir.dev/v1alpha1\nkind: RateLimitStore\nmetadata: {name: limits, namespace: shop}\n\
-                 spec: {memcached: {servers: [\"127.0.0.1:9\"]}}\n";
     let shared = "- name: all\n    scope: Shared\n    shared: {storeRef: {name: limits}}";
     let policy = policy("checkout", "50").replace("- name: all", shared);
     assert!(policy.contains("Shared"), "{policy}");
     fs::write(directory.path().join("checkout.yaml"), &policy).unwrap();
-    fs::write(directory.path().join("stores.yaml"), store).unwrap();
-    let operator = Running::start(directory, &[&agent]);
+    fs::write(directory.path().join("stores.yaml"), store("")).unwrap();
+    let operator = Running::start(directory, &[agent]);
     soon("the policy", agent.until(|snapshot| requests(snapshot) == Some(50))).await;
-    operator.until("the generation", |status| status["status"]["lastKnownGood"].is_object()).await;
-    let is_stored = |status: &Value| status["status"]["lastKnownGood"]["spec"].is_string();
-    operator.until_in("stores.status.yaml", "the store", is_stored).await;
-    let directory = operator.stop().await;
+    operator.until("1/1", |status| count(status) == "1/1" && has_stored_spec(status)).await;
+    operator.until_in("stores.status.yaml", "the store", has_stored_spec).await;
+    operator.stop().await
+}
+
+/// Without its store, a policy of scope Shared does not compile.
+#[tokio::test]
+async fn a_store_in_a_file_broken_at_the_start_is_kept() {
+    let agent = FakeAgent::start().await;
+    let directory = with_store(&agent).await;
 
     for file in ["stores.yaml", "checkout.yaml"] {
         fs::write(directory.path().join(file), "a: [").unwrap();
     }
-    let fresh = FakeAgent::start(Manner::Good).await;
+    let fresh = FakeAgent::start().await;
     let operator = Running::start(directory, &[&fresh]);
     soon("the policy again", fresh.until(|snapshot| requests(snapshot) == Some(50))).await;
     operator.until_metric("weir_operator_policy_files{state=\"kept\"} 2").await;
@@ -375,7 +412,7 @@ async fn agents_keep_a_policy_that_only_another_operator_can_read_or_compile() {
         ),
         (["\"requests\":50", "\"requests\":9000000000"], ["50", "9000000000"]),
     ] {
-        let agent = FakeAgent::start(Manner::Good).await;
+        let agent = FakeAgent::start().await;
         let operator = started(50, &[&agent]).await;
         operator.until("1/1", |status| count(status) == "1/1").await;
         let directory = operator.stop().await;
@@ -388,13 +425,9 @@ async fn agents_keep_a_policy_that_only_another_operator_can_read_or_compile() {
         fs::write(directory.path().join("checkout.yaml"), text).unwrap();
         fs::write(directory.path().join("other.yaml"), policy("other", "9")).unwrap();
 
-        let (before, fresh) = (agent.puts(), FakeAgent::start(Manner::Good).await);
+        let (before, fresh) = (agent.puts(), FakeAgent::start().await);
+        let (removals, marker) = (Removals::watch(directory.path()), directory.path().join("marker"));
         let operator = Running::start(directory, &[&agent, &fresh]);
-        let loses_status = tokio::spawn(async move {
-            while status.exists() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        });
         let snapshot = soon("the other policy", fresh.until(|snapshot| !snapshot.policies.is_empty())).await;
         assert_eq!(snapshot.policies.iter().map(|policy| &*policy.name).collect::<Vec<_>>(), ["other"]);
         let is_outdated = |status: &Value| count(status) == "1/2" && drift(status) == ["Outdated"];
@@ -403,7 +436,9 @@ async fn agents_keep_a_policy_that_only_another_operator_can_read_or_compile() {
         let kept = &status["status"]["lastKnownGood"];
         assert!(kept["spec"].as_str().is_some_and(|spec| spec.contains(of_status[1])), "{status:#}");
         assert_eq!((agent.puts(), requests(&agent.in_force().unwrap())), (before, Some(50)), "{of_status:?}");
-        assert!(!loses_status.is_finished(), "the status was removed for a moment");
+        fs::write(&marker, "").unwrap();
+        fs::remove_file(&marker).unwrap();
+        assert_eq!(removals.next(), marker, "the status was removed for a moment");
 
         operator.write(60);
         soon("both policies", agent.until(|snapshot| snapshot.policies.len() == 2)).await;
@@ -414,32 +449,18 @@ async fn agents_keep_a_policy_that_only_another_operator_can_read_or_compile() {
 /// The same for a store: the policy is readable, and the file of the store is not.
 #[tokio::test]
 async fn agents_keep_a_policy_of_a_store_that_only_another_operator_can_read() {
-    let agent = FakeAgent::start(Manner::Good).await;
-    let directory = tempfile::tempdir().unwrap();
-    let store = |more: &str| {
-        "apiVersion: weir.dev/v1alpha1\nkind: RateLimitStore\nmetadata: {name: limits, namespace: shop}\n".to_owned()
-            + &format!("spec: {{memcached: {{servers: [\"127.0.0.1:9\"]{more}}}}}\n")
-    };
-    let shared = "- name: all\n    scope: Shared\n    shared: {storeRef: {name: limits}}";
-    let policy = policy("checkout", "50").replace("- name: all", shared);
-    fs::write(directory.path().join("checkout.yaml"), &policy).unwrap();
-    fs::write(directory.path().join("stores.yaml"), store("")).unwrap();
-    let operator = Running::start(directory, &[&agent]);
-    operator.until("1/1", |status| count(status) == "1/1").await;
-    let is_stored = |status: &Value| status["status"]["lastKnownGood"]["spec"].is_string();
-    operator.until_in("stores.status.yaml", "the store", is_stored).await;
-    let directory = operator.stop().await;
-
+    let agent = FakeAgent::start().await;
+    let directory = with_store(&agent).await;
     let status = directory.path().join("stores.status.yaml");
     let text = fs::read_to_string(&status).unwrap();
     let newer = text.replace("\"servers\"", "\"newer\":1,\"servers\"");
     assert_ne!(text, newer, "the status must store the spec");
     fs::write(&status, newer).unwrap();
     fs::write(directory.path().join("stores.yaml"), store(", newer: 1")).unwrap();
-    let (before, fresh) = (agent.puts(), FakeAgent::start(Manner::Good).await);
+    let (before, fresh) = (agent.puts(), FakeAgent::start().await);
     let operator = Running::start(directory, &[&agent, &fresh]);
     let status = operator.until("too old", |status| enforced(status) == ("False", "Invalid")).await;
-    assert!(is_stored(&status), "{status:#}");
+    assert!(has_stored_spec(&status), "{status:#}");
     assert_eq!((agent.puts(), requests(&agent.in_force().unwrap())), (before, Some(50)));
     fs::write(operator.directory.path().join("stores.yaml"), store("")).unwrap();
     soon("the policy", fresh.until(|snapshot| requests(snapshot) == Some(50))).await;
@@ -448,7 +469,7 @@ async fn agents_keep_a_policy_of_a_store_that_only_another_operator_can_read() {
 
 #[tokio::test]
 async fn a_volume_that_is_not_mounted_at_a_start_takes_no_limit_away() {
-    let (agent, state) = (FakeAgent::start(Manner::Good).await, tempfile::tempdir().unwrap());
+    let (agent, state) = (FakeAgent::start().await, tempfile::tempdir().unwrap());
     let directory = tempfile::tempdir().unwrap();
     let inputs = |policies: &Path, agent: &FakeAgent| StandaloneInputs {
         policies: policies.to_owned(),
@@ -462,16 +483,11 @@ async fn a_volume_that_is_not_mounted_at_a_start_takes_no_limit_away() {
     soon("the policy", agent.until(|snapshot| requests(snapshot) == Some(50))).await;
     let has_status =
         || fs::read_to_string(state.path().join("checkout.status.yaml")).is_ok_and(|it| it.contains("lastKnownGood"));
-    soon("the status", async {
-        while !has_status() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    })
-    .await;
+    until("the status", has_status).await;
     let directory = operator.stop().await;
 
     // The mount point has no volume, and the agent has no rules.
-    let (fresh, mount) = (FakeAgent::start(Manner::Good).await, tempfile::tempdir().unwrap());
+    let (fresh, mount) = (FakeAgent::start().await, tempfile::tempdir().unwrap());
     let second = inputs(mount.path(), &fresh);
     let operator = Running::start_at(mount, &second);
     soon("the limits from before", fresh.until(|snapshot| requests(snapshot) == Some(50))).await;
@@ -488,7 +504,7 @@ async fn a_volume_that_is_not_mounted_at_a_start_takes_no_limit_away() {
 
 #[tokio::test]
 async fn statuses_have_their_own_directory_and_files_of_one_stem_share_one() {
-    let agent = FakeAgent::start(Manner::Good).await;
+    let agent = FakeAgent::start().await;
     let (directory, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::create_dir(directory.path().join("team")).unwrap();
     for (file, name) in [("a.yaml", "a"), ("a.yml", "b"), ("team/a.yaml", "c"), (".hidden.yaml", "d")] {
@@ -508,12 +524,7 @@ async fn statuses_have_their_own_directory_and_files_of_one_stem_share_one() {
         let names = text.lines().filter_map(|line| line.strip_prefix("  name: "));
         names.map(ToOwned::to_owned).collect()
     };
-    soon("every status", async {
-        while names("a.status.yaml") != ["a", "b"] || names("team/a.status.yaml") != ["c"] {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    })
-    .await;
+    until("every status", || names("a.status.yaml") == ["a", "b"] && names("team/a.status.yaml") == ["c"]).await;
     let left: Vec<_> = fs::read_dir(operator.directory.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
     assert_eq!(left.len(), 4, "{left:?}");
 }
@@ -521,7 +532,7 @@ async fn statuses_have_their_own_directory_and_files_of_one_stem_share_one() {
 /// The mount of a ConfigMap contains links into a directory that is replaced by renaming a link.
 #[tokio::test]
 async fn a_mounted_config_map_is_followed() {
-    let agent = FakeAgent::start(Manner::Good).await;
+    let agent = FakeAgent::start().await;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_owned();
     let mount = move |version: &str, requests: u32| {
@@ -545,7 +556,7 @@ async fn a_mounted_config_map_is_followed() {
 /// is not UTF-8.
 #[tokio::test]
 async fn unreadable_files_do_not_delay_others() {
-    let agent = FakeAgent::start(Manner::Good).await;
+    let agent = FakeAgent::start().await;
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     write_policy(directory.path(), 50);
@@ -568,7 +579,7 @@ async fn unreadable_files_do_not_delay_others() {
 
 #[tokio::test]
 async fn agents_come_and_go_with_their_file() {
-    let (a, b) = (FakeAgent::start(Manner::Good).await, FakeAgent::start(Manner::Good).await);
+    let (a, b) = (FakeAgent::start().await, FakeAgent::start().await);
     let (directory, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let file = elsewhere.path().join("agents");
     fs::write(&file, format!("{}\n", a.url)).unwrap();
@@ -591,15 +602,13 @@ async fn agents_come_and_go_with_their_file() {
     fs::write(&file, &b.url).unwrap();
     operator.until("1/1 again", |status| count(status) == "1/1").await;
     assert_eq!(requests(&a.in_force().unwrap()), Some(60), "a removed agent keeps its limits");
-    assert!(
-        Operator::standalone(&StandaloneInputs { agents_file: Some("/nowhere".into()), ..inputs }, Arc::default())
-            .is_err()
-    );
+    let nowhere = StandaloneInputs { agents_file: Some("/nowhere".into()), ..inputs };
+    assert!(Operator::standalone(&nowhere, Arc::default()).is_err());
 }
 
 #[tokio::test]
 async fn it_stops_on_request_and_leaves_agents_unchanged() {
-    let agent = FakeAgent::start(Manner::Good).await;
+    let agent = FakeAgent::start().await;
     let operator = started(50, &[&agent]).await;
     operator.until("1/1", |status| count(status) == "1/1").await;
     for line in [

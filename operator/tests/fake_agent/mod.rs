@@ -54,10 +54,10 @@ pub(crate) struct FakeAgent {
 type Shared = (Arc<Mutex<Inner>>, Arc<watch::Sender<()>>);
 
 impl FakeAgent {
-    pub(crate) async fn start(manner: Manner) -> Self {
+    pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let inner = Arc::new(Mutex::new(Inner { manner, in_force: None, puts: 0 }));
+        let inner = Arc::new(Mutex::new(Inner { manner: Manner::Good, in_force: None, puts: 0 }));
         let changed = Arc::new(watch::Sender::new(()));
         let shared = (inner.clone(), changed.clone());
         let task = tokio::spawn(async move {
@@ -167,19 +167,10 @@ fn apply(shared: &Shared, snapshot: Snapshot) -> ToOperator {
 fn status(shared: &Shared) -> ToOperator {
     let inner = shared.0.lock().unwrap();
     let policies = inner.in_force.iter().flat_map(|snapshot| &snapshot.policies);
-    let rule = |rule: &weir_wire::Rule| RuleStatus {
-        name: rule.name.clone(),
-        allowed: 0,
-        limited: 0,
-        shadow_limited: 0,
-        waited: 0,
-        keys: None,
-    };
+    let rule = |rule: &weir_wire::Rule| RuleStatus { name: rule.name.clone(), ..RuleStatus::default() };
     let status = Status {
         wire_version: WIRE_VERSION,
         instance: "1".to_owned(),
-        agent_version: "fake".to_owned(),
-        uptime_millis: 1000,
         in_force: inner.in_force.as_ref().map(in_force),
         policies: policies
             .map(|policy| PolicyStatus {
@@ -190,7 +181,7 @@ fn status(shared: &Shared) -> ToOperator {
                 rules: policy.rules.iter().map(rule).collect(),
             })
             .collect(),
-        stores: Vec::new(),
+        ..Status::default()
     };
     ToOperator::Status(Box::new(status))
 }
