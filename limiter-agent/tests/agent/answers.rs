@@ -9,12 +9,11 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
     sync::Semaphore,
 };
 
 use crate::support::{
-    Agent, App, Body, PATIENCE, body, daily, empty, policy, read_head, request, rule, snapshot, with,
+    Agent, App, Body, PATIENCE, accept, body, daily, empty, policy, read_head, request, rule, snapshot, with,
 };
 
 /// The path of a request: in place, through hyper, or over HTTP/2.
@@ -93,27 +92,23 @@ async fn raw_app(answer: fn(&str) -> Vec<String>) -> std::net::SocketAddr {
 /// An app that sends, for each path, the pieces that `answer` returns. It sends each further piece after a permit, or
 /// after a pause if there are no `permits`. Otherwise the agent could read two pieces as one.
 async fn raw_app_with(answer: fn(&str) -> Vec<String>, permits: Option<Arc<Semaphore>>) -> std::net::SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let permits = permits.clone();
-            tokio::spawn(async move {
-                let Some(asked) = read_head(&mut stream).await else { return };
-                for (number, piece) in answer(asked.split(' ').nth(1).expect("a path")).iter().enumerate() {
-                    match &permits {
-                        _ if number == 0 => {}
-                        Some(permits) => permits.acquire().await.expect("open").forget(),
-                        None => tokio::time::sleep(Duration::from_millis(100)).await,
-                    }
-                    stream.write_all(piece.as_bytes()).await.expect("sent");
+    let app = accept(move |mut stream| {
+        let permits = permits.clone();
+        async move {
+            let Some(asked) = read_head(&mut stream).await else { return };
+            for (number, piece) in answer(asked.split(' ').nth(1).expect("a path")).iter().enumerate() {
+                match &permits {
+                    _ if number == 0 => {}
+                    Some(permits) => permits.acquire().await.expect("open").forget(),
+                    None => tokio::time::sleep(Duration::from_millis(100)).await,
                 }
-                // The agent decides whether the connection closes.
-                let _ = stream.read(&mut [0; 1]).await;
-            });
+                stream.write_all(piece.as_bytes()).await.expect("sent");
+            }
+            // The agent decides whether the connection closes.
+            let _ = stream.read(&mut [0; 1]).await;
         }
     });
-    address
+    app.await
 }
 
 /// As long as nothing was sent, the client can get an error response in place of a truncated one.
@@ -234,18 +229,6 @@ async fn the_head_of_an_http2_response_is_limited_only_in_bytes() {
     assert_eq!(received.status, 502);
 }
 
-/// Sends a request as text, and returns the response as text.
-async fn raw(agent: &Agent, request: &str) -> String {
-    let mut stream = agent.connect().await;
-    stream.write_all(request.as_bytes()).await.expect("sent");
-    let mut answer = String::new();
-    tokio::time::timeout(PATIENCE, stream.read_to_string(&mut answer))
-        .await
-        .expect("before the timeout")
-        .expect("text");
-    answer
-}
-
 #[tokio::test]
 async fn interim_responses_reach_http1_clients() {
     if std::env::var_os("WEIR_TEST_IN_PLACE").is_some() {
@@ -264,12 +247,12 @@ async fn interim_responses_reach_http1_clients() {
     let interim = "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\nlink: </b>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n\
                    HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 199 x\r\n\r\nHTTP/1.1 200 OK\r\n";
     for method in ["GET", "HEAD"] {
-        let hints = raw(&agent, &format!("{method} /hints HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")).await;
+        let hints = agent.raw(&format!("{method} /hints HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")).await;
         assert!(hints.starts_with(interim), "{hints:?}");
-        let old = raw(&agent, &format!("{method} /hints HTTP/1.0\r\nhost: a\r\n\r\n")).await;
+        let old = agent.raw(&format!("{method} /hints HTTP/1.0\r\nhost: a\r\n\r\n")).await;
         assert!(old.contains(" 200 OK\r\n") && !old.contains("Early"), "HTTP/1.0 has no interim responses: {old:?}");
     }
-    let endless = raw(&agent, "GET /endless HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    let endless = agent.raw("GET /endless HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
     let (interim, last) = endless.rsplit_once("HTTP/1.1 ").expect("a response");
     assert!(last.starts_with("504 ") && interim.ends_with("103 Early Hints\r\nx: y\r\n\r\n"), "{last}");
 }
@@ -286,7 +269,7 @@ async fn a_cost_in_an_interim_response_does_not_reach_the_client() {
     let cost = json!({"cost": {"responseHeader": {"name": "x-units", "most": 1000}}});
     let limits = [daily("d", "TokenBucketWithDebt", 1000)];
     agent.apply(&snapshot(1, &[policy("p", &[with(rule("all", &limits), cost)])])).await;
-    let response = raw(&agent, "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    let response = agent.raw("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
     assert!(!response.to_ascii_lowercase().contains("x-units"), "{response:?}");
     let interim = "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n";
     assert!(std::env::var_os("WEIR_TEST_IN_PLACE").is_some() || response.starts_with(interim), "{response:?}");
@@ -302,7 +285,7 @@ async fn a_response_to_head_has_one_valid_length() {
     let agent = Agent::start(app, &["--upstream-http2", "never"]);
     for fields in ["", "te: trailers\r\n"] {
         let head = async |path| {
-            raw(&agent, &format!("HEAD {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{fields}\r\n")).await
+            agent.raw(&format!("HEAD {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{fields}\r\n")).await
         };
         let bare = head("/empty").await;
         assert!(bare.starts_with("HTTP/1.1 204 ") && !bare.contains("content-length"), "{bare}");
@@ -331,7 +314,7 @@ async fn the_header_of_a_rule_replaces_that_of_the_app() {
         let own = json!({"responseHeaders": headers});
         let rule = with(rule("all", &[daily("d", "FixedWindow", 1000)]), own);
         agent.apply(&snapshot(1, &[policy("p", &[rule])])).await;
-        let response = raw(&agent, "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+        let response = agent.raw("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
         for name in ["x-forwarded-host", "x-other", "forwarded"] {
             let sent: Vec<_> = response.lines().filter(|line| line.starts_with(&format!("{name}:"))).collect();
             assert_eq!(sent, [format!("{name}: rule")], "--in-place {in_place}");

@@ -27,7 +27,7 @@ use self::{
     case::{Answer, Case, Sent, Then, When},
     lanes::in_lanes,
 };
-use crate::smuggling;
+use crate::{smuggling, support::latin};
 
 /// The number of cases without a time limit, and the first seed.
 const CASES: u64 = 300;
@@ -58,10 +58,18 @@ impl Budget {
     }
 }
 
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nx-answer: 0\r\ncontent-length: 2\r\n\r\nok";
+
 fn report(what: &str, (cases, again, wrong): (u64, u64, Vec<String>)) {
     println!("{cases} {what}: {} fail, {again} were repeated", wrong.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(cases > 0, "no case ran");
+}
+
+/// Checks that both paths have the same effect in each of these cases.
+async fn agree(what: &str, cases: impl Iterator<Item = (String, Case)>) {
+    let cases: Arc<[_]> = cases.collect();
+    report(what, in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await);
 }
 
 /// One connection that sends these messages and one more request after them.
@@ -72,23 +80,29 @@ fn connection(messages: &[&[u8]]) -> Case {
     Case { rules: 1, sent: sent.collect(), script: Vec::new() }
 }
 
+/// A connection whose client waits for each response. The app answers with these bytes.
+fn answered<const N: usize>(messages: &[&[u8]], answers: [Answer; N]) -> Case {
+    let mut case = connection(messages);
+    case.sent[1..].iter_mut().for_each(|sent| sent.waits = true);
+    case.script = answers.into();
+    case
+}
+
 #[tokio::test]
 async fn ambiguous_requests_are_read_alike_on_both_paths() {
     let plain: &[u8] = b"GET /plain HTTP/1.1\r\nhost: a\r\n\r\n";
-    let bodies = smuggling::WRONG_BODIES
-        .iter()
+    let bodies = smuggling::wrong_bodies()
+        .into_iter()
         .map(|body| format!("POST /first HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n{body}"));
     let table = smuggling::ambiguous().into_iter().map(|(sent, _)| sent).chain(bodies);
     let cases = table.flat_map(|sent| {
-        let bytes: Vec<u8> = sent.chars().map(|c| u8::try_from(u32::from(c)).expect("small")).collect();
+        let bytes = latin(&sent);
         let name = format!("{:?}", sent.chars().take(200).collect::<String>());
         let mut behind = connection(&[plain, &bytes]);
         behind.sent[1].splits = vec![bytes.len() / 3, bytes.len() - 1];
         [(name.clone(), connection(&[&bytes])), (format!("{name} behind another"), behind)]
     });
-    let cases: Arc<[_]> = cases.collect();
-    let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
-    report("ambiguous requests", held);
+    agree("ambiguous requests", cases).await;
 }
 
 /// On a used connection, an idempotent request without a body is retried, and no other request.
@@ -111,19 +125,15 @@ async fn requests_without_a_response_are_retried_alike() {
         [Then::Close, Then::Reset].into_iter().flat_map(move |then| {
             let (before, request) = (before.clone(), request.clone());
             ["", "HTTP/1.1 200"].map(move |said| {
-                let mut case = connection(&[before.as_bytes(), request.as_bytes()]);
-                case.rules = 0;
                 // The client waits for the first response, so that the app's connection can be reused.
-                case.sent.iter_mut().for_each(|sent| sent.waits = true);
-                let answered = b"HTTP/1.1 200 OK\r\nx-answer: 0\r\ncontent-length: 2\r\n\r\nok";
-                case.script = vec![said_whole(answered, Then::Keep), said_whole(said.as_bytes(), then)];
+                let answers = [said_whole(OK, Then::Keep), said_whole(said.as_bytes(), then)];
+                let mut case = answered(&[before.as_bytes(), request.as_bytes()], answers);
+                case.rules = 0;
                 (format!("{request:?} answered with {said:?} and {then:?}"), case)
             })
         })
     });
-    let cases: Arc<[_]> = cases.collect();
-    let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
-    report("requests without a response", held);
+    agree("requests without a response", cases).await;
 }
 
 /// An HTTP/1.0 app that keeps its connections would read a body without chunks as the next request.
@@ -133,17 +143,13 @@ async fn an_http10_app_gets_bodies_with_an_end() {
     let chunked = format!("POST /b/c HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n{body}");
     let cases = ["keep-alive", "close"].into_iter().flat_map(|connections| {
         [&b"GET /plain HTTP/1.1\r\nhost: a\r\n\r\n"[..], chunked.as_bytes()].map(|first| {
-            let mut case = connection(&[first, chunked.as_bytes(), first]);
-            case.sent.iter_mut().for_each(|sent| sent.waits = true);
             let head = |index| format!("HTTP/1.0 200 OK\r\nx-answer: {index}\r\nconnection: {connections}\r\n");
             let answer = |index| format!("{}content-length: 2\r\n\r\nok", head(index));
-            case.script = (0..3).map(|index| said_whole(answer(index).as_bytes(), Then::Keep)).collect();
-            (format!("HTTP/1.0, {connections}"), case)
+            let answers = [0, 1, 2].map(|index| said_whole(answer(index).as_bytes(), Then::Keep));
+            (format!("HTTP/1.0, {connections}"), answered(&[first, chunked.as_bytes(), first], answers))
         })
     });
-    let cases: Arc<[_]> = cases.collect();
-    let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
-    report("connections of HTTP/1.0", held);
+    agree("connections of HTTP/1.0", cases).await;
 }
 
 /// A response to HEAD has no body, so only its fields contain a length.
@@ -156,16 +162,13 @@ async fn lengths_without_a_body_are_passed_on_alike() {
             ["", "transfer-encoding: chunked\r\n"].map(move |coding| {
                 let lines: String = lengths.iter().map(|length| format!("content-length: {length}\r\n")).collect();
                 let answer = format!("HTTP/1.1 {status}\r\nx-answer: 0\r\n{coding}{lines}\r\n");
-                let mut case = connection(&[b"HEAD /b/c HTTP/1.1\r\nhost: a\r\n\r\n"]);
-                case.sent[1].waits = true;
-                case.script = vec![said_whole(answer.as_bytes(), Then::Keep)];
+                let head = b"HEAD /b/c HTTP/1.1\r\nhost: a\r\n\r\n";
+                let case = answered(&[head], [said_whole(answer.as_bytes(), Then::Keep)]);
                 (format!("HEAD answered with {answer:?}"), case)
             })
         })
     });
-    let cases: Arc<[_]> = cases.collect();
-    let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
-    report("lengths without a body", held);
+    agree("lengths without a body", cases).await;
 }
 
 /// If an app repeats its length, the client gets it once (RFC 9110 section 8.6); different lengths are an error.
@@ -177,15 +180,11 @@ async fn a_repeated_length_is_passed_on_once() {
             let lines: String = lengths.iter().map(|length| format!("Content-Length: {length}\r\n")).collect();
             let answer = format!("HTTP/1.1 200 OK\r\nx-answer: 0\r\n{lines}\r\nhello");
             let request = format!("{method} /b/c HTTP/1.1\r\nhost: a\r\n\r\n");
-            let mut case = connection(&[request.as_bytes()]);
-            case.sent[1].waits = true;
-            case.script = vec![said_whole(answer.as_bytes(), Then::Keep)];
+            let case = answered(&[request.as_bytes()], [said_whole(answer.as_bytes(), Then::Keep)]);
             (format!("{method} answered with {answer:?}"), case)
         })
     });
-    let cases: Arc<[_]> = cases.collect();
-    let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
-    report("repeated lengths", held);
+    agree("repeated lengths", cases).await;
 }
 
 /// Fields that the app names in `Connection` are only for the agent (RFC 9110 section 7.6.1).
@@ -206,15 +205,11 @@ async fn hop_by_hop_fields_of_a_response_do_not_reach_the_client() {
             let fields = "X-A: 1\r\nx-a: 2\r\nX-B: 3\r\nKeep-Alive: timeout=5\r\nSet-Cookie: a=1\r\nTE: x\r\nhost: b\r\n\
                           Upgrade: h2c\r\nProxy-Connection: close\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n";
             let answer = format!("HTTP/1.1 200 OK\r\nx-answer: 0\r\n{lines}{fields}{framing}");
-            let mut case = connection(&[b"GET /b/c HTTP/1.1\r\nhost: a\r\n\r\n"]);
-            case.sent[1].waits = true;
-            case.script = vec![said_whole(answer.as_bytes(), Then::Keep)];
-            (format!("answered with {answer:?}"), case)
+            let get = b"GET /b/c HTTP/1.1\r\nhost: a\r\n\r\n";
+            (format!("answered with {answer:?}"), answered(&[get], [said_whole(answer.as_bytes(), Then::Keep)]))
         })
     });
-    let cases: Arc<[_]> = cases.collect();
-    let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
-    report("responses with hop-by-hop fields", held);
+    agree("responses with hop-by-hop fields", cases).await;
 }
 
 /// The app sends an invalid head, or a head without an end. The agent reports the error immediately or at the end of
@@ -237,21 +232,16 @@ async fn invalid_responses_in_pieces_are_reported_alike() {
         pieces.into_iter().flat_map(move |(first, second)| {
             [Then::Keep, Then::Close].map(|then| {
                 let request = |path: &str| format!("{method} {path} HTTP/1.1\r\nhost: a\r\n\r\n").into_bytes();
-                let mut case = connection(&[&request("/plain"), &request("/b/c")]);
-                case.rules = 0;
-                case.sent.iter_mut().for_each(|sent| sent.waits = true);
-                let answered = b"HTTP/1.1 200 OK\r\nx-answer: 0\r\ncontent-length: 2\r\n\r\nok";
                 let odd = said_whole(format!("{first}{second}").as_bytes(), then);
                 let odd = Answer { splits: vec![first.len()], ..odd };
-                case.script = vec![said_whole(answered, Then::Keep), odd];
+                let mut case = answered(&[&request("/plain"), &request("/b/c")], [said_whole(OK, Then::Keep), odd]);
+                case.rules = 0;
                 let shown: String = second.chars().take(40).collect();
                 (format!("{method} answered with {first:?}, {shown:?} and {then:?}"), case)
             })
         })
     });
-    let cases: Arc<[_]> = cases.collect();
-    let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
-    report("invalid responses", held);
+    agree("invalid responses", cases).await;
 }
 
 /// The agent would read bytes after a response as the next response.
@@ -261,17 +251,13 @@ async fn a_connection_with_extra_bytes_is_not_reused() {
     let framings = ["content-length: 2\r\n\r\nok", "transfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"];
     let cases = extras.into_iter().flat_map(|extra| {
         framings.map(|framing| {
-            let mut case = connection(&[b"GET /plain HTTP/1.1\r\nhost: a\r\n\r\n"]);
-            case.sent[1].waits = true;
             let mut answer = said_whole(format!("HTTP/1.1 200 OK\r\nx-answer: 0\r\n{framing}").as_bytes(), Then::Keep);
             answer.extra = extra.into();
-            case.script = vec![answer];
-            (format!("{framing:?} and {extra:?}"), case)
+            let get = b"GET /plain HTTP/1.1\r\nhost: a\r\n\r\n";
+            (format!("{framing:?} and {extra:?}"), answered(&[get], [answer]))
         })
     });
-    let cases: Arc<[_]> = cases.collect();
-    let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
-    report("responses with extra bytes", held);
+    agree("responses with extra bytes", cases).await;
 }
 
 /// A response of exactly these bytes, in one piece.
@@ -287,13 +273,9 @@ async fn the_splitting_of_bytes_does_not_matter() {
     let length = b"HTTP/1.1 200 OK\r\nx-answer: 0\r\nContent-Length: 3\r\n\r\n";
     let chunked = b"HTTP/1.1 200 OK\r\nx-answer: 1\r\nTransfer-Encoding: chunked\r\n\r\n";
     let answer = |head: &[u8], body: &[u8], cut: usize| Answer {
-        head: head.to_vec(),
         body: body.to_vec(),
-        extra: Vec::new(),
-        rude: false,
         splits: vec![cut],
-        when: When::Body,
-        then: Then::Keep,
+        ..said_whole(head, Then::Keep)
     };
     let cases = (1..request.len()).map(move |cut| {
         let mut case = connection(&[request, request]);
@@ -303,8 +285,7 @@ async fn the_splitting_of_bytes_does_not_matter() {
         case.script = vec![answer(length, b"abc", cut), answer(chunked, b"2;x\r\nab\r\n1\r\nc\r\n0\r\n\r\n", cut)];
         (format!("cut at {cut}"), case)
     });
-    let cases: Arc<[_]> = cases.collect();
-    report("splits", in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await);
+    agree("splits", cases).await;
 }
 
 #[tokio::test]

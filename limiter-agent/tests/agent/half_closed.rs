@@ -6,12 +6,11 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
     sync::mpsc,
     time::timeout,
 };
 
-use crate::support::{Agent, App, PATIENCE, read_head};
+use crate::support::{Agent, App, PATIENCE, accept, read_head};
 
 /// After this many requests of other clients, the worker has processed all earlier events.
 const ROUNDS: usize = 50;
@@ -137,26 +136,21 @@ async fn a_client_that_half_closes_in_a_request_gets_no_response() {
 async fn a_half_closed_app_is_read_to_its_end_and_not_reused() {
     const LENGTH: usize = 1_000_000;
     for framing in ["", "content-length: 1000000\r\n"] {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("bound");
         let (tell, mut told) = mpsc::unbounded_channel();
-        tokio::spawn(async move {
-            let mut open = Vec::new();
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let tell = tell.clone();
-                open.push(tokio::spawn(async move {
-                    read_head(&mut stream).await.expect("a head");
-                    let answer = format!("HTTP/1.1 200 OK\r\n{framing}\r\n{}", "x".repeat(LENGTH));
-                    stream.write_all(answer.as_bytes()).await.expect("sent");
-                    stream.shutdown().await.expect("closed");
-                    // The app continues to read, because no further request is allowed to arrive.
-                    let mut more = Vec::new();
-                    let _ = stream.read_to_end(&mut more).await;
-                    tell.send(more).expect("the test waits");
-                }));
+        let app = accept(move |mut stream| {
+            let tell = tell.clone();
+            async move {
+                read_head(&mut stream).await.expect("a head");
+                let answer = format!("HTTP/1.1 200 OK\r\n{framing}\r\n{}", "x".repeat(LENGTH));
+                stream.write_all(answer.as_bytes()).await.expect("sent");
+                stream.shutdown().await.expect("closed");
+                // The app continues to read, because no further request is allowed to arrive.
+                let mut more = Vec::new();
+                let _ = stream.read_to_end(&mut more).await;
+                tell.send(more).expect("the test waits");
             }
         });
-        let agent = Agent::start(address, &["--workers", "1"]);
+        let agent = Agent::start(app.await, &["--workers", "1"]);
         for _ in 0..3 {
             let answer = agent.get("/", &[]).await;
             assert_eq!((answer.status().as_u16(), answer.body().len()), (200, LENGTH), "{framing:?}");
@@ -175,25 +169,21 @@ async fn a_half_closed_app_is_read_to_its_end_and_not_reused() {
 async fn an_interim_response_shows_whether_a_half_closed_client_has_left() {
     const INTERIM: &[u8] = b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n";
     const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("bound");
     let (tell, mut told) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let tell = tell.clone();
-            tokio::spawn(async move {
-                while let Some(head) = read_head(&mut stream).await {
-                    if head.starts_with("GET /other ") {
-                        stream.write_all(ANSWER).await.expect("sent");
-                    } else {
-                        return tell.send(stream).expect("the test waits");
-                    }
+    let app = accept(move |mut stream| {
+        let tell = tell.clone();
+        async move {
+            while let Some(head) = read_head(&mut stream).await {
+                if head.starts_with("GET /other ") {
+                    stream.write_all(ANSWER).await.expect("sent");
+                } else {
+                    return tell.send(stream).expect("the test waits");
                 }
-            });
+            }
         }
     });
     // hyper forwards no interim responses.
-    let agent = Agent::start(address, &["--workers", "1", "--in-place", "on"]);
+    let agent = Agent::start(app.await, &["--workers", "1", "--in-place", "on"]);
     for leaves in [false, true] {
         let mut client = agent.connect().await;
         client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");

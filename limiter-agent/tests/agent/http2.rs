@@ -18,13 +18,12 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
     sync::mpsc,
 };
 
 use crate::{
     hostile::frames::frame,
-    support::{Agent, App, Body, Client, ClosedPort, body, daily, empty, policy, request, rule, snapshot},
+    support::{Agent, App, Body, Client, ClosedPort, accept, body, daily, empty, policy, request, rule, snapshot},
 };
 
 fn get(path: &str) -> Request<Body> {
@@ -237,34 +236,30 @@ async fn streams_are_limited_like_requests() {
 /// An app that sends GOAWAY after `after` requests on a connection. The app answers requests in flight and ignores
 /// later requests.
 async fn leaving_app(after: usize) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("bound");
     let connections = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&connections);
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            counted.fetch_add(1, Relaxed);
-            tokio::spawn(async move {
-                let (leave, mut leaving) = mpsc::unbounded_channel();
-                let asked = AtomicUsize::new(0);
-                let service = service_fn(move |request: Request<Incoming>| {
-                    if asked.fetch_add(1, Relaxed) + 1 == after {
-                        let _ = leave.send(());
-                    }
-                    async move { Ok::<_, hyper::Error>(describe(request).await) }
-                });
-                let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-                    .serve_connection(TokioIo::new(stream), service);
-                let mut connection = std::pin::pin!(connection);
-                tokio::select! {
-                    _ = connection.as_mut() => return,
-                    Some(()) = leaving.recv() => connection.as_mut().graceful_shutdown(),
+    let app = accept(move |stream| {
+        counted.fetch_add(1, Relaxed);
+        async move {
+            let (leave, mut leaving) = mpsc::unbounded_channel();
+            let asked = AtomicUsize::new(0);
+            let service = service_fn(move |request: Request<Incoming>| {
+                if asked.fetch_add(1, Relaxed) + 1 == after {
+                    let _ = leave.send(());
                 }
-                let _ = connection.await;
+                async move { Ok::<_, hyper::Error>(describe(request).await) }
             });
+            let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(stream), service);
+            let mut connection = std::pin::pin!(connection);
+            tokio::select! {
+                _ = connection.as_mut() => return,
+                Some(()) = leaving.recv() => connection.as_mut().graceful_shutdown(),
+            }
+            let _ = connection.await;
         }
     });
-    (address, connections)
+    (app.await, connections)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -321,34 +316,30 @@ async fn a_stream_that_the_client_resets_is_cancelled() {
 /// An app that accepts the first request, and answers each further one with the frame that `answer` returns for its
 /// stream. Returns the address and the number of requests.
 async fn faulty_app(answer: fn(u32) -> Vec<u8>) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("bound");
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&asked);
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let asked = Arc::clone(&counted);
-            tokio::spawn(async move {
-                stream.write_all(b"\0\0\0\x04\0\0\0\0\0").await?;
-                stream.read_exact(&mut [0; 24]).await?;
-                loop {
-                    let mut head = [0; 9];
-                    stream.read_exact(&mut head).await?;
-                    let [_, high, low, kind, _, rest @ ..] = head;
-                    stream.read_exact(&mut vec![0; usize::from(high) << 8 | usize::from(low)]).await?;
-                    let id = u32::from_be_bytes(rest);
-                    match kind {
-                        1 if asked.fetch_add(1, Relaxed) == 0 => stream.write_all(&frame(1, 5, id, b"\x88")).await?,
-                        1 => stream.write_all(&answer(id)).await?,
-                        _ => {}
-                    }
+    let app = accept(move |mut stream| {
+        let asked = Arc::clone(&counted);
+        async move {
+            stream.write_all(b"\0\0\0\x04\0\0\0\0\0").await?;
+            stream.read_exact(&mut [0; 24]).await?;
+            loop {
+                let mut head = [0; 9];
+                stream.read_exact(&mut head).await?;
+                let [_, high, low, kind, _, rest @ ..] = head;
+                stream.read_exact(&mut vec![0; usize::from(high) << 8 | usize::from(low)]).await?;
+                let id = u32::from_be_bytes(rest);
+                match kind {
+                    1 if asked.fetch_add(1, Relaxed) == 0 => stream.write_all(&frame(1, 5, id, b"\x88")).await?,
+                    1 => stream.write_all(&answer(id)).await?,
+                    _ => {}
                 }
-                #[expect(unreachable_code, reason = "it gives the type of the error")]
-                Ok::<_, std::io::Error>(())
-            });
+            }
+            #[expect(unreachable_code, reason = "it gives the type of the error")]
+            Ok::<_, std::io::Error>(())
         }
     });
-    (address, asked)
+    (app.await, asked)
 }
 
 #[tokio::test]
@@ -399,20 +390,14 @@ async fn an_http2_client_learns_that_the_app_refused_its_request() {
 #[tokio::test]
 async fn a_burst_to_an_app_that_allows_few_streams_fails_no_request() {
     const BURST: usize = 60;
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                // The preface and the agent's SETTINGS have arrived, and also its requests, if it does not wait.
-                stream.readable().await.expect("bytes");
-                let service = service_fn(|request| async move { Ok::<_, hyper::Error>(describe(request).await) });
-                let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-                builder.max_concurrent_streams(5).serve_connection(TokioIo::new(stream), service).await
-            });
-        }
+    let app = accept(async |stream| {
+        // The preface and the agent's SETTINGS have arrived, and also its requests, if it does not wait.
+        stream.readable().await.expect("bytes");
+        let service = service_fn(|request| async move { Ok::<_, hyper::Error>(describe(request).await) });
+        let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        builder.max_concurrent_streams(5).serve_connection(TokioIo::new(stream), service).await
     });
-    let agent = Agent::start(address, &["--workers", "1", "--upstream-http2", "always"]);
+    let agent = Agent::start(app.await, &["--workers", "1", "--upstream-http2", "always"]);
     let sender = agent.http2().await;
     let burst = (0..BURST).map(|_| {
         let mut sender = sender.clone();

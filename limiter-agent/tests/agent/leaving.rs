@@ -4,14 +4,14 @@ use std::{net::SocketAddr, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     sync::mpsc,
     time::timeout,
 };
 
 use crate::{
     hostile::frames::{block, greeting, headers},
-    support::{Agent, PATIENCE, read_head},
+    support::{Agent, PATIENCE, accept, read_head},
 };
 
 #[derive(Debug, PartialEq, Eq)]
@@ -24,15 +24,8 @@ enum Event {
 
 /// An app that never ends a response, and begins only the responses to `/begun`.
 async fn app() -> (SocketAddr, mpsc::UnboundedReceiver<Event>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("bound");
     let (tell, told) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(serve(stream, tell.clone()));
-        }
-    });
-    (address, told)
+    (accept(move |stream| serve(stream, tell.clone())).await, told)
 }
 
 async fn serve(mut stream: TcpStream, tell: mpsc::UnboundedSender<Event>) {

@@ -100,6 +100,7 @@ async fn connections_and_requests_are_counted_by_protocol() {
     drop((open, http2));
     agent.until_metric(&of("connections", "http1"), 0.0).await;
     agent.until_metric(&of("connections", "http2"), 0.0).await;
+    agent.until_metric("weir_connections", 0.0).await;
     for (series, value) in [(of("connections_total", "http1"), 3.0), (of("connections_total", "http2"), 1.0)] {
         assert_eq!(agent.metric(&series).await, Some(value), "{series}");
     }

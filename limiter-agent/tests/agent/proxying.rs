@@ -1,11 +1,8 @@
 //! Tests what passes through the proxy, and what happens when one side fails.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
 use bytes::Bytes;
@@ -19,13 +16,13 @@ use hyper_util::rt::TokioIo;
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     sync::mpsc,
 };
 
 use crate::support::{
-    Agent, App, Body, Client, ClosedPort, PATIENCE, body, daily, empty, policy, read_head, request, rule, snapshot,
-    start,
+    Agent, App, Body, Client, ClosedPort, PATIENCE, accept, body, daily, empty, policy, read_head, request, rule,
+    snapshot, start,
 };
 
 /// A request or response body that the test writes in pieces.
@@ -41,15 +38,6 @@ async fn connect(agent: &Agent) -> http1::SendRequest<Body> {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
     tokio::spawn(connection);
     sender
-}
-
-/// Sends the bytes unchanged, and reads until the connection ends.
-async fn raw(agent: &Agent, bytes: &str) -> String {
-    let mut stream = agent.connect().await;
-    stream.write_all(bytes.as_bytes()).await.expect("sent");
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await.expect("a clean close");
-    String::from_utf8(answer).expect("text")
 }
 
 async fn echo(request: Request<Incoming>) -> Response<Body> {
@@ -149,51 +137,32 @@ async fn old_and_odd_requests_are_understood() {
     })
     .await;
     let agent = Agent::start(app.address, &[]);
-    let app_host = app.address.to_string();
-    let close = "connection: close\r\n\r\n";
+    let at_app = format!("[GET / Some(\"{}\") 0]", app.address);
+    const ONE_HOST: &str = "exactly one Host header in HTTP/1.1, :authority or Host in HTTP/2\n";
     for (sent, status, ending) in [
-        ("GET / HTTP/1.0\r\n\r\n".to_owned(), "HTTP/1.0 200", format!("[GET / Some(\"{app_host}\") 0]")),
+        ("GET / HTTP/1.0\r\n\r\n", "1.0 200", at_app.as_str()),
         (
-            format!("GET http://b.example/x?y HTTP/1.1\r\nhost: a\r\n{close}"),
-            "HTTP/1.1 200",
-            "[GET /x?y Some(\"b.example\") 0]".into(),
+            "GET / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n{close}3\r\nabc\r\n0\r\n\r\n",
+            "1.1 200",
+            "[GET / Some(\"a\") 3]",
         ),
+        ("HEAD / HTTP/1.1\r\nhost: a\r\n{close}", "1.1 200", "\r\n\r\n"),
+        ("GET / HTTP/1.1\r\n{close}", "1.1 400", ONE_HOST),
+        ("GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n{close}", "1.1 400", ONE_HOST),
+        ("CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n{close}", "1.1 501", "this is a reverse proxy\n"),
         (
-            format!("GET http://b.example HTTP/1.1\r\nhost: a\r\n{close}"),
-            "HTTP/1.1 200",
-            "[GET / Some(\"b.example\") 0]".into(),
+            "GET / HTTP/1.1\r\nhost: a\r\nupgrade: h2c\r\nconnection: upgrade, close\r\n\r\n",
+            "1.1 200",
+            "[GET / Some(\"a\") 0]",
         ),
-        (format!("OPTIONS * HTTP/1.1\r\nhost: a\r\n{close}"), "HTTP/1.1 200", "[OPTIONS * Some(\"a\") 0]".into()),
-        (
-            "GET / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
-                .to_owned(),
-            "HTTP/1.1 200",
-            "[GET / Some(\"a\") 3]".into(),
-        ),
-        (format!("HEAD / HTTP/1.1\r\nhost: a\r\n{close}"), "HTTP/1.1 200", "\r\n\r\n".into()),
-        (
-            format!("GET / HTTP/1.1\r\n{close}"),
-            "HTTP/1.1 400",
-            "exactly one Host header in HTTP/1.1, :authority or Host in HTTP/2\n".into(),
-        ),
-        (
-            format!("GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n{close}"),
-            "HTTP/1.1 400",
-            "exactly one Host header in HTTP/1.1, :authority or Host in HTTP/2\n".into(),
-        ),
-        (format!("CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n{close}"), "HTTP/1.1 501", "this is a reverse proxy\n".into()),
-        (
-            "GET / HTTP/1.1\r\nhost: a\r\nupgrade: h2c\r\nconnection: upgrade, close\r\n\r\n".to_owned(),
-            "HTTP/1.1 200",
-            "[GET / Some(\"a\") 0]".into(),
-        ),
-        ("GET / HTTP/9\r\n\r\n".to_owned(), "HTTP/1.1 400", "\r\n\r\n".into()),
+        ("GET / HTTP/9\r\n\r\n", "1.1 400", "\r\n\r\n"),
     ] {
-        let answer = raw(&agent, &sent).await;
-        assert!(answer.starts_with(status) && answer.ends_with(&ending), "{sent:?}: {answer:?}");
+        let sent = sent.replace("{close}", "connection: close\r\n\r\n");
+        let answer = agent.raw(&sent).await;
+        assert!(answer.starts_with(&format!("HTTP/{status}")) && answer.ends_with(ending), "{sent:?}: {answer:?}");
+        let of_head = sent.starts_with("HEAD").then_some("content-length: 20\r\n");
+        assert!(of_head.is_none_or(|length| answer.contains(length)), "the length that GET would have: {answer}");
     }
-    let head = raw(&agent, &format!("HEAD / HTTP/1.1\r\nhost: a\r\n{close}")).await;
-    assert!(head.contains("content-length: 20\r\n"), "the length that GET would have: {head}");
 }
 
 /// Each sender of TE in HTTP/1 names it in `Connection` (RFC 9110 section 10.1.4), and HTTP/2 has no such field.
@@ -242,7 +211,7 @@ async fn the_agent_counts_as_a_proxy_in_max_forwards() {
         ("OPTIONS", "max-forwards: x\r\n", 400, "Max-Forwards must be one number\n"),
     ] {
         let sent = format!("{method} / HTTP/1.1\r\nhost: a\r\n{fields}connection: close\r\n\r\n");
-        let answer = raw(&agent, &sent).await;
+        let answer = agent.raw(&sent).await;
         let (head, content) = answer.split_once("\r\n\r\n").expect("a head");
         let is_right = content == expected || (!expected.is_empty() && content.ends_with(expected));
         assert!(head.starts_with(&format!("HTTP/1.1 {status}")) && is_right, "{sent:?}: {answer:?}");
@@ -259,32 +228,6 @@ async fn the_agent_counts_as_a_proxy_in_max_forwards() {
     assert_eq!(app.requests(), 5);
 }
 
-/// Starts an upload of two bytes that waits for 100 Continue.
-async fn expecting(agent: &Agent) -> TcpStream {
-    let mut stream = agent.connect().await;
-    let head = "POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\nconnection: close\r\n\r\n";
-    stream.write_all(head.as_bytes()).await.expect("sent");
-    stream
-}
-
-#[tokio::test]
-async fn a_client_that_waits_for_100_is_told_to_continue() {
-    let app = App::serve(async |request: Request<Incoming>| {
-        assert_eq!(request.headers()["expect"], "100-continue");
-        Response::new(body(request.into_body().collect().await.expect("a body").to_bytes()))
-    })
-    .await;
-    let agent = Agent::start(app.address, &[]);
-    let mut stream = expecting(&agent).await;
-    let mut go_on = [0; 25];
-    stream.read_exact(&mut go_on).await.expect("an interim answer");
-    assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
-    stream.write_all(b"ok").await.expect("sent");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.expect("a response");
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok"), "{answer}");
-}
-
 #[tokio::test]
 async fn an_app_that_does_not_want_the_body_says_so_instead_of_100() {
     let app = App::serve(async |_: Request<Incoming>| {
@@ -292,8 +235,8 @@ async fn an_app_that_does_not_want_the_body_says_so_instead_of_100() {
     })
     .await;
     let agent = Agent::start(app.address, &[]);
-    let mut answer = String::new();
-    expecting(&agent).await.read_to_string(&mut answer).await.expect("a response");
+    let head = "POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\nconnection: close\r\n\r\n";
+    let answer = agent.raw(head).await;
     assert!(answer.starts_with("HTTP/1.1 413") && answer.ends_with("no"), "{answer}");
 }
 
@@ -304,7 +247,7 @@ async fn a_refused_upload_gets_to_see_its_answer() {
     assert_eq!(agent.get("/", &[]).await.status(), 200);
 
     let expecting = "POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 1000\r\n\r\n";
-    let answer = raw(&agent, expecting).await;
+    let answer = agent.raw(expecting).await;
     assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
 
     // Both uploads use one connection, because the agent reads and discards the first body.
@@ -322,6 +265,7 @@ async fn a_refused_upload_gets_to_see_its_answer() {
 #[tokio::test]
 async fn an_app_that_reads_an_expected_body_keeps_the_connection() {
     let app = App::serve(async |request: Request<Incoming>| {
+        assert_eq!(request.headers()["expect"], "100-continue");
         Response::new(body(request.into_body().collect().await.expect("a body").to_bytes()))
     })
     .await;
@@ -333,11 +277,13 @@ async fn an_app_that_reads_an_expected_body_keeps_the_connection() {
         for _ in 0..2 {
             let head = format!("POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\n{framing}\r\n\r\n");
             stream.write_all(head.as_bytes()).await.expect("sent");
-            assert!(read_head(&mut stream).await.expect("an interim answer").starts_with("HTTP/1.1 100"));
+            assert_eq!(read_head(&mut stream).await.expect("an interim answer"), "HTTP/1.1 100 Continue\r\n\r\n");
             stream.write_all(sent.as_bytes()).await.expect("sent");
             let answer = read_head(&mut stream).await.expect("a response");
             assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains("connection: close"), "{framing}: {answer}");
-            stream.read_exact(&mut [0; 2]).await.expect("the body");
+            let mut body = [0; 2];
+            stream.read_exact(&mut body).await.expect("the body");
+            assert_eq!(&body, b"ok", "{framing}");
         }
     }
 }
@@ -375,31 +321,27 @@ async fn an_app_that_is_down_is_a_502_with_the_reason() {
     assert!(metrics.contains("weir_upstream_errors_total{reason=\"refused\"} 1\n"), "{metrics}");
 }
 
-/// An app that answers one request on each connection, and then closes the connection.
-async fn closing_app() -> (std::net::SocketAddr, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("bound");
-    let connections = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&connections);
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let count = Arc::clone(&count);
-            tokio::spawn(async move {
-                let mut head = [0; 1024];
-                // On other connections the agent has only checked whether the app accepts connections.
-                if matches!(stream.read(&mut head).await, Ok(n) if n > 0) {
-                    count.fetch_add(1, Relaxed);
-                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
-                }
-            });
+/// An app that sends this answer to one request on each connection, and then closes the connection. Returns the address
+/// and the number of requests.
+async fn closing_app(answer: &'static [u8]) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
+    let requests = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&requests);
+    let app = accept(move |mut stream| {
+        let count = Arc::clone(&count);
+        async move {
+            // On other connections the agent has only checked whether the app accepts connections.
+            if matches!(stream.read(&mut [0; 1024]).await, Ok(1..)) {
+                count.fetch_add(1, Relaxed);
+                let _ = stream.write_all(answer).await;
+            }
         }
     });
-    (address, connections)
+    (app.await, requests)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_do_not_notice_idle_connections_that_the_app_closed() {
-    let (address, connections) = closing_app().await;
+    let (address, connections) = closing_app(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
     let agent = Agent::start(address, &["--workers", "1"]);
     let statuses = agent.statuses("/", &[], 500).await;
     assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 500);
@@ -428,18 +370,7 @@ async fn connections_to_the_app_are_reused() {
 
 #[tokio::test]
 async fn an_app_that_closes_early_is_a_502_without_a_retry() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("bound");
-    let asked = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&asked);
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut head = [0; 1024];
-            if matches!(stream.read(&mut head).await, Ok(n) if n > 0) {
-                count.fetch_add(1, Relaxed);
-            }
-        }
-    });
+    let (address, asked) = closing_app(b"").await;
     let agent = Agent::start(address, &[]);
     let response = agent.client.send(request("POST", &agent.url("/"), &[], "x")).await;
     assert_eq!((response.status().as_u16(), asked.load(Relaxed)), (502, 1), "{response:?}");
@@ -508,47 +439,20 @@ async fn a_websocket_is_a_tunnel() {
     stream.read_to_string(&mut answer).await.expect("a clean close");
     assert_eq!(answer, "PING");
 
-    let refused = raw(&agent, &opening.replace("Upgrade\r\n", "Upgrade, close\r\n")).await;
+    let refused = agent.raw(&opening.replace("Upgrade\r\n", "Upgrade, close\r\n")).await;
     assert!(refused.starts_with("HTTP/1.1 429"), "opening a WebSocket is limited like any request: {refused}");
-}
-
-#[tokio::test]
-async fn connections_are_counted() {
-    let (app, agent) = start().await;
-    let mut open = Vec::new();
-    for _ in 0..3 {
-        let mut sender = connect(&agent).await;
-        let get = Request::get("/").header("host", "a").body(empty()).expect("valid");
-        sender.send_request(get).await.expect("a response").into_body().collect().await.expect("a body");
-        open.push(sender);
-    }
-    let (_, metrics) = agent.telemetry("/metrics").await;
-    assert!(metrics.contains("weir_connections 3\n"), "{metrics}");
-    drop(open);
-    let gone = async {
-        while !agent.telemetry("/metrics").await.1.contains("weir_connections 0\n") {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), gone).await.expect("the connections are closed");
-    assert_eq!(json!(app.requests()), 3);
 }
 
 /// The agent does not forward a coding that it has not decoded.
 #[tokio::test]
 async fn a_response_with_an_unsupported_transfer_coding_is_a_502() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut asked = [0; 4096];
-            let count = stream.read(&mut asked).await.expect("a request");
-            let coding = if asked[..count].starts_with(b"GET /gzip") { "gzip" } else { "gzip, chunked" };
-            let answer = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: {coding}\r\n\r\n0\r\n\r\n");
-            stream.write_all(answer.as_bytes()).await.expect("sent");
-        }
+    let app = accept(async |mut stream| {
+        let Some(head) = read_head(&mut stream).await else { return };
+        let coding = if head.starts_with("GET /gzip") { "gzip" } else { "gzip, chunked" };
+        let answer = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: {coding}\r\n\r\n0\r\n\r\n");
+        stream.write_all(answer.as_bytes()).await.expect("sent");
     });
-    let agent = Agent::start(address, &["--upstream-http2", "never"]);
+    let agent = Agent::start(app.await, &["--upstream-http2", "never"]);
     for path in ["/gzip", "/both"] {
         for headers in [&[][..], &[("te", "trailers")]] {
             let answer = agent.get(path, headers).await;

@@ -20,7 +20,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpSocket, TcpStream},
+    net::TcpStream,
 };
 
 use crate::support::{Agent, App, Client, PATIENCE, body, daily, empty, policy, request, rule, snapshot, start, with};
@@ -135,9 +135,7 @@ async fn refusals_that_do_not_fit_the_socket_arrive_whole() {
     );
     agent.apply(&snapshot(1, &[policy("p", &[limited])])).await;
     assert_eq!(agent.get("/", &[]).await.status(), 200);
-    let socket = TcpSocket::new_v4().expect("a socket");
-    socket.set_recv_buffer_size(64 * 1024).expect("a socket");
-    let mut stream = socket.connect(agent.addresses.listen).await.expect("connected");
+    let mut stream = agent.connect_with_buffer(64 * 1024).await;
     // Together, these refusals are larger than the kernel's buffers for one connection.
     const ASKED: usize = 10;
     for _ in 0..ASKED {

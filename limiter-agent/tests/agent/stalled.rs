@@ -14,7 +14,7 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpSocket},
+    net::TcpListener,
     sync::watch,
     task::JoinSet,
     time::{sleep, timeout},
@@ -54,9 +54,7 @@ async fn grown_kib(agent: &Agent, before: u64) -> u64 {
 async fn over_http1(agent: &Agent, request: &str, body: &'static [u8]) -> JoinSet<()> {
     let mut clients = JoinSet::new();
     for _ in 0..BODIES {
-        let socket = TcpSocket::new_v4().expect("a socket");
-        socket.set_recv_buffer_size(4 * 1024).expect("a socket");
-        let mut stream = socket.connect(agent.addresses.listen).await.expect("connected");
+        let mut stream = agent.connect_with_buffer(4 * 1024).await;
         stream.write_all(request.as_bytes()).await.expect("sent");
         clients.spawn(async move {
             while !body.is_empty() {

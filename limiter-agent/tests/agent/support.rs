@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 pub(crate) use self::{
-    agent::{Agent, PATIENCE, binary, binary_with_descriptors},
-    app::{App, Body, ClosedPort, body, echo, empty},
+    agent::{Agent, PATIENCE, binary, binary_with_descriptors, latin},
+    app::{App, Body, ClosedPort, accept, body, echo, empty},
     certificates::{Authority, Identity, TlsClient, tls},
     stores::{Server, delayed, memcached_at, redis_at},
 };

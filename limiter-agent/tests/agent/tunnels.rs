@@ -1,40 +1,35 @@
 //! Tests connections that were upgraded to a protocol that the agent does not know, and requests for an upgrade that a
 //! rule refuses or the app ignores.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpSocket, TcpStream},
+    net::TcpStream,
     sync::mpsc,
     time::timeout,
 };
 
-use crate::support::{Agent, App, PATIENCE, policy, read_head, snapshot};
+use crate::support::{Agent, App, PATIENCE, accept, policy, read_head, snapshot};
 
 /// An app that switches to the protocol `tcp`, and then does this with each connection.
-async fn switching<F: Future<Output = ()> + Send>(then: impl Fn(TcpStream) -> F + Send + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
+async fn switching<F: Future<Output = ()> + Send>(then: impl Fn(TcpStream) -> F + Send + Sync + 'static) -> SocketAddr {
+    let then = Arc::new(then);
+    let app = accept(move |mut stream| {
+        let then = Arc::clone(&then);
+        async move {
             read_head(&mut stream).await.expect("a request");
-            stream
-                .write_all(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: tcp\r\n\r\n")
-                .await
-                .expect("sent");
+            let switching = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: tcp\r\n\r\n";
+            stream.write_all(switching).await.expect("sent");
             then(stream).await;
         }
     });
-    address
+    app.await
 }
 
 async fn open(agent: &Agent) -> TcpStream {
-    let socket = TcpSocket::new_v4().expect("a socket");
-    // The agent must keep what a slow client has not read.
-    socket.set_recv_buffer_size(16 * 1024).expect("allowed");
-    let mut client = socket.connect(agent.addresses.listen).await.expect("connected");
+    let mut client = agent.connect_with_buffer(16 * 1024).await;
     client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: tcp\r\n\r\n").await.expect("sent");
     let head = read_head(&mut client).await.expect("a response");
     assert!(head.starts_with("HTTP/1.1 101 "), "{head}");

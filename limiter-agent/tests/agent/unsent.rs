@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::Response;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpSocket, TcpStream},
+    net::TcpStream,
     time::{interval, timeout},
 };
 
@@ -26,9 +26,7 @@ async fn app() -> App {
 
 /// A client with large windows and a small buffer in the kernel, which sends all its requests at once.
 async fn ask(agent: &Agent) -> TcpStream {
-    let socket = TcpSocket::new_v4().expect("a socket");
-    socket.set_recv_buffer_size(16 * 1024).expect("a socket");
-    let mut stream = socket.connect(agent.addresses.listen).await.expect("connected");
+    let mut stream = agent.connect_with_buffer(16 * 1024).await;
     // The SETTINGS have windows of 16 MiB, and the window of the connection is 1 GiB.
     let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     sent.extend(b"\0\0\x06\x04\0\0\0\0\0\0\x04\x01\0\0\0\0\0\x04\x08\0\0\0\0\0\x40\0\0\0");

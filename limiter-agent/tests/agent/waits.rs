@@ -11,11 +11,10 @@ use hyper::body::Frame;
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
     sync::Semaphore,
 };
 
-use crate::support::{Agent, App, Client, body, header, json_of, policy, rule, snapshot, start, with};
+use crate::support::{Agent, App, Client, accept, header, json_of, policy, read_head, rule, snapshot, start, with};
 
 fn line(requests: u64, millis: u64, max_wait: u64) -> serde_json::Value {
     let limit = json!({"name": "paced", "strategy": "LeakyBucket", "requests": requests, "periodMillis": millis});
@@ -30,23 +29,18 @@ async fn waited(agent: &Agent) -> u64 {
 
 /// An app that answers each request with the number of the connection on which it arrived.
 async fn counting_app() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move {
-        for number in 0.. {
-            let (mut stream, _) = listener.accept().await.expect("a connection");
-            tokio::spawn(async move {
-                let text = format!("{number:04}");
-                let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len());
-                let mut head = [0; 1024];
-                // A request has no body, and the agent sends its head in one write.
-                while matches!(stream.read(&mut head).await, Ok(1..)) {
-                    stream.write_all(answer.as_bytes()).await.expect("the agent reads");
-                }
-            });
+    let mut number = 0;
+    let app = accept(move |mut stream| {
+        number += 1;
+        async move {
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n{number:04}");
+            // A request has no body.
+            while read_head(&mut stream).await.is_some() {
+                stream.write_all(answer.as_bytes()).await.expect("the agent reads");
+            }
         }
     });
-    address
+    app.await
 }
 
 /// Each path has its own connections to the app, so they show which path a request took.
@@ -154,46 +148,22 @@ async fn a_client_that_leaves_the_queue_is_not_charged() {
     assert_eq!(agent.counts(0, 0).await, [1, 0, 0], "the request was neither admitted nor refused");
 }
 
-#[tokio::test]
-async fn an_app_that_misses_the_deadline_is_a_504() {
-    for args in [&[][..], &["--in-place", "off"]] {
-        misses_the_deadline(args).await;
-    }
-}
-
-async fn misses_the_deadline(args: &[&str]) {
-    let app = App::serve(async |request| {
-        if request.uri().path() == "/never" {
-            std::future::pending::<()>().await;
-        }
-        Response::new(body("ok"))
-    })
-    .await;
-    let agent = Agent::start(app.address, args);
-    let daily = crate::support::daily("d", "TokenBucket", 1000);
-    let hurried = with(policy("p", &[rule("all", &[daily])]), json!({"deadlineMillis": 2000}));
-    agent.apply(&snapshot(1, &[hurried])).await;
-    let late = agent.get("/never", &[]).await;
-    assert_eq!(
-        (late.status().as_u16(), late.body().as_ref()),
-        (504, &b"weir-agent: no answer within the deadline of 2000 ms\n"[..])
-    );
-    let late = agent.get("/never", &[("content-type", "application/grpc")]).await;
-    assert_eq!((late.status().as_u16(), header(&late, "grpc-status")), (200, "4"));
-    assert_eq!(agent.statuses("/", &[], 1).await, [200]);
-    assert_eq!(agent.counts(0, 0).await, [3, 0, 0]);
-    let expired = "weir_deadline_expired_total{namespace=\"shop\",policy=\"p\",rule=\"all\"}";
-    assert_eq!(agent.metric(expired).await, Some(2.0));
-}
-
 #[tokio::test(flavor = "multi_thread")]
-async fn a_policy_chooses_the_response_after_its_deadline() {
+async fn an_app_that_misses_the_deadline_is_a_504_or_the_response_that_the_policy_chooses() {
+    let own = json!({"status": 503, "body": "{\"later\":true}", "contentType": "application/json"});
+    let chosen = (json!({"onDeadline": own}), 503, "{\"later\":true}", "application/json");
+    let default =
+        (json!({}), 504, "weir-agent: no answer within the deadline of 2000 ms\n", "text/plain; charset=utf-8");
     for args in [&[][..], &["--in-place", "off"]] {
-        chooses_the_response(args).await;
+        for (form, status, text, kind) in [&default, &chosen] {
+            let expected = (*status, (*text).to_owned(), (*kind).to_owned());
+            assert_eq!(misses_the_deadline(args, form).await, expected, "{args:?} {form}");
+        }
     }
 }
 
-async fn chooses_the_response(args: &[&str]) {
+/// Returns the response that misses the deadline: its status, its body and its content type.
+async fn misses_the_deadline(args: &[&str], form: &serde_json::Value) -> (u16, String, String) {
     let released = Arc::new(Semaphore::new(0));
     let held = Arc::clone(&released);
     let app = App::serve(move |request| {
@@ -219,8 +189,8 @@ async fn chooses_the_response(args: &[&str]) {
     .await;
     let agent = Agent::start(app.address, args);
     let daily = crate::support::daily("d", "TokenBucket", 1000);
-    let form = json!({"status": 503, "body": "{\"later\":true}", "contentType": "application/json"});
-    let hurried = with(policy("p", &[rule("all", &[daily])]), json!({"deadlineMillis": 2000, "onDeadline": form}));
+    let hurried = with(policy("p", &[rule("all", &[daily])]), json!({"deadlineMillis": 2000}));
+    let hurried = with(hurried, form.clone());
     agent.apply(&snapshot(1, &[hurried])).await;
 
     let mut begun = agent.connect().await;
@@ -230,10 +200,8 @@ async fn chooses_the_response(args: &[&str]) {
         assert!(begun.read_buf(&mut read).await.expect("bytes") > 0, "{}", String::from_utf8_lossy(&read));
     }
     let late = agent.get("/never", &[]).await;
-    assert_eq!((late.status().as_u16(), late.body().as_ref()), (503, &b"{\"later\":true}"[..]));
-    assert_eq!(header(&late, "content-type"), "application/json");
-    let late = agent.get("/never", &[("content-type", "application/grpc+proto")]).await;
-    assert_eq!((late.status().as_u16(), header(&late, "grpc-status"), late.body().len()), (200, "4", 0));
+    let grpc = agent.get("/never", &[("content-type", "application/grpc+proto")]).await;
+    assert_eq!((grpc.status().as_u16(), header(&grpc, "grpc-status"), grpc.body().len()), (200, "4", 0));
     // The deadline of the first request has passed, too. Its response has begun, so it continues.
     released.add_permits(1);
     begun.read_to_end(&mut read).await.expect("the end");
@@ -243,4 +211,6 @@ async fn chooses_the_response(args: &[&str]) {
     assert_eq!(agent.counts(0, 0).await, [3, 0, 0]);
     let expired = "weir_deadline_expired_total{namespace=\"shop\",policy=\"p\",rule=\"all\"}";
     assert_eq!(agent.metric(expired).await, Some(2.0));
+    let text = String::from_utf8(late.body().to_vec()).expect("text");
+    (late.status().as_u16(), text, header(&late, "content-type").to_owned())
 }

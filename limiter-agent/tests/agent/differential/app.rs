@@ -9,7 +9,7 @@ use std::{
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     sync::{Notify, watch},
 };
 
@@ -18,7 +18,7 @@ use super::{
     http::{Kind, Message},
     pulse::Pulse,
 };
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, accept};
 
 /// The last request on most connections; it always gets the same response.
 pub(super) const LAST: &str = "/last";
@@ -66,25 +66,21 @@ struct Play {
 
 impl App {
     pub(super) async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("bound");
         let stage = Arc::new(Stage { play: Mutex::default(), moved: Notify::new(), over: watch::Sender::new(0) });
-        let app = Self { address, pulse: Arc::default(), stage };
-        let (stage, pulse) = (Arc::clone(&app.stage), Arc::clone(&app.pulse));
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let _ = stream.set_nodelay(true);
-                let (stage, pulse) = (Arc::clone(&stage), Arc::clone(&pulse));
-                stage.moved(|play| play.open += 1);
-                let over = stage.over.subscribe();
-                tokio::spawn(async move {
-                    let (stage, pulse) = (&*stage, &*pulse);
-                    Connection { stream, stage, pulse, bytes: Vec::new(), said_more: false, over }.serve().await;
-                    stage.moved(|play| play.open -= 1);
-                });
+        let pulse = Arc::default();
+        let own = (Arc::clone(&stage), Arc::clone(&pulse));
+        let address = accept(move |stream| {
+            let _ = stream.set_nodelay(true);
+            let (stage, pulse) = own.clone();
+            stage.moved(|play| play.open += 1);
+            let over = stage.over.subscribe();
+            async move {
+                let (stage, pulse) = (&*stage, &*pulse);
+                Connection { stream, stage, pulse, bytes: Vec::new(), said_more: false, over }.serve().await;
+                stage.moved(|play| play.open -= 1);
             }
         });
-        app
+        Self { address: address.await, pulse, stage }
     }
 
     pub(super) fn begin(&self, script: &[Answer]) {

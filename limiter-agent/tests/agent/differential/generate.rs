@@ -11,6 +11,7 @@ use super::{
         ODD_STATUSES, ODD_TARGETS, STATUSES, TARGETS,
     },
 };
+use crate::support::latin;
 
 /// The case of a seed.
 pub(super) fn case(seed: u64) -> Case {
@@ -44,10 +45,6 @@ struct Make {
     random: StdRng,
     /// The probability of an unusual part at each place that allows one.
     odd: f64,
-}
-
-fn latin(text: &str) -> Vec<u8> {
-    text.chars().map(|character| u8::try_from(u32::from(character)).expect("Latin-1")).collect()
 }
 
 impl Make {

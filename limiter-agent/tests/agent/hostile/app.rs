@@ -7,10 +7,13 @@ use std::{
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
 };
 
-use crate::differential::http::{Kind, Message};
+use crate::{
+    differential::http::{Kind, Message},
+    support::accept,
+};
 
 /// A request as the app parsed it, or an error if it is invalid.
 pub(crate) type Heard = Result<Message, String>;
@@ -30,16 +33,9 @@ struct Record {
 
 impl App {
     pub(crate) async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("bound");
         let record = Arc::new(Mutex::new(Record::default()));
         let shared = Arc::clone(&record);
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&shared)));
-            }
-        });
-        Self { address, record }
+        Self { address: accept(move |stream| serve(stream, Arc::clone(&shared))).await, record }
     }
 
     /// Takes all requests since the last call, in the order in which they began.

@@ -72,7 +72,17 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
     let long = "y".repeat(70_000);
     let many: Vec<u8> = (0..5_000).flat_map(|number| field(&format!("x-{number}"), "y")).collect();
     let ack = frame(kind::SETTINGS, flag::ACK, 0, &[]);
-    let five = data(1, b"hello", true);
+    let (five, x) = (data(1, b"hello", true), data(1, b"x", true));
+    let reset = |code: &[u8]| frame(kind::RST_STREAM, 0, 1, code);
+    let end = rest(flag::END_HEADERS, 1, &[]);
+    let trailers = |ends| headers(1, &block([("x", "y")]), ends);
+    let pushed = [&[0, 0, 0, 2], get(HIDDEN).as_slice()].concat();
+    let whole = get("/");
+    let (begin, more) = whole.split_at(9);
+    let pieces = [(&b"he"[..], false), (b"", false), (b"llo", false), (b"", true)];
+    let pieces = pieces.map(|(bytes, ends)| data(1, bytes, ends)).concat();
+    let another = b"GET /hidden HTTP/1.1\r\nhost: a\r\n\r\n".as_slice();
+    let [method, scheme, path, host] = [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
     let all: Vec<(&str, Vec<u8>, End)> = vec![
         ("a request", request.clone(), Passes),
         // Streams.
@@ -82,54 +92,24 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
         ("a stream number of the server", [headers(2, &get(HIDDEN), true), request.clone()].concat(), Refused),
         ("a reset of an idle stream", before(&frame(kind::RST_STREAM, 0, 1, &[0, 0, 0, 8])), Refused),
         ("a reset of the connection", before(&frame(kind::RST_STREAM, 0, 0, &[0, 0, 0, 8])), Refused),
-        (
-            "a reset of three bytes",
-            [post(None), frame(kind::RST_STREAM, 0, 1, &[0, 0, 8]), five.clone()].concat(),
-            Refused,
-        ),
-        (
-            "DATA after a reset",
-            [post(None), frame(kind::RST_STREAM, 0, 1, &[0, 0, 0, 8]), data(1, b"x", true), frame(0, 0, 0, &[])]
-                .concat(),
-            Refused,
-        ),
+        ("a reset of three bytes", [post(None), reset(&[0, 0, 8]), five.clone()].concat(), Refused),
+        ("DATA after a reset", [post(None), reset(&[0, 0, 0, 8]), x.clone(), frame(0, 0, 0, &[])].concat(), Refused),
         ("DATA after the end", [request.clone(), data(1, b"x", true)].concat(), Either),
         ("HEADERS after the end", [request.clone(), headers(1, &get(HIDDEN), true)].concat(), Either),
-        (
-            "a stream with a lower number",
-            [headers(5, &get("/"), true), headers(1, &get(HIDDEN), true)].concat(),
-            Either,
-        ),
-        (
-            "a pushed request",
-            before(&frame(kind::PUSH_PROMISE, flag::END_HEADERS, 1, &[&[0, 0, 0, 2], get(HIDDEN).as_slice()].concat())),
-            Refused,
-        ),
+        ("a lower stream number", [headers(5, &get("/"), true), headers(1, &get(HIDDEN), true)].concat(), Either),
+        ("a pushed request", before(&frame(kind::PUSH_PROMISE, flag::END_HEADERS, 1, &pushed)), Refused),
         // Header blocks in pieces.
         (
             "a block in two pieces",
-            [frame(kind::HEADERS, flag::END_STREAM, 1, &get("/")[..9]), rest(flag::END_HEADERS, 1, &get("/")[9..])]
-                .concat(),
+            [frame(kind::HEADERS, flag::END_STREAM, 1, begin), rest(flag::END_HEADERS, 1, more)].concat(),
             Passes,
         ),
         ("an empty piece", [open.clone(), rest(flag::END_HEADERS, 1, &[])].concat(), Passes),
         ("a block that never ends", [open.clone(), data(1, b"x", true)].concat(), Refused),
-        (
-            "another stream within a block",
-            [open.clone(), hidden.clone(), rest(flag::END_HEADERS, 1, &[])].concat(),
-            Refused,
-        ),
+        ("another stream within a block", [open.clone(), hidden, end.clone()].concat(), Refused),
         ("a piece of another stream", [open.clone(), rest(flag::END_HEADERS, 3, &get(HIDDEN))].concat(), Refused),
-        (
-            "a ping within a block",
-            [open.clone(), frame(kind::PING, 0, 0, &[0; 8]), rest(flag::END_HEADERS, 1, &[])].concat(),
-            Refused,
-        ),
-        (
-            "an unknown frame within a block",
-            [open.clone(), frame(0xee, 0, 1, b"x"), rest(flag::END_HEADERS, 1, &[])].concat(),
-            Refused,
-        ),
+        ("a ping within a block", [open.clone(), frame(kind::PING, 0, 0, &[0; 8]), end.clone()].concat(), Refused),
+        ("an unknown frame within a block", [open.clone(), frame(0xee, 0, 1, b"x"), end.clone()].concat(), Refused),
         ("a piece without a beginning", before(&rest(flag::END_HEADERS, 1, &get(HIDDEN))), Refused),
         ("a piece after the last", [request.clone(), rest(flag::END_HEADERS, 1, &get(HIDDEN))].concat(), Either),
         ("endless empty pieces", [open.clone(), rest(0, 1, &[]).repeat(20_000)].concat(), Refused),
@@ -138,21 +118,9 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
         ("a path too long", headers(1, &get(&format!("/{long}")), true), Refused),
         ("too many fields", headers(1, &[get("/"), many].concat(), true), Refused),
         // Trailers.
-        (
-            "trailers that are not the end",
-            [post(None), headers(1, &block([("x", "y")]), false), five.clone()].concat(),
-            Refused,
-        ),
-        (
-            "DATA after trailers",
-            [post(None), headers(1, &block([("x", "y")]), true), data(1, b"x", true)].concat(),
-            Either,
-        ),
-        (
-            "trailers twice",
-            [post(None), headers(1, &block([("x", "y")]), true), headers(1, &get(HIDDEN), true)].concat(),
-            Either,
-        ),
+        ("trailers that are not the end", [post(None), trailers(false), five.clone()].concat(), Refused),
+        ("DATA after trailers", [post(None), trailers(true), x.clone()].concat(), Either),
+        ("trailers twice", [post(None), trailers(true), headers(1, &get(HIDDEN), true)].concat(), Either),
         ("trailers with a pseudo-header field", [post(None), headers(1, &get(HIDDEN), true)].concat(), Either),
         // Lengths of frames and padding.
         ("padding", padded(5, 5), Passes),
@@ -191,11 +159,7 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
         ("field 0", coded(&[0x80]), Refused),
         ("a field index that does not exist", coded(&[0xbe]), Refused),
         ("a name index that does not exist", coded(&[0x7f, 0x00, 1, b'x']), Refused),
-        (
-            "an endless number",
-            coded(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]),
-            Refused,
-        ),
+        ("an endless number", coded(&[&[0xff; 11][..], &[0x7f]].concat()), Refused),
         ("an incomplete number", coded(&[0xff, 0x80]), Refused),
         ("an incomplete literal", coded(&[0x00, 1, b'x', 5, b'y']), Refused),
         ("a name without a value", coded(&[0x00, 1, b'x']), Refused),
@@ -209,36 +173,26 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
         ("an indexed field that was evicted", coded(&[0x40, 1, b'x', 1, b'y', 0x20, 0xbe]), Refused),
         // Lengths of bodies.
         ("a body", [post(Some("5")), five.clone()].concat(), Passes),
-        (
-            "a body in pieces",
-            [post(Some("5")), data(1, b"he", false), data(1, b"", false), data(1, b"llo", false), data(1, b"", true)]
-                .concat(),
-            Passes,
-        ),
+        ("a body in pieces", [post(Some("5")), pieces].concat(), Passes),
         ("a body that is too long", [post(Some("4")), five.clone()].concat(), Refused),
         ("a body that is too short", [post(Some("6")), five.clone()].concat(), Refused),
         (
             "a body that trailers end too early",
-            [post(Some("6")), data(1, b"hello", false), headers(1, &block([("x", "y")]), true)].concat(),
+            [post(Some("6")), data(1, b"hello", false), trailers(true)].concat(),
             Refused,
         ),
         ("a missing body", [post(Some("5")), data(1, b"", true)].concat(), Refused),
         (
             "a body of another request",
-            [post(Some("44")), data(1, b"x", false), data(1, b"GET /hidden HTTP/1.1\r\nhost: a\r\n\r\n", true)]
-                .concat(),
+            [post(Some("44")), data(1, b"x", false), data(1, another, true)].concat(),
             Refused,
         ),
-        (
-            "chunks in DATA",
-            [post(None), data(1, b"0\r\n\r\nGET /hidden HTTP/1.1\r\nhost: a\r\n\r\n", true)].concat(),
-            Passes,
-        ),
+        ("chunks in DATA", [post(None), data(1, &[b"0\r\n\r\n", another].concat(), true)].concat(), Passes),
         // Pseudo-header fields.
-        ("no method", pseudo(&[(":scheme", "http"), (":path", "/"), (":authority", "a")]), Refused),
-        ("no scheme", pseudo(&[(":method", "GET"), (":path", "/"), (":authority", "a")]), Refused),
-        ("no path", pseudo(&[(":method", "GET"), (":scheme", "http"), (":authority", "a")]), Refused),
-        ("no host", pseudo(&[(":method", "GET"), (":scheme", "http"), (":path", "/")]), Refused),
+        ("no method", pseudo(&[scheme, path, host]), Refused),
+        ("no scheme", pseudo(&[method, path, host]), Refused),
+        ("no path", pseudo(&[method, scheme, host]), Refused),
+        ("no host", pseudo(&[method, scheme, path]), Refused),
         ("nothing", pseudo(&[]), Refused),
         ("no pseudo-header field", pseudo(&[("host", "a")]), Refused),
         ("an empty method", asking("", "http", "/", "a"), Refused),
@@ -252,16 +206,8 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
         ("the scheme twice", coded(&field(":scheme", "http")), Refused),
         ("the path twice", coded(&field(":path", HIDDEN)), Refused),
         ("the host twice", coded(&field(":authority", "a")), Refused),
-        (
-            "a path after the fields",
-            pseudo(&[(":method", "GET"), (":scheme", "http"), (":authority", "a"), ("x", "y"), (":path", "/")]),
-            Refused,
-        ),
-        (
-            "a host after the fields",
-            pseudo(&[(":method", "GET"), (":scheme", "http"), (":path", "/"), ("x", "y"), (":authority", "a")]),
-            Refused,
-        ),
+        ("a path after the fields", pseudo(&[method, scheme, host, ("x", "y"), (":path", "/")]), Refused),
+        ("a host after the fields", pseudo(&[method, scheme, path, ("x", "y"), host]), Refused),
         ("an unknown pseudo-header field", coded(&field(":x", "y")), Refused),
         ("a status", coded(&field(":status", "200")), Refused),
         ("a protocol", coded(&field(":protocol", "websocket")), Refused),
@@ -270,13 +216,7 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
         ("CONNECT", pseudo(&[(":method", "CONNECT"), (":authority", "a:80")]), Refused),
         (
             "CONNECT for WebSocket",
-            pseudo(&[
-                (":method", "CONNECT"),
-                (":protocol", "websocket"),
-                (":scheme", "http"),
-                (":path", "/"),
-                (":authority", "a"),
-            ]),
+            pseudo(&[(":method", "CONNECT"), (":protocol", "websocket"), scheme, path, host]),
             Refused,
         ),
         ("a whole URL as the path", asking("GET", "http", "http://a/hidden", "a"), Refused),

@@ -1,6 +1,6 @@
 //! Tests ambiguous requests over HTTP/2, whose frames can carry values that HTTP/1 text cannot.
 
-use super::{BEHIND, Recorder, send};
+use super::{MARKER, Recorder};
 use crate::{
     hostile::{Answer, frames},
     support::Agent,
@@ -78,7 +78,7 @@ async fn http2_requests_that_http1_would_misread_are_refused() {
     ] {
         let answer = send_http2(&agent, &fields, data).await;
         assert_eq!(answer, expected, "{fields:?}");
-        let marker = send(&agent, BEHIND.replace("behind", "marker").as_bytes()).await;
+        let marker = agent.raw(MARKER).await;
         assert!(marker.ends_with("ok"), "{marker}");
         let heard = app.heard();
         let marker = heard.find("GET /marker").expect("the marker");

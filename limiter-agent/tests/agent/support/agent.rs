@@ -16,7 +16,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::{
-    net::TcpStream,
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpSocket, TcpStream},
     sync::{Mutex, mpsc},
 };
 
@@ -59,6 +60,11 @@ fn without_configuration(mut command: Command) -> Command {
         command.env_remove(name);
     }
     command
+}
+
+/// The bytes of a text in which each character is one byte.
+pub(crate) fn latin(text: &str) -> Vec<u8> {
+    text.chars().map(|character| u8::try_from(u32::from(character)).expect("Latin-1")).collect()
 }
 
 impl Agent {
@@ -128,6 +134,24 @@ impl Agent {
 
     pub(crate) async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.addresses.listen).await.expect("connected")
+    }
+
+    /// Connects with a receive buffer of this size, so that the agent must keep what a slow client has not read.
+    pub(crate) async fn connect_with_buffer(&self, bytes: u32) -> TcpStream {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_recv_buffer_size(bytes).expect("allowed");
+        socket.connect(self.addresses.listen).await.expect("connected")
+    }
+
+    /// Sends this text on its own connection, and reads until the agent closes the connection. Each character of both
+    /// texts is one byte.
+    pub(crate) async fn raw(&self, sent: &str) -> String {
+        let mut stream = self.connect().await;
+        stream.write_all(&latin(sent)).await.expect("sent");
+        let mut answer = Vec::new();
+        let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
+        ended.expect("closed before the timeout").expect("a clean close");
+        answer.into_iter().map(char::from).collect()
     }
 
     pub(crate) async fn http2(&self) -> SendRequest<Body> {

@@ -18,7 +18,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{handshake::derive_accept_key, protocol::Role},
@@ -66,6 +66,21 @@ impl ClosedPort {
     }
 }
 
+/// Starts a server that handles each connection in a task of its own. It runs as long as the test's runtime.
+pub(crate) async fn accept<F>(mut handle: impl FnMut(TcpStream) -> F + Send + 'static) -> SocketAddr
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(handle(stream));
+        }
+    });
+    address
+}
+
 /// An HTTP server that runs as long as the test's runtime.
 pub(crate) struct App {
     pub(crate) address: SocketAddr,
@@ -101,27 +116,25 @@ impl App {
         F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
         A: Future<Output = Response<Body>> + Send + 'static,
     {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("bound");
         let requests = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&requests);
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let (handle, count) = (handle.clone(), Arc::clone(&count));
-                let service = service_fn(move |request| {
-                    count.fetch_add(1, Relaxed);
-                    let answer = handle(request);
-                    async move { Ok::<_, hyper::Error>(answer.await) }
-                });
-                let io = TokioIo::new(stream);
+        let address = accept(move |stream| {
+            let (handle, count) = (handle.clone(), Arc::clone(&count));
+            let service = service_fn(move |request| {
+                count.fetch_add(1, Relaxed);
+                let answer = handle(request);
+                async move { Ok::<_, hyper::Error>(answer.await) }
+            });
+            let io = TokioIo::new(stream);
+            async move {
                 if http2 {
-                    tokio::spawn(http2::Builder::new(TokioExecutor::new()).serve_connection(io, service));
+                    http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await
                 } else {
-                    tokio::spawn(http1::Builder::new().serve_connection(io, service).with_upgrades());
+                    http1::Builder::new().serve_connection(io, service).with_upgrades().await
                 }
             }
         });
-        Self { address, requests }
+        Self { address: address.await, requests }
     }
 
     /// The number of requests so far.
