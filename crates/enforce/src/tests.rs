@@ -10,7 +10,6 @@ mod ended_seats;
 mod exceptions;
 mod free_requests;
 mod headers;
-mod matching;
 mod refused_costs;
 mod removed;
 mod request_bodies;
@@ -142,7 +141,7 @@ fn limit(strategy: &str, requests: u64, millis: u64, more: Value) -> Value {
     with(json!({"name": "l", "strategy": strategy, "requests": requests, "periodMillis": millis}), more)
 }
 
-fn with(mut object: Value, more: Value) -> Value {
+pub(crate) fn with(mut object: Value, more: Value) -> Value {
     let (Value::Object(fields), Value::Object(more)) = (&mut object, more) else { panic!("not objects") };
     fields.extend(more);
     object

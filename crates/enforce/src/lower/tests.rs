@@ -8,6 +8,7 @@ use super::{
         cost::{Cost, HeaderCost},
         key::Part,
         own_header::OwnBody,
+        tests::with,
     },
     lower,
 };
@@ -27,10 +28,12 @@ fn limit(name: &str) -> Value {
 
 /// A valid rule, with some of its fields replaced.
 fn rule(fields: Value) -> Value {
-    let mut rule = json!({"name": "r", "action": "Limit", "limits": [limit("l")]});
-    let (Value::Object(into), Value::Object(fields)) = (&mut rule, fields) else { panic!("not objects") };
-    into.extend(fields);
-    rule
+    with(json!({"name": "r", "action": "Limit", "limits": [limit("l")]}), fields)
+}
+
+/// A valid policy with this number in its name and its UID.
+fn numbered(number: usize, rule: Value) -> Value {
+    with(policy(&json!([rule])), json!({"uid": format!("u{number}"), "name": format!("p{number}")}))
 }
 
 fn faults(policies: &Value) -> Vec<Fault> {
@@ -95,164 +98,95 @@ fn everything_that_a_snapshot_can_say_is_lowered() {
     assert_eq!((&chat.cost, closing.refusal.as_ref().map(|form| form.closes)), (&Cost::Fixed(2), Some(true)));
 }
 
-/// Each case has one fault. It lists the fault's path and a word of its message.
+/// Each row has one fault: its path, a word of its message, and the fields of the rule. `@limit` stands for a valid limit
+/// with the name l, and `@key` for a key of a header and an address.
+const FAULTS: &str = r#"
+name | DNS label | {"name": "Upper"}
+limits | at least one | {"limits": []}
+limits[1].name | own name | {"limits": [@limit, @limit]}
+limits[0].name | DNS label | {"limits": [{"name": "a\"b", "strategy": "GCRA", "requests": 1, "periodMillis": 1}]}
+limits[0].name | DNS label | {"limits": [{"name": "a\u0000b", "strategy": "GCRA", "requests": 1, "periodMillis": 1}]}
+limits[0].requests | at least 1 | {"limits": [{"name": "l", "strategy": "GCRA", "requests": 0, "periodMillis": 1}]}
+limits[0].periodMillis | longer | {"limits": [{"name": "l", "strategy": "GCRA", "requests": 1, "periodMillis": 0}]}
+limits[0].burst | at least 1 | {"limits": [{"name": "l", "strategy": "GCRA", "requests": 1, "periodMillis": 1, "burst": 0}]}
+limits[0].burst | TokenBucket | {"limits": [{"name": "l", "strategy": "FixedWindow", "requests": 1, "periodMillis": 1, "burst": 2}]}
+limits[0].requests | nanosecond | {"limits": [{"name": "l", "strategy": "GCRA", "requests": 1000000000, "periodMillis": 1}]}
+match[0].methods[0] | upper case | {"match": [{"methods": ["get"]}]}
+match[1].hosts[1] | without scheme, port | {"match": [{}, {"hosts": ["a", "a:80"]}]}
+match[0].paths[0] | start with | {"match": [{"paths": ["api"]}]}
+match[0].headers[0].name | x-api-key | {"match": [{"headers": [{"name": "a b", "value": ""}]}]}
+match[0].headers[0].value | control | {"match": [{"headers": [{"name": "a", "value": "\n"}]}]}
+key[0].header | x-api-key | {"key": [{"header": ""}]}
+key[0].clientIP.ipv6Prefix | 128 | {"key": [{"clientIP": {"trustedHops": 0, "ipv6Prefix": 129}}]}
+maxKeys | without a `key` | {"maxKeys": 5}
+maxKeys | 1 to | {"key": @key, "maxKeys": 0}
+maxKeys | 1 to | {"key": @key, "maxKeys": 1000001}
+limits[0] | and at most 128 are allowed | {"key": @key, "maxKeys": 1000000, "limits": [{"name": "log", "strategy": "SlidingWindowLog", "requests": 1048576, "periodMillis": 1000}]}
+onLimit.status | 400 | {"onLimit": {"status": 200, "headers": "IETF"}}
+overrides | `key` | {"overrides": [{"keys": [["a"]], "limits": [@limit]}]}
+overrides[0].keys | at least one | {"key": @key, "overrides": [{"keys": [], "limits": [@limit]}]}
+overrides[0].keys[0] | 2 parts | {"key": @key, "overrides": [{"keys": [["a"]], "limits": [@limit]}]}
+overrides[0].keys[0][1] | IP address | {"key": @key, "overrides": [{"keys": [["a", "b"]], "limits": [@limit]}]}
+overrides[0].keys[1] | same key as policies[0] | {"key": @key, "overrides": [{"keys": [["a", "::1"], ["a", "::2"]], "limits": [@limit]}]}
+overrides[0].limits | at least one | {"key": @key, "overrides": [{"keys": [["a", "::1"]], "limits": []}]}
+overrides[0].limits[0].name | not a limit of this rule | {"key": @key, "overrides": [{"keys": [["a", "::1"]], "limits": [{"name": "x", "strategy": "GCRA", "requests": 1, "periodMillis": 1}]}]}
+ban.after | 1 to 1000 | {"key": @key, "ban": {"after": 0, "withinMillis": 1, "forMillis": 1}}
+ban.after | 1 to 1000 | {"key": @key, "ban": {"after": 1001, "withinMillis": 1, "forMillis": 1}}
+ban.withinMillis | must be 1 to | {"key": @key, "ban": {"after": 1, "withinMillis": 0, "forMillis": 1}}
+ban.forMillis | 604800000 | {"key": @key, "ban": {"after": 1, "withinMillis": 1, "forMillis": 604800001}}
+ban | needs a `key` | {"ban": {"after": 1, "withinMillis": 1, "forMillis": 1}}
+ban | per: Message | {"key": @key, "per": "Message", "ban": {"after": 1, "withinMillis": 1, "forMillis": 1}}
+ban.after | lower after or maxKeys | {"key": @key, "maxKeys": 1000000, "ban": {"after": 20, "withinMillis": 1, "forMillis": 1}}
+ban | action Deny | {"action": "Deny", "limits": [], "ban": {"after": 1, "withinMillis": 1, "forMillis": 1}}
+limits | Bypass | {"action": "Bypass"}
+limits | Deny | {"action": "Deny"}
+responseHeaders[0].name | x-api-key | {"responseHeaders": [{"name": "a b", "value": ""}]}
+responseHeaders[0].name | another name | {"responseHeaders": [{"name": "Date", "value": ""}]}
+responseHeaders[0].name | headers None | {"responseHeaders": [{"name": "RateLimit", "value": ""}]}
+responseHeaders[0].value | {remaining} | {"responseHeaders": [{"name": "a", "value": "{left}"}]}
+responseHeaders | per: Message | {"per": "Message", "responseHeaders": [{"name": "a", "value": ""}]}
+onLimit.set[0].value | counterpart | {"onLimit": {"status": 429, "headers": "IETF", "set": [{"name": "a", "value": "}"}]}}
+onLimit.headers | action Deny | {"action": "Deny", "limits": [], "onLimit": {"status": 403, "headers": "Both"}}
+match[0].clientCIDRs[1] | 10.0.0.0/8 | {"match": [{"clientCIDRs": ["10.0.0.0/8", "10.1.0.0/8"]}]}
+match[0].trustedHops | only with clientCIDRs | {"match": [{"trustedHops": 1}]}
+match[0].predicate | must be a network | {"match": [{"predicate": "inIpRange(request.clientIP, 'x')"}]}
+match[0].pathRegexes[1] | regular expression | {"match": [{"pathRegexes": ["^/a", "("]}]}
+match[0].pathRegexes[0] | smaller repetitions | {"match": [{"pathRegexes": ["a{1000}{1000}"]}]}
+match[0].headers[0].prefix | one of them | {"match": [{"headers": [{"name": "a", "value": "b", "prefix": "c"}]}]}
+match[0].headers[0].prefix | control | {"match": [{"headers": [{"name": "a", "prefix": "\n"}]}]}
+match[0].query[0].name | empty | {"match": [{"query": [{"name": ""}]}]}
+match[0].predicate | not CEL | {"match": [{"predicate": "request.method = 1"}]}
+match[1].predicate | reads method, which does not exist | {"match": [{}, {"predicate": "method == 'GET'"}]}
+key[0].cookie | session | {"key": [{"cookie": "a b"}]}
+key[0].query | empty | {"key": [{"query": ""}]}
+key[0].pathSegment | from 1 | {"key": [{"pathSegment": 0}]}
+key[0].jwtClaim.header | x-api-key | {"key": [{"jwtClaim": {"header": "a b", "claim": "c"}}]}
+key[0].jwtClaim.claim | empty | {"key": [{"jwtClaim": {"header": "a", "claim": ""}}]}
+overrides[0].keys[0][0] | upper case | {"key": [{"method": {}}], "overrides": [{"keys": [["get"]], "limits": [@limit]}]}
+limits[0].debt | TokenBucketWithDebt | {"limits": [{"name": "l", "strategy": "GCRA", "requests": 1, "periodMillis": 1, "debt": 1}]}
+cost.fixed | at least 1 | {"cost": {"fixed": 0}}
+cost.fixed | l admits 10 at once | {"cost": {"fixed": 11}}
+cost.requestHeader.name | x-api-key | {"cost": {"requestHeader": {"name": "a b", "most": 1}}}
+cost.requestHeader.most | at least 1 | {"cost": {"requestHeader": {"name": "a", "most": 0}}}
+limits[0].strategy | TokenBucketWithDebt | {"cost": "responseBytes"}
+limits[0].strategy | TokenBucketWithDebt | {"cost": {"responseHeader": {"name": "a", "most": 2}}}
+cost | no response | {"per": "Message", "cost": "responseBytes"}
+onLimit.maxWaitMillis | do not wait | {"per": "Message", "onLimit": {"status": 429, "headers": "IETF", "maxWaitMillis": 5}}
+onLimit.onMessage | per: Message | {"onLimit": {"status": 429, "headers": "IETF", "onMessage": "Close"}}
+onLimit.contentType | media type | {"onLimit": {"status": 429, "headers": "IETF", "contentType": "text"}}
+"#;
+
 #[test]
 fn each_fault_has_its_path() {
-    let keyed = json!([{"header": "x-a"}, {"clientIP": {"trustedHops": 0, "ipv6Prefix": 64}}]);
-    let with_override = |one: Value| json!({"key": keyed, "overrides": [one]});
-    let ban =
-        |after: u64, within: u64, length: u64| json!({"after": after, "withinMillis": within, "forMillis": length});
-    for (fields, path, word) in [
-        (json!({"name": "Upper"}), "name", "DNS label"),
-        (json!({"limits": []}), "limits", "at least one"),
-        (json!({"limits": (0..9).map(|n| limit(&format!("l{n}"))).collect::<Vec<_>>()}), "limits", "at most 8"),
-        (json!({"limits": [limit("l"), limit("l")]}), "limits[1].name", "own name"),
-        (json!({"limits": [limit("a\"b")]}), "limits[0].name", "DNS label"),
-        (json!({"limits": [limit("a\0b")]}), "limits[0].name", "DNS label"),
-        (
-            json!({"limits": [{"name": "l", "strategy": "GCRA", "requests": 0, "periodMillis": 1}]}),
-            "limits[0].requests",
-            "at least 1",
-        ),
-        (
-            json!({"limits": [{"name": "l", "strategy": "GCRA", "requests": 1, "periodMillis": 0}]}),
-            "limits[0].periodMillis",
-            "longer",
-        ),
-        (
-            json!({"limits": [{"name": "l", "strategy": "GCRA", "requests": 1, "periodMillis": 1, "burst": 0}]}),
-            "limits[0].burst",
-            "at least 1",
-        ),
-        (
-            json!({"limits": [{"name": "l", "strategy": "FixedWindow", "requests": 1, "periodMillis": 1, "burst": 2}]}),
-            "limits[0].burst",
-            "TokenBucket",
-        ),
-        (
-            json!({"limits": [{"name": "l", "strategy": "GCRA", "requests": 1_000_000_000, "periodMillis": 1}]}),
-            "limits[0].requests",
-            "nanosecond",
-        ),
-        (json!({"match": [{"methods": ["get"]}]}), "match[0].methods[0]", "upper case"),
-        (json!({"match": [{}, {"hosts": ["a", "a:80"]}]}), "match[1].hosts[1]", "without scheme, port"),
-        (json!({"match": [{"paths": ["api"]}]}), "match[0].paths[0]", "start with"),
-        (json!({"match": [{"headers": [{"name": "a b", "value": ""}]}]}), "match[0].headers[0].name", "x-api-key"),
-        (json!({"match": [{"headers": [{"name": "a", "value": "\n"}]}]}), "match[0].headers[0].value", "control"),
-        (json!({"key": [{"header": ""}]}), "key[0].header", "x-api-key"),
-        (json!({"key": [{"clientIP": {"trustedHops": 0, "ipv6Prefix": 129}}]}), "key[0].clientIP.ipv6Prefix", "128"),
-        (json!({"maxKeys": 5}), "maxKeys", "without a `key`"),
-        (json!({"key": keyed, "maxKeys": 0}), "maxKeys", "1 to"),
-        (json!({"key": keyed, "maxKeys": 1_000_001}), "maxKeys", "1 to"),
-        (
-            json!({"key": keyed, "maxKeys": 1_000_000, "limits": [
-                {"name": "log", "strategy": "SlidingWindowLog", "requests": 1 << 20, "periodMillis": 1000},
-            ]}),
-            "limits[0]",
-            "and at most 128 are allowed",
-        ),
-        (json!({"onLimit": {"status": 200, "headers": "IETF"}}), "onLimit.status", "400"),
-        (json!({"overrides": [{"keys": [["a"]], "limits": [limit("l")]}]}), "overrides", "`key`"),
-        (with_override(json!({"keys": [], "limits": [limit("l")]})), "overrides[0].keys", "at least one"),
-        (with_override(json!({"keys": [["a"]], "limits": [limit("l")]})), "overrides[0].keys[0]", "2 parts"),
-        (with_override(json!({"keys": [["a", "b"]], "limits": [limit("l")]})), "overrides[0].keys[0][1]", "IP address"),
-        (
-            with_override(json!({"keys": [["a", "::1"], ["a", "::2"]], "limits": [limit("l")]})),
-            "overrides[0].keys[1]",
-            "same key as policies[0]",
-        ),
-        (with_override(json!({"keys": [["a", "::1"]], "limits": []})), "overrides[0].limits", "at least one"),
-        (
-            with_override(json!({"keys": [["a", "::1"]], "limits": [limit("x")]})),
-            "overrides[0].limits[0].name",
-            "not a limit of this rule",
-        ),
-        (json!({"key": keyed, "ban": ban(0, 1, 1)}), "ban.after", "1 to 1000"),
-        (json!({"key": keyed, "ban": ban(1_001, 1, 1)}), "ban.after", "1 to 1000"),
-        (json!({"key": keyed, "ban": ban(1, 0, 1)}), "ban.withinMillis", "must be 1 to"),
-        (json!({"key": keyed, "ban": ban(1, 1, 604_800_001)}), "ban.forMillis", "604800000"),
-        (json!({"ban": ban(1, 1, 1)}), "ban", "needs a `key`"),
-        (json!({"key": keyed, "per": "Message", "ban": ban(1, 1, 1)}), "ban", "per: Message"),
-        (json!({"key": keyed, "maxKeys": 1_000_000, "ban": ban(20, 1, 1)}), "ban.after", "lower after or maxKeys"),
-        (json!({"action": "Deny", "limits": [], "ban": ban(1, 1, 1)}), "ban", "action Deny"),
-        (json!({"action": "Bypass"}), "limits", "Bypass"),
-        (json!({"action": "Deny"}), "limits", "Deny"),
-        (json!({"responseHeaders": [{"name": "a b", "value": ""}]}), "responseHeaders[0].name", "x-api-key"),
-        (json!({"responseHeaders": [{"name": "Date", "value": ""}]}), "responseHeaders[0].name", "another name"),
-        (json!({"responseHeaders": [{"name": "RateLimit", "value": ""}]}), "responseHeaders[0].name", "headers None"),
-        (json!({"responseHeaders": [{"name": "a", "value": "{left}"}]}), "responseHeaders[0].value", "{remaining}"),
-        (json!({"per": "Message", "responseHeaders": [{"name": "a", "value": ""}]}), "responseHeaders", "per: Message"),
-        (
-            json!({"onLimit": {"status": 429, "headers": "IETF", "set": [{"name": "a", "value": "}"}]}}),
-            "onLimit.set[0].value",
-            "counterpart",
-        ),
-        (
-            json!({"action": "Deny", "limits": [], "onLimit": {"status": 403, "headers": "Both"}}),
-            "onLimit.headers",
-            "action Deny",
-        ),
-        (json!({"match": [{"clientCIDRs": ["10.0.0.0/8", "10.1.0.0/8"]}]}), "match[0].clientCIDRs[1]", "10.0.0.0/8"),
-        (json!({"match": [{"trustedHops": 1}]}), "match[0].trustedHops", "only with clientCIDRs"),
-        (
-            json!({"match": [{"predicate": "inIpRange(request.clientIP, 'x')"}]}),
-            "match[0].predicate",
-            "must be a network",
-        ),
-        (json!({"match": [{"pathRegexes": ["^/a", "("]}]}), "match[0].pathRegexes[1]", "regular expression"),
-        (json!({"match": [{"pathRegexes": ["a{1000}{1000}"]}]}), "match[0].pathRegexes[0]", "smaller repetitions"),
-        (
-            json!({"match": [{"headers": [{"name": "a", "value": "b", "prefix": "c"}]}]}),
-            "match[0].headers[0].prefix",
-            "one of them",
-        ),
-        (json!({"match": [{"headers": [{"name": "a", "prefix": "\n"}]}]}), "match[0].headers[0].prefix", "control"),
-        (json!({"match": [{"query": [{"name": ""}]}]}), "match[0].query[0].name", "empty"),
-        (json!({"match": [{"predicate": "request.method = 1"}]}), "match[0].predicate", "not CEL"),
-        (
-            json!({"match": [{}, {"predicate": "method == 'GET'"}]}),
-            "match[1].predicate",
-            "reads method, which does not exist",
-        ),
-        (json!({"key": [{"cookie": "a b"}]}), "key[0].cookie", "session"),
-        (json!({"key": [{"query": ""}]}), "key[0].query", "empty"),
-        (json!({"key": [{"pathSegment": 0}]}), "key[0].pathSegment", "from 1"),
-        (json!({"key": [{"jwtClaim": {"header": "a b", "claim": "c"}}]}), "key[0].jwtClaim.header", "x-api-key"),
-        (json!({"key": [{"jwtClaim": {"header": "a", "claim": ""}}]}), "key[0].jwtClaim.claim", "empty"),
-        (
-            json!({"key": [{"method": {}}], "overrides": [{"keys": [["get"]], "limits": [limit("l")]}]}),
-            "overrides[0].keys[0][0]",
-            "upper case",
-        ),
-        (
-            json!({"limits": [{"name": "l", "strategy": "GCRA", "requests": 1, "periodMillis": 1, "debt": 1}]}),
-            "limits[0].debt",
-            "TokenBucketWithDebt",
-        ),
-        (json!({"cost": {"fixed": 0}}), "cost.fixed", "at least 1"),
-        (json!({"cost": {"fixed": 11}}), "cost.fixed", "l admits 10 at once"),
-        (json!({"cost": {"requestHeader": {"name": "a b", "most": 1}}}), "cost.requestHeader.name", "x-api-key"),
-        (json!({"cost": {"requestHeader": {"name": "a", "most": 0}}}), "cost.requestHeader.most", "at least 1"),
-        (json!({"cost": "responseBytes"}), "limits[0].strategy", "TokenBucketWithDebt"),
-        (json!({"cost": {"responseHeader": {"name": "a", "most": 2}}}), "limits[0].strategy", "TokenBucketWithDebt"),
-        (json!({"per": "Message", "cost": "responseBytes"}), "cost", "no response"),
-        (
-            json!({"per": "Message", "onLimit": {"status": 429, "headers": "IETF", "maxWaitMillis": 5}}),
-            "onLimit.maxWaitMillis",
-            "do not wait",
-        ),
-        (
-            json!({"onLimit": {"status": 429, "headers": "IETF", "onMessage": "Close"}}),
-            "onLimit.onMessage",
-            "per: Message",
-        ),
-        (
-            json!({"onLimit": {"status": 429, "headers": "IETF", "contentType": "text"}}),
-            "onLimit.contentType",
-            "media type",
-        ),
-    ] {
-        let found = faults(&json!([policy(&json!([rule(fields.clone())]))]));
+    let key = r#"[{"header": "x-a"}, {"clientIP": {"trustedHops": 0, "ipv6Prefix": 64}}]"#;
+    let rows = FAULTS.trim().lines().map(|row| {
+        let [path, word, fields] = row.splitn(3, " | ").collect::<Vec<_>>()[..] else { panic!("{row}") };
+        let fields = fields.replace("@limit", &limit("l").to_string()).replace("@key", key);
+        (serde_json::from_str(&fields).unwrap_or_else(|error| panic!("{row}: {error}")), path, word)
+    });
+    let nine = json!({"limits": (0..9).map(|n| limit(&format!("l{n}"))).collect::<Vec<_>>()});
+    for (fields, path, word) in rows.chain([(nine, "limits", "at most 8")]) {
+        let found = faults(&json!([policy(&json!([rule(Value::clone(&fields))]))]));
         let [fault] = found.as_slice() else { panic!("{fields}: {found:?}") };
         assert_eq!(fault.path, format!("policies[0].rules[0].{path}"), "{fields}: {fault:?}");
         assert!(fault.message.contains(word), "{fields}: {fault:?}");
@@ -300,13 +234,7 @@ fn a_response_after_the_deadline_needs_a_deadline() {
 fn the_logs_of_all_policies_together_are_bounded() {
     let log = |requests: u64| json!([{"name": "l", "strategy": "SlidingWindowLog", "requests": requests, "periodMillis": 1000}]);
     let policies = |count: usize, fields: Value| -> Value {
-        let policy = |number: usize| {
-            let mut policy = policy(&json!([rule(fields.clone())]));
-            policy["uid"] = format!("u{number}").into();
-            policy["name"] = format!("p{number}").into();
-            policy
-        };
-        (0..count).map(policy).collect()
+        (0..count).map(|number| numbered(number, rule(fields.clone()))).collect()
     };
     // A keyed log has 72,818 cells of 102 words of 8 bytes each, which is 57 MiB. A log without keys has 8 MiB.
     let keyed = json!({"key": [{"header": "x"}], "limits": log(100)});
@@ -332,12 +260,7 @@ fn the_regular_expressions_of_all_policies_together_are_bounded() {
     let most = usize::try_from(weir_expressions::MAX_EXPRESSION_BYTES / bytes).expect("a small number");
     assert!((4..100).contains(&most), "one takes {bytes} bytes");
     let predicates = |count: usize| json!({"match": vec![json!({"predicate": large}); count]});
-    let one = |number: usize, fields: Value| {
-        let mut policy = policy(&json!([rule(fields)]));
-        policy["uid"] = format!("u{number}").into();
-        policy["name"] = format!("p{number}").into();
-        policy
-    };
+    let one = |number: usize, fields: Value| numbered(number, rule(fields));
     assert_eq!(faults(&json!([one(0, predicates(most))])), []);
     let regexes =
         json!({"match": [{"pathRegexes": ["^/a"]}, {"pathRegexes": vec!["^[ab]{6000}"; 8]}, {"pathRegexes": ["("]}]});
@@ -361,12 +284,10 @@ fn stored(rule: &Value, backend: &Value) -> Vec<String> {
 #[test]
 fn what_a_store_cannot_do_is_refused() {
     let shared = |fields: Value| {
-        let mut shared = json!({
+        let shared = json!({
             "store": "shop/limits", "counters": "shop/p.r", "stamp": 3, "onStoreLoss": "LocalShare", "sharers": 2,
         });
-        let (Value::Object(into), Value::Object(fields)) = (&mut shared, fields) else { panic!("not objects") };
-        into.extend(fields);
-        shared
+        with(shared, fields)
     };
     let redis = json!({"redis": {"topology": "Standalone", "endpoints": ["a:1"]}});
     let memcached = json!({"memcached": {"servers": ["a:1"]}});
@@ -386,9 +307,7 @@ fn what_a_store_cannot_do_is_refused() {
         (json!({"shared": shared(json!({"counters": "a{b"}))}), Some("shared.counters"), Some("shared.counters")),
         (json!({"action": "Bypass", "limits": []}), Some("shared"), Some("shared")),
     ] {
-        let mut one = rule(json!({"shared": shared(json!({}))}));
-        let (Value::Object(into), Value::Object(fields)) = (&mut one, fields) else { panic!("not objects") };
-        into.extend(fields);
+        let one = with(rule(json!({"shared": shared(json!({}))})), fields);
         for (backend, expected) in [(&redis, on_redis), (&memcached, on_memcached)] {
             let expected: Vec<String> = expected.iter().map(|field| format!("{at}.{field}")).collect();
             assert_eq!(stored(&one, backend), expected, "{one} {backend}");

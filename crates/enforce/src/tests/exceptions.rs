@@ -1,12 +1,14 @@
 //! Rules that deny, rules that bypass, and rules whose mode differs from their policy's.
 
-use std::collections::HashSet;
-
 use http_body_util::BodyExt;
 use proptest::prelude::*;
 use weir_wire::Decision;
 
 use super::*;
+use crate::{
+    matching::RequestView,
+    rule_set::{MatchBuffers, Matching},
+};
 
 fn per_day(requests: u64) -> Value {
     limit("FixedWindow", requests, 86_400_000, json!({}))
@@ -161,58 +163,101 @@ async fn each_predicate_trusts_its_own_proxies() {
 struct Model {
     action: &'static str,
     mode: &'static str,
-    of_policy: &'static str,
-    paths: HashSet<u8>,
+    /// The paths of each entry. Without entries, the rule is for all requests.
+    entries: Vec<Vec<String>>,
+}
+
+impl Model {
+    fn is_about(&self, path: &str) -> bool {
+        self.entries.is_empty() || self.entries.iter().flatten().any(|glob| glob == "/**" || glob == path)
+    }
+}
+
+fn modes() -> impl Strategy<Value = &'static str> {
+    prop_oneof![3 => Just("Enforce"), 2 => Just("Shadow"), 1 => Just("Disabled")]
 }
 
 fn model() -> impl Strategy<Value = Model> {
-    let modes = || prop::sample::select(vec!["Enforce", "Shadow", "Disabled"]);
-    let action = prop::sample::select(vec!["Limit", "Bypass", "Deny"]);
-    (action, modes(), modes(), prop::collection::hash_set(0..4_u8, 1..4))
-        .prop_map(|(action, mode, of_policy, paths)| Model { action, mode, of_policy, paths })
+    let entry = |globs: &[&str]| globs.iter().map(|&glob| glob.to_owned()).collect();
+    let some = prop::collection::hash_set((0..4_u8).prop_map(|path| format!("/{path}")), 1..4);
+    let entries = prop_oneof![
+        1 => Just(vec![]),
+        1 => Just(vec![entry(&["/**"])]),
+        1 => Just(vec![entry(&["/0"]), entry(&["/1", "/**"])]),
+        5 => some.prop_map(|paths| vec![paths.into_iter().collect()]),
+    ];
+    let action = prop_oneof![6 => Just("Limit"), 1 => Just("Bypass"), 1 => Just("Deny")];
+    (action, modes(), entries).prop_map(|(action, mode, entries)| Model { action, mode, entries })
+}
+
+/// The error is the bypass that acts. Otherwise, the first list has the rules that enforce, and the second the rules in
+/// shadow mode. A rule is a policy index and a rule name.
+type Found = Result<[Vec<(usize, String)>; 2], (usize, String)>;
+
+/// Denials precede bypasses, and bypasses precede limits. A rule acts only if both the rule and its policy enforce.
+fn by_definition(policies: &[(&str, Vec<Model>)], path: &str) -> (u16, Found) {
+    let matching = policies.iter().enumerate().flat_map(|(policy, (of_policy, rules))| {
+        let rules = rules.iter().enumerate().filter(|(_, rule)| rule.is_about(path));
+        rules.map(move |(number, rule)| (rule.action, [*of_policy, rule.mode], (policy, format!("r{number}"))))
+    });
+    let on = matching.filter(|(_, modes, _)| !modes.contains(&"Disabled"));
+    let (acting, shadows): (Vec<_>, Vec<_>) = on.partition(|(_, modes, _)| *modes == ["Enforce"; 2]);
+    let of = |action: &str| -> Vec<_> {
+        acting.iter().filter(|rule| rule.0 == action).map(|(.., name)| name.clone()).collect()
+    };
+    let (denies, bypasses, limits) = (of("Deny"), of("Bypass"), of("Limit"));
+    if let [first, ..] = &denies[..] {
+        return (403, Ok([vec![first.clone()], vec![]]));
+    }
+    if let [first, ..] = &bypasses[..] {
+        return (200, Err(first.clone()));
+    }
+    // Each limit admits one request per day, which is already used.
+    let status = if limits.is_empty() { 200 } else { 429 };
+    (status, Ok([limits, shadows.into_iter().map(|(.., name)| name).collect()]))
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Denials precede bypasses, and bypasses precede limits. A rule acts only if both the rule and its policy enforce.
     #[test]
-    fn any_rules_decide_by_the_definition(models in prop::collection::vec(model(), 1..12), path in 0..4_u8) {
-        let acts = |action: &str| {
-            models.iter().any(|rule| {
-                rule.action == action && rule.mode == "Enforce" && rule.of_policy == "Enforce" && rule.paths.contains(&path)
-            })
-        };
-        // Each limit admits one request per day, which is already used.
-        let expected = if acts("Deny") {
-            403
-        } else if acts("Bypass") || !acts("Limit") {
-            200
-        } else {
-            429
-        };
-        let policies: Vec<Value> = models
+    fn any_rules_decide_by_the_definition(
+        policies in prop::collection::vec((modes(), prop::collection::vec(model(), 1..4)), 0..5),
+        path in 0..4_u8,
+    ) {
+        let path = format!("/{path}");
+        let written: Vec<Value> = policies
             .iter()
             .enumerate()
-            .map(|(index, model)| {
-                let paths: Vec<String> = model.paths.iter().map(|path| format!("/{path}")).collect();
-                let mut rule = json!({"name": "r", "action": model.action, "mode": model.mode, "match": [{"paths": paths}]});
-                if model.action == "Limit" {
-                    rule["limits"] = json!([per_day(1)]);
-                }
-                with(policy(&format!("p{index}"), &[rule]), json!({"mode": model.of_policy}))
+            .map(|(number, (mode, rules))| {
+                let rules = rules.iter().enumerate().map(|(number, model)| {
+                    let entries: Vec<_> = model.entries.iter().map(|paths| json!({"paths": paths})).collect();
+                    let limits = if model.action == "Limit" { json!({"limits": [per_day(1)]}) } else { json!({}) };
+                    let rule = json!({"name": format!("r{number}"), "action": model.action, "mode": model.mode});
+                    with(with(rule, limits), json!({"match": entries}))
+                });
+                with(policy(&format!("p{number}"), &rules.collect::<Vec<_>>()), json!({"mode": mode}))
             })
             .collect();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-        let status = runtime.expect("a runtime").block_on(async {
-            let limits = Limits::new(&policies);
+        let (status, found) = runtime.expect("a runtime").block_on(async {
+            let limits = Limits::new(&written);
             for path in 0..4 {
                 limits.status(&format!("/{path}")).await;
             }
             // The requests above have used up each limit that acts.
-            limits.status(&format!("/{path}")).await
+            let status = limits.status(&path).await;
+            let set = &*limits.rules.load().requests;
+            let name = |index: &usize| (set.get(*index).policy, set.get(*index).rule.name.clone());
+            let found = match set.matching(&RequestView::new(&get(&path), PEER), &mut MatchBuffers::default()) {
+                Matching::Bypass(bypass) => Err((bypass.policy, bypass.rule.name.clone())),
+                Matching::Rules { enforced, shadows } => {
+                    Ok([enforced, shadows].map(|some| some.iter().map(name).collect()))
+                }
+            };
+            (status, found)
         });
-        prop_assert_eq!(status, expected);
+        prop_assert_eq!((status, found), by_definition(&policies, &path), "{}", path);
     }
 }
 
