@@ -68,30 +68,6 @@ fn spawn(gate: &Gate) -> (mock::Spawn<LatencyService<Inner, Gate, Answers<Words>
 }
 
 #[tokio::test]
-async fn an_admitted_request_reaches_the_inner_service_and_its_response_is_answered() {
-    let (mut service, mut handle) = spawn(&Gate::default());
-    assert_ready_ok!(service.poll_ready());
-    let mut response = task::spawn(service.call("yes"));
-    assert_pending!(response.poll());
-
-    let (request, reply) = handed(&mut handle);
-    assert_eq!(request, "yes");
-    reply.send_response(String::from("hello"));
-    assert_eq!(assert_ready_ok!(response.poll()), "hello 0");
-}
-
-#[tokio::test]
-async fn a_refusal_is_ready_at_once_and_never_reaches_the_inner_service() {
-    let (mut service, mut handle) = spawn(&Gate::default());
-    assert_ready_ok!(service.poll_ready());
-    let mut response = task::spawn(service.call("no"));
-    assert_eq!(assert_ready_ok!(response.poll()), "refused 0");
-
-    let mut next = task::spawn(handle.next_request());
-    assert_pending!(next.poll());
-}
-
-#[tokio::test]
 async fn it_is_ready_when_the_inner_service_is_and_nobody_is_charged_before() {
     let gate = Gate::default();
     let (mut service, mut handle) = spawn(&gate);
