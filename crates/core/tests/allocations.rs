@@ -2,7 +2,6 @@
 //! known key, with any number of limits in a rule.
 #![cfg(not(loom))]
 
-#[expect(dead_code, reason = "these tests use only a part of this module")]
 mod suite;
 
 use std::{
@@ -16,12 +15,10 @@ use std::{
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use weir_core::{Demand, InFlight, Limiter, RuleLimiter, Strategy, Terms, Time, charge_limiters, charge_rules};
 
-use self::suite::STRATEGIES;
+use self::suite::{START, STRATEGIES};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
-
-const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
 
 /// A lock for one test at a time, because the allocations of all threads are counted.
 static ALONE: Mutex<()> = Mutex::new(());

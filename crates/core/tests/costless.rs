@@ -2,21 +2,23 @@
 //! while a lowered limit is exceeded.
 #![cfg(not(loom))]
 
+mod suite;
+
 use std::{
     num::{NonZeroU64, NonZeroUsize},
     time::Duration,
 };
 
-use weir_core::{InFlight, Limiter, Quota, RuleLimiter, Strategy, Terms, Time};
+use weir_core::{InFlight, Limiter, Quota, RuleLimiter, Strategy, Terms};
 
-const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
+use self::suite::{START, drain, drain_key};
 
 fn quota(strategy: Strategy, requests: u64) -> Quota {
     Quota::new(strategy, requests, Duration::from_secs(3_600), None).expect("valid")
 }
 
 fn terms(strategy: Strategy, requests: u64) -> Terms {
-    Terms::new([("limit", quota(strategy, requests))]).expect("valid")
+    suite::terms(quota(strategy, requests))
 }
 
 /// Without a key, with a cell of a table, and in the overflow of a table.
@@ -53,13 +55,13 @@ fn a_cost_of_0_is_never_refused() {
         for (rule, place) in rules(strategy) {
             println!("{strategy:?}, {place}");
             is_free(&rule);
-            while rule.charge(|| START, b"key", 1).is_ok() {}
+            drain_key(&rule, START, b"key");
             is_free(&rule);
             let lowered = rule.retune(|| START, terms(strategy, 2), rule.keys().and(NonZeroUsize::new(1)));
             is_free(&lowered);
         }
         let limiter = Limiter::new(START, quota(strategy, 4));
-        while limiter.charge(START, 1).is_ok() {}
+        drain(&limiter, START);
         for requests in [4, 2] {
             let limiter = limiter.retune(|| START, quota(strategy, requests));
             limiter.charge(START, 0).expect("never refused");

@@ -4,14 +4,13 @@
 //! crate; see [`Histories::is_within`].
 #![cfg(not(loom))]
 
-#[expect(dead_code, reason = "these tests use only a part of this module")]
 mod suite;
 
-use std::{collections::HashMap, num::NonZeroUsize, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
 
-use self::suite::{STRATEGIES, quota};
+use self::suite::{STRATEGIES, is_window, keys, quota};
 
 /// The start of a window, for each period in these tests.
 const START: u64 = 1_800_000_000_000_000_000;
@@ -143,16 +142,9 @@ fn terms(quotas: &[Quota]) -> Terms {
     Terms::new(NAMES.into_iter().zip(quotas.iter().copied())).expect("valid")
 }
 
-fn keys(max: usize) -> NonZeroUsize {
-    NonZeroUsize::new(max).expect("not zero")
-}
-
 /// Returns the time for which a request of this cost counts.
 fn life(quota: &Quota, cost: u64) -> u64 {
-    match quota.strategy() {
-        Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => PERIOD,
-        _ => PERIOD / quota.requests() * cost,
-    }
+    if is_window(quota.strategy()) { PERIOD } else { PERIOD / quota.requests() * cost }
 }
 
 /// Runs a flood of made-up keys: `crowds` times as many as the table has cells, all within the time for which a request

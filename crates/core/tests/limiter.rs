@@ -1,11 +1,13 @@
 //! The behaviour of one limiter, with made-up times and numbers that a reader can check by hand.
 #![cfg(not(loom))]
 
+mod suite;
+
 use std::{sync::Mutex, thread, time::Duration};
 
-use weir_core::{InvalidQuota, Limiter, Quota, Strategy, Time};
+use weir_core::{InvalidQuota, Limiter, Quota, Strategy};
 
-const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
+use self::suite::{START, STRATEGIES, after, drain};
 
 fn quota(strategy: Strategy, requests: u64, period: Duration, burst: Option<u64>) -> Quota {
     Quota::new(strategy, requests, period, burst).expect("valid")
@@ -13,15 +15,6 @@ fn quota(strategy: Strategy, requests: u64, period: Duration, burst: Option<u64>
 
 fn per_second(strategy: Strategy, requests: u64) -> Quota {
     quota(strategy, requests, Duration::from_secs(1), None)
-}
-
-/// Charges one request at a time until a refusal. Returns the number of admissions.
-fn drain(limiter: &Limiter, now: Time) -> u64 {
-    (0..1_000_000).take_while(|_| limiter.charge(now, 1).is_ok()).count() as u64
-}
-
-fn after(duration: Duration) -> Time {
-    START.saturating_add(duration)
 }
 
 #[test]
@@ -92,21 +85,19 @@ fn costs_above_one_are_whole_or_refused() {
     }
 }
 
-#[test]
-fn a_bucket_keeps_what_is_left_cut_to_its_burst() {
-    let limiter = Limiter::new(START, per_second(Strategy::TokenBucket, 100));
-    limiter.charge(START, 50).expect("all is free");
-    let limiter = limiter.retune(|| START, per_second(Strategy::TokenBucket, 10));
-    assert_eq!(limiter.peek(START).remaining(), 10, "fifty were left, of which ten fit");
-    let limiter = limiter.retune(|| START, per_second(Strategy::TokenBucket, 1_000));
-    assert_eq!(limiter.peek(START).remaining(), 10, "a larger burst gives no tokens");
-    assert_eq!(limiter.peek(after(Duration::from_millis(1))).remaining(), 11, "the bucket fills at the new rate");
-}
-
-/// Every kind of invalid quota.
+/// Every kind of invalid quota. Zero never means "unlimited" or "block all", except that a debt of zero is no debt.
 #[test]
 fn an_invalid_quota_says_what_to_fix() {
     let second = Duration::from_secs(1);
+    for strategy in STRATEGIES {
+        let of = |requests, period| Quota::new(strategy, requests, period, None);
+        assert_eq!(of(0, second), Err(InvalidQuota::ZeroRequests), "{strategy:?}");
+        assert_eq!(of(1, Duration::ZERO), Err(InvalidQuota::ZeroPeriod), "{strategy:?}");
+        assert_eq!(Quota::new(strategy, 1, second, Some(0)).map_err(|invalid| invalid.field()), Err("burst"));
+    }
+    let bucket = Quota::new(Strategy::TokenBucketWithDebt, 5, second, None).expect("valid");
+    assert_eq!(bucket.with_debt(0), Ok(bucket));
+    assert_eq!(drain(&Limiter::new(START, bucket), START), 5);
     let cases = [
         (Strategy::TokenBucket, 0, second, None, InvalidQuota::ZeroRequests, "requests"),
         (Strategy::TokenBucket, 1, Duration::ZERO, None, InvalidQuota::ZeroPeriod, "period"),

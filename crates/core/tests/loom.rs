@@ -15,9 +15,7 @@ use loom::{
 };
 use weir_core::{InFlight, Limiter, Quota, RuleLimiter, Strategy, Terms, Time, charge_limiters};
 
-use self::suite::{STRATEGIES, at_once, quota};
-
-const SECOND: Duration = Duration::from_secs(1);
+use self::suite::{SECOND, STRATEGIES, at_once, drain, model, model_each, quota};
 
 /// The start of a window.
 const NOW: Time = Time::from_nanos(1_000_000_000_000);
@@ -29,24 +27,6 @@ fn bucket(requests: u64, burst: u64) -> Quota {
 
 fn later(duration: Duration) -> Time {
     NOW.saturating_add(duration)
-}
-
-/// Charges one request at a time until a refusal. Returns the number of admissions.
-fn drain(limiter: &Limiter, now: Time) -> u64 {
-    (0..100).take_while(|_| limiter.charge(now, 1).is_ok()).count() as u64
-}
-
-fn model(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(test);
-}
-
-/// Runs a test for each strategy.
-fn model_each(preemptions: usize, test: impl Fn(Strategy) + Sync + Send + Copy + 'static) {
-    for strategy in STRATEGIES {
-        model(preemptions, move || test(strategy));
-    }
 }
 
 #[test]

@@ -4,14 +4,10 @@
 
 mod suite;
 
-use std::{num::NonZeroUsize, time::Duration};
-
 use loom::thread;
 use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
 
-use self::suite::{STRATEGIES, at_once, quota};
-
-const SECOND: Duration = Duration::from_secs(1);
+use self::suite::{SECOND, at_once, drain_key as drain, keys, model, model_each, quota, terms};
 
 /// The start of a window.
 const NOW: Time = Time::from_nanos(1_000_000_000_000);
@@ -19,38 +15,12 @@ const NOW: Time = Time::from_nanos(1_000_000_000_000);
 /// A time at which all requests charged at `NOW` are free again, with every strategy.
 const LATER: Time = Time::from_nanos(1_002_000_000_000);
 
-fn model(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(test);
-}
-
-/// Runs a test for each strategy.
-fn model_each(preemptions: usize, test: impl Fn(Strategy) + Sync + Send + Copy + 'static) {
-    for strategy in STRATEGIES {
-        model(preemptions, move || test(strategy));
-    }
-}
-
-fn terms(quota: Quota) -> Terms {
-    Terms::new([("limit", quota)]).expect("valid")
-}
-
-fn keys(max: usize) -> NonZeroUsize {
-    NonZeroUsize::new(max).expect("not zero")
-}
-
 fn keyed(quota: Quota, max_keys: usize) -> RuleLimiter {
     RuleLimiter::keyed(NOW, terms(quota), keys(max_keys))
 }
 
 fn take(rule: &RuleLimiter, now: Time, key: &[u8]) -> u64 {
     u64::from(rule.charge(|| now, key, 1).is_ok())
-}
-
-/// Charges one request at a time until a refusal. Returns the number of admissions.
-fn drain(rule: &RuleLimiter, now: Time, key: &[u8]) -> u64 {
-    (0..9).take_while(|_| take(rule, now, key) == 1).count() as u64
 }
 
 fn tracked(rule: &RuleLimiter) -> u64 {

@@ -2,7 +2,6 @@
 //! weir-core --release --test loom_leases`
 #![cfg(loom)]
 
-#[expect(dead_code, reason = "these tests use only a part of this module")]
 mod suite;
 
 use std::time::Duration;
@@ -10,9 +9,7 @@ use std::time::Duration;
 use loom::thread;
 use weir_core::{Limiter, Strategy, Time};
 
-use self::suite::quota;
-
-const SECOND: Duration = Duration::from_secs(1);
+use self::suite::{SECOND, drain, quota};
 
 /// The start of a window.
 const NOW: Time = Time::from_nanos(1_000_000_000_000);
@@ -50,11 +47,6 @@ fn lending(strategy: Strategy, left: u64) -> Limiter {
 
 fn take(limiter: &Limiter, now: Time) -> u64 {
     u64::from(limiter.charge(now, 1).is_ok())
-}
-
-/// Charges one request at a time until a refusal. Returns the number of admissions.
-fn drain(limiter: &Limiter, now: Time) -> u64 {
-    (0..1_000).take_while(|_| limiter.charge(now, 1).is_ok()).count() as u64
 }
 
 /// A thread fetches a lease while another thread fetches a lease. In the end, all leased admissions are used.

@@ -2,7 +2,6 @@
 //! that waits this long is admitted.
 #![cfg(not(loom))]
 
-#[expect(dead_code, reason = "these tests use only a part of this module")]
 mod suite;
 
 use std::time::Duration;

@@ -18,7 +18,8 @@ use weir_core::{
 
 use self::{
     model::Model,
-    random::{Arrival, END, START, What, arrivals, for_each_strategy, is_window, quotas},
+    random::{Arrival, END, START, What, arrivals, for_each_strategy, quotas},
+    suite::is_window,
 };
 
 /// The longest wait of a reservation.
@@ -26,6 +27,16 @@ const MAX_AHEAD: Duration = Duration::from_hours(12);
 
 fn at(nanos: u64) -> Time {
     Time::from_nanos(nanos)
+}
+
+/// Returns the requests until the end of all tests, with their times and costs.
+fn timed(arrivals: Vec<Arrival>, quota: Quota) -> impl Iterator<Item = (Arrival, u64, u64)> {
+    let mut now = START;
+    arrivals.into_iter().map_while(move |arrival| {
+        let cost;
+        (now, cost) = arrival.after(now, quota);
+        (now <= END).then_some((arrival, now, cost))
+    })
 }
 
 /// Returns the number of nanoseconds by which a limiter can be early.
@@ -194,13 +205,7 @@ fn every_decision_is_the_models() {
         |quotas| (quotas, arrivals(60)),
         |(quota, arrivals)| {
             let mut pair = Pair::new(quota);
-            let mut now = START;
-            for arrival in arrivals {
-                let cost;
-                (now, cost) = arrival.after(now, quota);
-                if now > END {
-                    break;
-                }
+            for (arrival, now, cost) in timed(arrivals, quota) {
                 pair.ask(arrival, now, cost)?;
             }
             Ok(())
@@ -255,13 +260,8 @@ fn a_credit_is_the_models() {
             let terms = terms.with_override([b"override".as_slice()], [("own", quota)]).expect("a known name");
             // The keys of one rule, of which the first has the only cell.
             let rule = RuleLimiter::keyed(at(START), terms, NonZeroUsize::MIN);
-            let (mut now, mut has_refused) = (START, false);
-            for arrival in arrivals {
-                let cost;
-                (now, cost) = arrival.after(now, quota);
-                if now > END {
-                    break;
-                }
+            let mut has_refused = false;
+            for (arrival, now, cost) in timed(arrivals, quota) {
                 let mut is_charged = false;
                 let is_credit = matches!(arrival.ask, What::ChargeAndGiveBack | What::ReserveAndGiveBack);
                 if is_credit {
@@ -305,13 +305,7 @@ fn a_credit_after_reservations_is_the_models() {
         |quotas| (quotas, arrivals(60)),
         |(quota, arrivals)| {
             let mut pair = Pair::new(quota);
-            let mut now = START;
-            for arrival in arrivals {
-                let cost;
-                (now, cost) = arrival.after(now, quota);
-                if now > END {
-                    break;
-                }
+            for (arrival, now, cost) in timed(arrivals, quota) {
                 let admitted = match arrival.ask {
                     What::Charge => pair.charge(now, cost)?,
                     What::Reserve => pair.reserve(now, cost, arrival.latest(now, quota))?,
@@ -372,14 +366,8 @@ fn a_late_refund_gives_no_more_than_was_taken() {
         |quotas| (quotas, arrivals(60)),
         |(quota, arrivals)| {
             let limiter = Limiter::new(at(START), quota);
-            let mut now = START;
             let (mut held, mut kept) = (Vec::<(u64, u64, Charge)>::new(), Vec::new());
-            for arrival in arrivals {
-                let cost;
-                (now, cost) = arrival.after(now, quota);
-                if now > END {
-                    break;
-                }
+            for (arrival, now, cost) in timed(arrivals, quota) {
                 if arrival.ask == What::ChargeAndGiveBack && !held.is_empty() {
                     // The refund is often of the latest charge, and sometimes of an earlier charge.
                     let (_, _, charge) =
@@ -413,13 +401,8 @@ fn late_readers_get_no_more() {
             let limiter = Limiter::new(at(START), quota);
             let mut model = Model::new(quota);
             // All admissions so far count at the latest time that any admitted thread has read.
-            let (mut now, mut latest) = (START, 0);
-            for (arrival, lag) in arrivals.into_iter().zip(lags) {
-                let cost;
-                (now, cost) = arrival.after(now, quota);
-                if now > END {
-                    break;
-                }
+            let mut latest = 0;
+            for ((_, now, cost), lag) in timed(arrivals, quota).zip(lags) {
                 let lag = (period(quota) / 1_000 * (lag % 500 * (lag / 500))).min(nanos(Duration::from_hours(11)));
                 if limiter.charge(at(now - lag), cost).is_ok() {
                     latest = latest.max(now - lag);

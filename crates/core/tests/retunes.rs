@@ -10,15 +10,14 @@ mod suite;
 use std::{num::NonZeroUsize, time::Duration};
 
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
-use weir_core::{Limiter, Quota, RuleLimiter, Standing, Strategy as Counting, Terms, Time};
+use weir_core::{Limiter, Quota, RuleLimiter, Standing, Strategy as Counting, Time};
 
 use self::{
     history::Memory,
     random::{END, START, What, arrivals, for_each_strategy, quotas},
-    suite::STRATEGIES,
+    suite::{SECOND, STRATEGIES, at_once, is_window, quota, terms},
 };
 
-const SECOND: Duration = Duration::from_secs(1);
 const TENTH: Duration = Duration::from_millis(100);
 const MILLI: u64 = 1_000_000;
 
@@ -37,10 +36,6 @@ enum Judged {
 }
 
 const KEYS: Option<NonZeroUsize> = NonZeroUsize::new(10);
-
-fn terms(quota: Quota) -> Terms {
-    Terms::new([("limit", quota)]).expect("one limit")
-}
 
 impl Judged {
     fn all(quota: Quota, now: u64) -> [(&'static str, Self); 3] {
@@ -147,7 +142,7 @@ fn two_that_take_turns_admit_what_perfect_memory_would() {
                 for (one, other, period) in
                     [(20, 20, TENTH), (7, 60, TENTH), (20, 90, 3 * TENTH), (50, 31, TENTH * 7 / 10)]
                 {
-                    let pair = [suite::quota(old, one, TENTH), suite::quota(new, other, period)];
+                    let pair = [quota(old, one, TENTH), quota(new, other, period)];
                     let quotas: Vec<_> = pair.into_iter().cycle().take(rounds).collect();
                     for Outcome { kind, admitted, over, perfect } in
                         overload(&quotas, every, 1).into_iter().filter(|outcome| !outcome.is_right(95))
@@ -168,7 +163,7 @@ fn two_that_take_turns_admit_what_perfect_memory_would() {
 fn changes(strategies: &'static [Counting], most: usize) -> impl Strategy<Value = Vec<Quota>> {
     let numbers = (1..100_u64, prop_oneof![Just(100_u64), 50..500_u64], prop::option::of(1..60_u64), 0..20_u64);
     let quota = (prop::sample::select(strategies), numbers).prop_map(|(counting, (requests, millis, burst, debt))| {
-        let burst = burst.filter(|_| !random::is_window(counting));
+        let burst = burst.filter(|_| !is_window(counting));
         let quota = Quota::new(counting, requests, Duration::from_millis(millis), burst).expect("valid");
         quota.with_debt(debt).unwrap_or(quota)
     });
@@ -214,14 +209,14 @@ fn any_changes_of(strategies: &'static [Counting]) {
 /// R3: a longer period needs older admissions than shorter periods.
 #[test]
 fn what_is_older_than_all_periods_so_far_is_not_forgotten() {
-    let (short, long) = (suite::quota(Counting::SlidingWindowLog, 10, TENTH), 10 * SECOND);
+    let (short, long) = (quota(Counting::SlidingWindowLog, 10, TENTH), 10 * SECOND);
     for new in [Counting::SlidingWindowLog, Counting::SlidingWindowCounter] {
         for (kind, mut judged) in Judged::all(short, START) {
             assert_eq!(judged.drain(START), 10);
             for step in 1..8 {
-                judged.change(START + step * 100 * MILLI, suite::quota(Counting::FixedWindow, 10 + step, TENTH));
+                judged.change(START + step * 100 * MILLI, quota(Counting::FixedWindow, 10 + step, TENTH));
             }
-            judged.change(START + 900 * MILLI, suite::quota(new, 12, long));
+            judged.change(START + 900 * MILLI, quota(new, 12, long));
             assert_eq!(judged.drain(START + 900 * MILLI), 2, "{kind}, {new:?}: ten were admitted a second ago");
         }
     }
@@ -255,15 +250,15 @@ fn windows_and_logs_keep_what_was_counted() {
     for counting in [Counting::FixedWindow, Counting::SlidingWindowCounter, Counting::SlidingWindowLog] {
         // A time in the middle of a window.
         let now = START - START % 1_000_000_000 + 500 * MILLI;
-        for (kind, mut judged) in Judged::all(suite::quota(counting, 100, SECOND), now) {
+        for (kind, mut judged) in Judged::all(quota(counting, 100, SECOND), now) {
             assert_eq!((0..40).filter(|_| judged.admits(now)).count(), 40);
             for requests in [10, 100, 39, 40, 7, 1, 100] {
-                judged.change(now + MILLI, suite::quota(counting, requests, SECOND));
+                judged.change(now + MILLI, quota(counting, requests, SECOND));
                 assert_eq!(judged.remaining(now + MILLI), requests.saturating_sub(40), "{counting:?}, {kind}");
             }
-            judged.change(now + 2 * MILLI, suite::quota(counting, 1_000, SECOND));
+            judged.change(now + 2 * MILLI, quota(counting, 1_000, SECOND));
             assert_eq!(judged.drain(now + 2 * MILLI), 960, "{counting:?}, {kind}: a higher limit helps");
-            judged.change(now + 3 * MILLI, suite::quota(counting, 5, SECOND));
+            judged.change(now + 3 * MILLI, quota(counting, 5, SECOND));
             assert_eq!(judged.drain(now + 400 * MILLI), 0, "{counting:?}, {kind}");
             // The lowered limit leaves no debt for the future.
             assert_eq!(judged.drain(now + 2_000 * MILLI), 5, "{counting:?}, {kind}");
@@ -274,7 +269,7 @@ fn windows_and_logs_keep_what_was_counted() {
 /// R3: a refused request has no effect on a later change, even if its cost is larger than all counts together.
 #[test]
 fn a_refused_huge_cost_gives_no_fresh_window() {
-    let window = |seconds| suite::quota(Counting::FixedWindow, 10, seconds * SECOND);
+    let window = |seconds| quota(Counting::FixedWindow, 10, seconds * SECOND);
     for (kind, mut judged) in Judged::all(window(59), START) {
         judged.change(START, window(60));
         assert_eq!(judged.drain(START), 10, "{kind}");
@@ -316,17 +311,17 @@ fn buckets_keep_what_is_left() {
 fn places_reserved_ahead_stay_as_many_requests() {
     let start = START - START % 1_000_000_000;
     let three_windows = || {
-        let limiter = Limiter::new(at(start), suite::quota(Counting::FixedWindow, 10, SECOND));
+        let limiter = Limiter::new(at(start), quota(Counting::FixedWindow, 10, SECOND));
         let reserve = || limiter.reserve(at(start), 1, at(start + 5_000 * MILLI)).expect("in a later window").at;
         let places: Vec<_> = (0..25).map(|_| reserve()).collect();
         assert_eq!(places[24], at(start + 2_000 * MILLI));
         limiter
     };
-    let limiter = three_windows().retune(|| at(start), suite::quota(Counting::FixedWindow, 8, SECOND));
-    let limiter = limiter.retune(|| at(start), suite::quota(Counting::FixedWindow, 12, SECOND));
+    let limiter = three_windows().retune(|| at(start), quota(Counting::FixedWindow, 8, SECOND));
+    let limiter = limiter.retune(|| at(start), quota(Counting::FixedWindow, 12, SECOND));
     let left = [0, 999, 1_000, 1_999, 2_000, 3_000].map(|millis| limiter.peek(at(start + millis * MILLI)).remaining());
     assert_eq!(left, [0, 0, 0, 0, 7, 12], "reservations stay in their windows");
-    let limiter = three_windows().retune(|| at(start), suite::quota(Counting::TokenBucket, 10, SECOND));
+    let limiter = three_windows().retune(|| at(start), quota(Counting::TokenBucket, 10, SECOND));
     assert_eq!(limiter.peek(at(start)).retry_after(1), Some(Duration::from_millis(1_600)), "15 reservations remain");
 }
 
@@ -336,9 +331,9 @@ fn old_handles_follow_in_the_first_day_of_all() {
     let (now, day) = (at(0), Duration::from_hours(24));
     for old in STRATEGIES {
         for new in STRATEGIES {
-            let limiter = Limiter::new(now, suite::quota(old, 4, day));
+            let limiter = Limiter::new(now, quota(old, 4, day));
             limiter.charge(now, 1).expect("the whole burst is free");
-            let left = limiter.retune(|| now, suite::quota(new, 2, day)).peek(now).remaining();
+            let left = limiter.retune(|| now, quota(new, 2, day)).peek(now).remaining();
             let admitted = (0..10).filter(|_| limiter.charge(now, 1).is_ok()).count() as u64;
             assert_eq!(admitted, left, "{old:?} to {new:?}");
         }
@@ -374,7 +369,7 @@ fn an_equal_quota_touches_nothing() {
                 let standing = limiter.peek(at(now));
                 if standing.reset_after().as_nanos() < 1 << 60 {
                     let idle = at(now).saturating_add(standing.reset_after());
-                    prop_assert_eq!(limiter.peek(idle).remaining(), suite::at_once(quota.strategy(), quota.most()));
+                    prop_assert_eq!(limiter.peek(idle).remaining(), at_once(quota.strategy(), quota.most()));
                 }
             }
             Ok(())
@@ -392,13 +387,14 @@ proptest! {
         new in prop::sample::select(STRATEGIES.to_vec()),
         from in 1..200_u64,
         to in 1..200_u64,
+        period in prop::sample::select(vec![TENTH, SECOND, 3_600 * SECOND]),
         nanos in 0..2_000_000_000_u64,
     ) {
         let now = at(START + nanos);
-        let from = suite::quota(old, from, SECOND);
+        let from = quota(old, from, period);
         let limiter = Limiter::new(at(START), from);
         while limiter.charge(now, 1).is_ok() {}
-        let to = suite::quota(new, to, SECOND);
+        let to = quota(new, to, SECOND);
         let limiter = limiter.retune(|| now, to);
         let wait = limiter.peek(now).retry_after(1).expect("one request fits any burst");
         let longest = match new {
@@ -409,6 +405,17 @@ proptest! {
         };
         prop_assert!(wait <= longest, "{wait:?}");
         prop_assert!(limiter.charge(now.saturating_add(wait), 1).is_ok());
+    }
+}
+
+/// The share of a used limit is not rounded down to zero: a request of a hundred uses up a limit of one for a time.
+#[test]
+fn a_limit_of_one_admits_after_it_was_a_hundred() {
+    for (old, new) in STRATEGIES.into_iter().flat_map(|old| STRATEGIES.map(|new| (old, new))) {
+        let limiter = Limiter::new(at(START), quota(old, 100, SECOND));
+        limiter.charge(at(START), 1).expect("all is free");
+        let limiter = limiter.retune(|| at(START), quota(new, 1, SECOND));
+        assert!(limiter.charge(at(START + 2_000 * MILLI), 1).is_ok(), "{old:?} to {new:?}");
     }
 }
 

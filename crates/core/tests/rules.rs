@@ -13,13 +13,9 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{
-    Demand, InvalidTerms, KeyStats, Limiter, Position, Quota, RuleLimiter, Strategy, Terms, Time, charge_rules,
-};
+use weir_core::{Demand, InvalidTerms, KeyStats, Limiter, Position, Quota, RuleLimiter, Strategy, Terms, charge_rules};
 
-use self::suite::{STRATEGIES, at_once, quota};
-
-const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
+use self::suite::{SECOND, START, STRATEGIES, after, at_once, drain_key as drain, quota};
 
 /// Under miri, each iteration takes milliseconds.
 const MANY: u32 = if cfg!(miri) { 20 } else { 1_000 };
@@ -40,19 +36,12 @@ fn keyed<const N: usize>(limits: [(&str, Quota); N], max: usize) -> RuleLimiter 
     RuleLimiter::keyed(START, terms(limits), keys(max).expect("not zero"))
 }
 
-fn after(duration: Duration) -> Time {
-    START.saturating_add(duration)
-}
-
-fn drain(rule: &RuleLimiter, now: Time, key: &[u8]) -> u64 {
-    (0..1_000_000).take_while(|_| rule.charge(|| now, key, 1).is_ok()).count() as u64
-}
-
 fn stats(rule: &RuleLimiter) -> KeyStats {
     rule.keys().expect("it is keyed")
 }
 
-/// Mistakes 2 and 3 of `mistakes.rs`, for rules with and without a key.
+/// Two known mistakes: all limits are checked before all are charged, and a limit is charged although the next one
+/// refuses.
 #[test]
 fn all_limits_of_a_rule_are_charged_or_none() {
     let limits = [("wide", per_second(100)), ("narrow", per_second(2))];
@@ -106,28 +95,29 @@ fn peek_makes_no_entry_and_agrees_with_charge() {
     assert_eq!(stats(&rule).tracked, 1);
 }
 
-/// Mistake 10 of `mistakes.rs`: keys are bounded, and idle keys are forgotten.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn keys_are_bounded_idle_ones_make_room_and_others_are_counted_in_the_overflow() {
-    let rule = keyed([("limit", per_second(2))], 100);
-    for key in 0..100_u32 {
-        assert_eq!(drain(&rule, START, &key.to_be_bytes()), 2, "key {key} has its own count");
-    }
-    let overflowed: u64 = (100..1_000_u32).map(|key| drain(&rule, START, &key.to_be_bytes())).sum();
-    assert_eq!(overflowed, 1_800, "no key is idle: each other key is counted separately");
-    let full = stats(&rule);
-    assert_eq!((full.tracked, full.capacity, full.evicted), (100, 100, 0));
-    assert_eq!(full.overflowed, 2_700, "each was admitted twice and refused once");
+    for strategy in STRATEGIES {
+        let (rule, most) = (keyed([("limit", quota(strategy, 2, SECOND))], 100), at_once(strategy, 2));
+        for key in 0..100_u32 {
+            assert_eq!(drain(&rule, START, &key.to_be_bytes()), most, "{strategy:?}: key {key} has its own count");
+        }
+        for key in 100..1_000_u32 {
+            assert_eq!(drain(&rule, START, &key.to_be_bytes()), most, "{strategy:?}: key {key} has its own count, too");
+        }
+        let full = stats(&rule);
+        assert_eq!((full.tracked, full.capacity, full.evicted), (100, 100, 0), "{strategy:?}");
+        assert_eq!(full.overflowed, 900 * (most + 1), "{strategy:?}: all admissions, and one refusal of each");
 
-    // All keys are idle a second later, and a few searches find a cell for each new key.
-    let later = after(Duration::from_secs(1));
-    for key in 2_000..2_100_u32 {
-        assert_eq!(drain(&rule, later, &key.to_be_bytes()), 2, "key {key} gets a cell");
+        // All keys are idle two periods later, and a few searches find a cell for each new key.
+        let later = after(2 * SECOND);
+        for key in 2_000..2_100_u32 {
+            assert_eq!(drain(&rule, later, &key.to_be_bytes()), most, "{strategy:?}: key {key} gets a cell");
+        }
+        let swept = stats(&rule);
+        assert_eq!((swept.tracked, swept.overflowed, swept.evicted), (100, full.overflowed, 100), "{strategy:?}");
     }
-    let swept = stats(&rule);
-    assert_eq!((swept.tracked, swept.overflowed), (100, 2_700));
-    assert_eq!(swept.evicted, 100);
 }
 
 /// A search without a result shortens later searches only for a short time, not until there is an idle key.
@@ -251,7 +241,7 @@ fn a_cost_above_the_burst_takes_no_room() {
     assert_eq!(stats(&rule).tracked, 0);
 }
 
-/// Mistake 5 of `mistakes.rs`, by key, and R4: state stays with the name of a limit.
+/// R4: state stays with the name of a limit.
 #[test]
 fn a_retune_keeps_what_each_key_and_each_limit_consumed() {
     let rule = keyed([("a", per_second(10)), ("b", per_second(100))], 10);

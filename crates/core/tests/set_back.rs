@@ -4,13 +4,12 @@
 
 mod suite;
 
-use std::{num::NonZeroUsize, time::Duration};
+use std::time::Duration;
 
-use weir_core::{Quota, RuleLimiter, Terms, Time};
+use weir_core::{Quota, RuleLimiter, Time};
 
-use self::suite::{STRATEGIES, at_once, quota};
+use self::suite::{START, STRATEGIES, at_once, keys, quota, terms};
 
-const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
 const DAY: Duration = Duration::from_hours(24);
 const YEAR: Duration = Duration::from_hours(24 * 365);
 const HOUR: Duration = Duration::from_hours(1);
@@ -43,13 +42,9 @@ struct Limit {
 
 impl Limit {
     fn both(made: Time, quota: Quota) -> [Self; 2] {
-        let terms = || Terms::new([("limit", quota)]).expect("valid");
-        let keyed = RuleLimiter::keyed(made, terms(), NonZeroUsize::new(10).expect("not zero"));
-        [(RuleLimiter::unkeyed(made, terms()), &b""[..]), (keyed, &b"ann"[..])].map(|(rule, key)| Self {
-            rule,
-            quota,
-            key,
-        })
+        let keyed = RuleLimiter::keyed(made, terms(quota), keys(10));
+        let unkeyed = RuleLimiter::unkeyed(made, terms(quota));
+        [(unkeyed, &b""[..]), (keyed, &b"ann"[..])].map(|(rule, key)| Self { rule, quota, key })
     }
 
     /// Charges one request at a time until a refusal, and at most `most` requests.

@@ -13,21 +13,15 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{InFlight, InFlightByKey, Limiter, RuleLimiter, Strategy, Terms, Time, charge_limiters};
+use weir_core::{InFlight, InFlightByKey, Limiter, RuleLimiter, Strategy, charge_limiters};
 
-use self::suite::{STRATEGIES, at_once};
+use self::suite::{SECOND, START, STRATEGIES, after, at_once, is_window, terms};
 
-const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
-const SECOND: Duration = Duration::from_secs(1);
 const THREADS: [usize; 3] = [2, 8, 32];
 
 /// Returns a quota of `most` requests at the same time, and then `most` per second.
 fn quota(strategy: Strategy, most: u64) -> weir_core::Quota {
     suite::quota(strategy, most, SECOND)
-}
-
-fn after(duration: Duration) -> Time {
-    START.saturating_add(duration)
 }
 
 /// Runs `offer` until `offered` requests were offered in total. Returns the number of admissions.
@@ -66,14 +60,43 @@ fn a_peek_refuses_no_request_that_would_be_admitted() {
     }
 }
 
+/// Also with fewer requests than threads: no share of a thread is rounded down to zero.
 #[test]
 fn ten_thousand_at_four_times_the_limit_not_one_too_many() {
     for strategy in STRATEGIES {
-        for threads in THREADS {
-            let limiter = Limiter::new(START, quota(strategy, 2_500));
+        for (threads, most) in THREADS.into_iter().flat_map(|threads| [1, 5, 2_500].map(|most| (threads, most))) {
+            let limiter = Limiter::new(START, quota(strategy, most));
             let admitted = offer(threads, 10_000, |_| u64::from(limiter.charge(START, 1).is_ok()));
-            assert_eq!(admitted, at_once(strategy, 2_500), "{strategy:?}, {threads} threads");
+            assert_eq!(admitted, at_once(strategy, most), "{strategy:?}, {threads} threads");
         }
+    }
+}
+
+/// A known mistake: one atomic contains the level, and another atomic contains the time of the last refill. Between the
+/// two updates, other threads refill twice (too many requests are admitted) or overwrite each other's refill (tokens are
+/// lost).
+#[test]
+fn each_refill_is_admitted_once() {
+    const ROUNDS: u32 = 100;
+    for strategy in STRATEGIES {
+        let limiter = Limiter::new(START, quota(strategy, 400));
+        let (barrier, admitted) = (Barrier::new(8), AtomicU64::new(0));
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for round in 0..ROUNDS {
+                        // Two seconds later, everything that was used before is free again.
+                        let now = after(2 * round * SECOND);
+                        barrier.wait();
+                        for _ in 0..200 {
+                            admitted.fetch_add(u64::from(limiter.charge(now, 1).is_ok()), Ordering::Relaxed);
+                        }
+                        barrier.wait();
+                    }
+                });
+            }
+        });
+        assert_eq!(admitted.into_inner(), u64::from(ROUNDS) * at_once(strategy, 400), "{strategy:?}");
     }
 }
 
@@ -263,10 +286,6 @@ fn retunes_under_load_give_no_burst() {
                 admitted + offer(2, 1_500, |_| u64::from(newest.charge(START, 1).is_ok()))
             });
             // The limits admit at most the largest window, or the first burst without windows, plus the largest debt.
-            let is_window = |strategy| {
-                use Strategy::{FixedWindow, SlidingWindowCounter, SlidingWindowLog};
-                matches!(strategy, FixedWindow | SlidingWindowCounter | SlidingWindowLog)
-            };
             let burst = if is_window(strategy) || is_window(other) { 4_000 } else { 1_000 };
             let debts = [strategy, other].map(|strategy| quota(strategy, 4_000).debt());
             let most = burst + debts[0].max(debts[1]);
@@ -304,8 +323,7 @@ fn charges_given_back_are_free_again() {
 fn each_key_gets_its_own_and_not_one_more() {
     for strategy in STRATEGIES {
         for threads in THREADS {
-            let terms = Terms::new([("limit", quota(strategy, 100))]).expect("valid");
-            let rule = RuleLimiter::keyed(START, terms, NonZeroUsize::new(8).expect("not zero"));
+            let rule = RuleLimiter::keyed(START, terms(quota(strategy, 100)), NonZeroUsize::new(8).expect("not zero"));
             let admitted = offer(threads, 10_000, |turn| {
                 let key = [u8::try_from(turn % 10).expect("a digit")];
                 u64::from(rule.charge(|| START, &key, 1).is_ok())
@@ -320,8 +338,7 @@ fn each_key_gets_its_own_and_not_one_more() {
 #[test]
 fn a_flood_of_keys_stays_within_its_bound() {
     for strategy in STRATEGIES {
-        let terms = Terms::new([("limit", quota(strategy, 1))]).expect("valid");
-        let rule = RuleLimiter::keyed(START, terms, NonZeroUsize::new(50).expect("not zero"));
+        let rule = RuleLimiter::keyed(START, terms(quota(strategy, 1)), NonZeroUsize::new(50).expect("not zero"));
         let most = AtomicU64::new(0);
         let admitted = offer(8, 20_000, |turn| {
             // There are 800 keys per second, which is sixteen times the number of cells.

@@ -4,33 +4,25 @@
 mod suite;
 
 use std::{
-    num::NonZeroUsize,
     sync::{
         Barrier,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
-    time::Duration,
 };
 
-use weir_core::{RuleLimiter, Strategy, Terms, Time};
+use weir_core::{RuleLimiter, Strategy, Terms};
 
-use self::suite::{STRATEGIES, at_once, quota};
+use self::suite::{SECOND, START, STRATEGIES, at_once, keys, quota};
 
-const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
-const SECOND: Duration = Duration::from_secs(1);
 const THREADS: [u64; 3] = [2, 8, 32];
 
 fn terms(strategy: Strategy, most: u64) -> Terms {
-    Terms::new([("limit", quota(strategy, most, SECOND))]).expect("valid")
+    suite::terms(quota(strategy, most, SECOND))
 }
 
 fn keyed(strategy: Strategy, most: u64, max_keys: usize) -> RuleLimiter {
     RuleLimiter::keyed(START, terms(strategy, most), keys(max_keys))
-}
-
-fn keys(max: usize) -> NonZeroUsize {
-    NonZeroUsize::new(max).expect("not zero")
 }
 
 /// Calls `each` on all threads at the same time, with the number of the thread.

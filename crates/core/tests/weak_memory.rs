@@ -6,18 +6,15 @@
 mod suite;
 
 use std::{
-    num::{NonZeroU64, NonZeroUsize},
+    num::NonZeroU64,
     sync::atomic::{AtomicU64, Ordering},
     thread,
-    time::Duration,
 };
 
-use weir_core::{Charge, InFlight, Limiter, Quota, RuleLimiter, Strategy, Terms, Time, charge_limiters};
+use weir_core::{Charge, InFlight, Limiter, Quota, RuleLimiter, Strategy, charge_limiters};
 
-use self::suite::{STRATEGIES, at_once};
+use self::suite::{SECOND, START, STRATEGIES, at_once, drain, keys, terms};
 
-const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
-const SECOND: Duration = Duration::from_secs(1);
 const THREADS: u64 = 3;
 
 /// Returns a quota of `most` requests at the same time, and then `most` per second.
@@ -47,7 +44,7 @@ fn not_one_too_many_and_none_lost() {
         let limiter = Limiter::new(START, quota(strategy, 12));
         let admitted = offer(6, |_| limiter.charge(START, 1).is_ok());
         // A log possibly refused a request because a thread was preempted before it wrote its time.
-        let rest = (0..12).filter(|_| limiter.charge(START, 1).is_ok()).count() as u64;
+        let rest = drain(&limiter, START);
         assert_eq!(admitted + rest, at_once(strategy, 12), "{strategy:?}");
     }
 }
@@ -57,7 +54,7 @@ fn not_one_too_many_and_none_lost() {
 fn a_hot_limit_is_exact() {
     let limiter = Limiter::new(START, quota(Strategy::TokenBucket, 256));
     let admitted = offer(100, |_| limiter.charge(START, 1).is_ok());
-    let rest = (0..256).filter(|_| limiter.charge(START, 1).is_ok()).count() as u64;
+    let rest = drain(&limiter, START);
     assert_eq!(admitted + rest, 256);
 }
 
@@ -135,12 +132,11 @@ fn several_limits_all_or_none() {
 
 #[test]
 fn each_key_has_its_own_while_keys_come_and_the_terms_change() {
-    let terms = |most| Terms::new([("limit", quota(Strategy::TokenBucket, most))]).expect("valid");
-    let keys = NonZeroUsize::new(4);
-    let rule = RuleLimiter::keyed(START, terms(2), keys.expect("not zero"));
+    let terms = |most| terms(quota(Strategy::TokenBucket, most));
+    let rule = RuleLimiter::keyed(START, terms(2), keys(4));
     let admitted = offer(6, |turn| {
         if turn == 7 {
-            drop(rule.retune(|| START, terms(3), keys));
+            drop(rule.retune(|| START, terms(3), Some(keys(4))));
         }
         rule.charge(|| START, &[b"abc"[usize::try_from(turn % 3).expect("a digit")]], 1).is_ok()
     });

@@ -11,6 +11,8 @@ use std::collections::VecDeque;
 
 use weir_core::{Quota, Strategy};
 
+use crate::suite::is_window;
+
 /// The parts of a request, which are far smaller than any rounding of the code.
 const PARTS: i128 = 1 << 50;
 
@@ -28,10 +30,6 @@ pub(crate) struct Memory {
     /// The part of a debt that a bucket did not take over when it started.
     forgiven: i128,
     at: u64,
-}
-
-fn is_window(quota: Quota) -> bool {
-    matches!(quota.strategy(), Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog)
 }
 
 fn nanos(quota: Quota) -> u64 {
@@ -59,7 +57,7 @@ impl Memory {
     }
 
     fn flow_in(&mut self, now: u64) {
-        let most = most_tokens(self.quota).max(if is_window(self.quota) { self.tokens } else { i128::MIN });
+        let most = most_tokens(self.quota).max(if is_window(self.quota.strategy()) { self.tokens } else { i128::MIN });
         self.tokens = most.min(self.tokens + self.flow(now - self.at));
         self.at = now;
     }
@@ -85,7 +83,7 @@ impl Memory {
 
     /// Returns true if the definition of a bucket admits this cost at a later time.
     pub(crate) fn admits_soon(&self, then: u64, cost: u64) -> bool {
-        !is_window(self.quota) && self.clone().admits(then, cost)
+        !is_window(self.quota.strategy()) && self.clone().admits(then, cost)
     }
 
     pub(crate) fn charge(&mut self, now: u64, cost: u64) {
@@ -100,7 +98,7 @@ impl Memory {
         }
         self.flow_in(now);
         let (old, period) = (self.quota, nanos(self.quota));
-        if is_window(old) {
+        if is_window(old.strategy()) {
             let left = i128::from(self.left(now)) * PARTS;
             let least = left + (self.had + self.flow(now - self.since)).min(0);
             if self.is_first || now - self.since >= period {
@@ -108,11 +106,11 @@ impl Memory {
             } else if old.strategy() != Strategy::FixedWindow {
                 self.tokens = self.tokens.max(least);
             }
-        } else if is_window(quota) {
+        } else if is_window(quota.strategy()) {
             self.tokens -= std::mem::take(&mut self.forgiven);
         }
         self.quota = quota;
-        if !is_window(quota) {
+        if !is_window(quota.strategy()) {
             if old.strategy() == Strategy::FixedWindow {
                 let least = -self.flow(period - now % period) - i128::from(quota.debt()) * PARTS;
                 self.forgiven = (least - self.tokens).max(0);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::{prelude::*, test_runner::TestRunner};
 use weir_core::{Quota, Strategy as Counting};
 
-use crate::suite::{self, STRATEGIES};
+use crate::suite::{self, STRATEGIES, is_window};
 
 pub(crate) const START: u64 = 1_700_000_000_123_456_789;
 
@@ -60,10 +60,6 @@ fn quotas_of(counting: Counting) -> impl Strategy<Value = Quota> {
             _ => Quota::new(counting, requests, period, burst).expect("within the bounds of the API"),
         }
     })
-}
-
-pub(crate) fn is_window(counting: Counting) -> bool {
-    matches!(counting, Counting::FixedWindow | Counting::SlidingWindowCounter | Counting::SlidingWindowLog)
 }
 
 /// One request. Its numbers are fractions of its quota's numbers.
