@@ -9,26 +9,12 @@ use super::*;
 
 /// Other values to try. One of them must be accepted by the schema and have an effect.
 fn others(default: &Value) -> Vec<Value> {
-    let words = [
-        "other",
-        "Other",
-        "7s",
-        "720h",
-        "7%",
-        "5m",
-        "json",
-        "debug",
-        "Always",
-        "Fail",
-        "Recreate",
-        "Default",
-        "Unconfined",
-        "IfHealthyBudget",
-        "SingleStack",
-        "NodePort",
-        "https://other.example",
-        "registry.example/other:1",
-        "512Mi",
+    let short = [
+        "other", "Other", "7s", "720h", "7%", "5m", "json", "debug", "Always", "Fail", "Recreate", "Default",
+        "Unconfined", "IfHealthyBudget", "SingleStack", "NodePort", "https://other.example",
+        "registry.example/other:1", "512Mi",
+    ];
+    let long = [
         "sha256:01ba4719c80b6fe911b091a7c05124b64eeece964e09c058ef8f9805daca546b",
         "-----BEGIN CERTIFICATE-----\nother\n-----END CERTIFICATE-----\n",
     ];
@@ -55,7 +41,7 @@ fn others(default: &Value) -> Vec<Value> {
         Value::Object(_) => {
             vec![json!({"other": "other"}), json!({"nodeAffinity": {"other": "other"}}), json!({"searches": ["other"]})]
         }
-        _ => words.iter().map(|word| json!(word)).collect(),
+        _ => short.iter().chain(&long).map(|word| json!(word)).collect(),
     }
 }
 
@@ -187,6 +173,51 @@ fn names_that_are_no_values_are_refused_at_every_depth() -> Result<()> {
     Ok(())
 }
 
+/// Returns the rows of a table in text. A line that begins with blanks continues its row.
+fn rows(table: &str) -> Vec<String> {
+    table.trim().replace("\n    ", " ").lines().map(str::to_owned).collect()
+}
+
+/// Checks that each row `setting & setting => message` is refused with its message.
+fn are_refused(table: &str) -> Result<()> {
+    are_refused_by("weir", table)
+}
+
+fn are_refused_by(name: &str, table: &str) -> Result<()> {
+    for row in rows(table) {
+        let (settings, expected) = row.split_once(" => ").context("a row without a message")?;
+        let settings: Vec<_> = settings.split(" & ").collect();
+        let Err(fault) = render(&chart(name)?, &settings) else { anyhow::bail!("{row}: the chart is rendered") };
+        ensure!(fault.to_string().contains(expected), "{row}: {fault}");
+    }
+    Ok(())
+}
+
+/// Settings, and the images with them. Older versions had no value for all images. Their values `image.repository` and
+/// `injection.agent.image.repository` must still work.
+const IMAGES: &str = r#"
+replicas=2 => weir.dev/agent:0.1.0 weir.dev/operator:0.1.0
+images.registry=weir.test & images.tag=e2e => weir.test/agent:e2e weir.test/operator:e2e
+images.registry=a.b:5000/mirror => a.b:5000/mirror/agent:0.1.0 a.b:5000/mirror/operator:0.1.0
+images.registry=weir.test & injection.agent.image.registry=a.b & injection.agent.image.tag=v2 => a.b/agent:v2 weir.test/operator:0.1.0
+image.repository=localhost/op & injection.agent.image.repository=a.b/c/agent => a.b/c/agent:0.1.0 localhost/op:0.1.0
+image.digest=sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
+    => weir.dev/agent:0.1.0 weir.dev/operator@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
+images.registry=a.b & injection.redirect.image=iptables:1 => a.b/agent:0.1.0 a.b/iptables:1 a.b/operator:0.1.0
+images.registry=a.b & injection.redirect.image=c.d/iptables@sha256:12 => a.b/agent:0.1.0 a.b/operator:0.1.0 c.d/iptables@sha256:12
+"#;
+
+/// An older manual set the first values for offline clusters. Then every pod with an agent would wait for the image
+/// weir.dev/agent.
+const OTHER_IMAGES: &str = r#"
+image.repository=weir.test/operator & image.tag=e2e
+    => the operator's image is weir.test/operator:e2e, and pods would get the agent weir.dev/agent:0.1.0: set images.registry
+image.tag=e2e => pods would get the agent weir.dev/agent:0.1.0
+image.tag=e2e & injection.enabled=false & rateLimitService.enabled=true => pods would get the agent weir.dev/agent:0.1.0
+image.registry=a.b => the operator's image is a.b/operator:0.1.0
+image.registry=a.b & image.repository=c.d/op & injection.agent.image.tag=v1 => registry a.b is not valid with repository c.d/op
+"#;
+
 /// Renders the chart, and returns the images of its objects.
 fn images(settings: &[&str]) -> Result<Vec<String>> {
     let rendered = render(&chart("weir")?, settings)?;
@@ -205,60 +236,13 @@ fn images(settings: &[&str]) -> Result<Vec<String>> {
 
 #[test]
 fn one_value_moves_all_images_and_one_alone_is_not_forgotten() -> Result<()> {
-    let digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-    let by_digest = format!("image.digest={digest}");
-    let pinned = format!("weir.dev/operator@{digest}");
-    for (settings, expected) in [
-        (&[][..], &["weir.dev/agent:0.1.0", "weir.dev/operator:0.1.0"][..]),
-        (&["images.registry=weir.test", "images.tag=e2e"], &["weir.test/agent:e2e", "weir.test/operator:e2e"]),
-        (&["images.registry=a.b:5000/mirror/"], &[]),
-        (&["images.registry=a.b:5000/mirror"], &["a.b:5000/mirror/agent:0.1.0", "a.b:5000/mirror/operator:0.1.0"]),
-        (
-            &["images.registry=weir.test", "injection.agent.image.registry=a.b", "injection.agent.image.tag=v2"],
-            &["a.b/agent:v2", "weir.test/operator:0.1.0"],
-        ),
-        // Older versions had no value for all images. Their values must still work.
-        (
-            &["image.repository=localhost/op", "injection.agent.image.repository=a.b/c/agent"],
-            &["a.b/c/agent:0.1.0", "localhost/op:0.1.0"],
-        ),
-        (&[&by_digest], &["weir.dev/agent:0.1.0", &pinned]),
-        (
-            &["images.registry=a.b", "injection.redirect.image=iptables:1"],
-            &["a.b/agent:0.1.0", "a.b/iptables:1", "a.b/operator:0.1.0"],
-        ),
-        (
-            &["images.registry=a.b", "injection.redirect.image=c.d/iptables@sha256:12"],
-            &["a.b/agent:0.1.0", "a.b/operator:0.1.0", "c.d/iptables@sha256:12"],
-        ),
-    ] {
-        if expected.is_empty() {
-            ensure!(images(settings).is_err(), "{settings:?}");
-        } else {
-            ensure!(images(settings)? == expected, "{settings:?}: {:?}", images(settings)?);
-        }
+    for row in rows(IMAGES) {
+        let (settings, expected) = row.split_once(" => ").context("a row without images")?;
+        let found = images(&settings.split(" & ").collect::<Vec<_>>())?;
+        ensure!(found.join(" ") == expected, "{row}: {found:?}");
     }
-    for (settings, expected) in [
-        // An older manual set these values for offline clusters. Then every pod with an agent would wait for the
-        // image weir.dev/agent.
-        (
-            &["image.repository=weir.test/operator", "image.tag=e2e"][..],
-            "the operator's image is weir.test/operator:e2e, and pods would get the agent weir.dev/agent:0.1.0: set images.registry",
-        ),
-        (&["image.tag=e2e"], "pods would get the agent weir.dev/agent:0.1.0"),
-        (
-            &["image.tag=e2e", "injection.enabled=false", "rateLimitService.enabled=true"],
-            "pods would get the agent weir.dev/agent:0.1.0",
-        ),
-        (&["image.registry=a.b"], "the operator's image is a.b/operator:0.1.0"),
-        (
-            &["image.registry=a.b", "image.repository=c.d/op", "injection.agent.image.tag=v1"],
-            "registry a.b is not valid with repository c.d/op",
-        ),
-    ] {
-        let fault = images(settings).expect_err("only one of the images has another registry").to_string();
-        ensure!(fault.contains(expected), "{settings:?}: {fault}");
-    }
+    ensure!(images(&["images.registry=a.b:5000/mirror/"]).is_err(), "a slash at the end");
+    are_refused(OTHER_IMAGES)?;
     ensure!(
         images(&["image.tag=e2e", "injection.enabled=false"])? == ["weir.dev/operator:e2e"],
         "an agent image without injection"
@@ -424,344 +408,278 @@ fn without_rbac_create_there_are_no_roles_and_one_file_prints_what_the_operator_
     Ok(())
 }
 
+const WRONG_OF_CRDS: &str = r#"
+kep=true => 'kep' not allowed
+keep=perhaps => /keep
+keep=null => missing property 'keep'
+commonLabels.a=x y => /commonLabels/a
+commonLabels.a/b/c=x => 'a/b/c' not allowed
+"#;
+
+const WRONG: &str = r#"
+commonLabels.a/b/c=x => 'a/b/c' not allowed
+replica=2 => 'replica' not allowed
+extraArgs={lease-renewal} => /extraArgs/0
+extraContainers[0].image=a => /extraContainers/0
+extraObjects[0].kind=ConfigMap => /extraObjects/0
+services.ipFamilies={ipv4} => /services/ipFamilies/0
+services.ipFamilyPolicy=SingleStack,services.ipFamilies={IPv4,IPv6} => /services/ipFamilies': maxItems: got 2, want 1
+livenessProbe.periods=1 => 'periods' not allowed
+prometheusRule.alerts.WeirNoLeaders.enabled=false => 'WeirNoLeaders' not allowed
+prometheusRule.alerts.WeirNoLeader.threshold=2 => /prometheusRule/alerts
+prometheusRule.alerts.WeirPodsDrifted.for=soon => /prometheusRule/alerts/WeirPodsDrifted/for
+imagePullSecrets={registry} => /imagePullSecrets/0
+watchNamespaces={Shop} => /watchNamespaces/0
+injection.enable=true => 'enable' not allowed
+injection.namespaceExpressions[0].key=env => /injection/namespaceExpressions/0
+injection.namespaceExpressions[0].key=a,injection.namespaceExpressions[0].operator=In => missing property 'values'
+injection.namespaceExpressions[0].key=a,injection.namespaceExpressions[0].operator=Exists,injection.namespaceExpressions[0].values={b} => /injection/namespaceExpressions/0/values
+injection.certManager.issuerRef.nam=company => 'nam' not allowed
+injection.agent.resources.requests.disk=1Gi => 'disk' not allowed
+injection.agent.resources.requests.cpu=abc => /injection/agent/resources/requests/cpu
+injection.agent.resources.requests.cpu=1' => /injection/agent/resources/requests/cpu
+injection.agent.resources.requests.cpu=0m => /injection/agent/resources/requests/cpu
+injection.agent.resources.limits.memory=64MB => /injection/agent/resources/limits/memory
+injection.agent.env[0].name=A,injection.agent.env[0].value=5 => /injection/agent/env/0/value
+injection.agent.env[0].value=a => /injection/agent/env/0
+injection.agent.securityContext.runAsUser=x => /injection/agent/securityContext/runAsUser
+injection.agent.securityContext.runAsUsers=1 => 'runAsUsers' not allowed
+injection.agent.securityContext.seccompProfile.type=null => missing property 'type'
+injection.redirect.tag=1 => 'tag' not allowed
+injection.redirect.image=https://x/iptables:1 => /injection/redirect/image
+injection.agent.jwks.url=https://a/my keys => /injection/agent/jwks/url
+rateLimitService.enable=true => 'enable' not allowed
+rateLimitService.service.type=ExternalName => /rateLimitService/service/type
+rateLimitService.stores={limits} => /rateLimitService/stores/0
+rateLimitService.stores[0].name=limits => /rateLimitService/stores/0
+rateLimitService.extraEnv[0].name=A,rateLimitService.extraEnv[0].value=5 => /extraEnv/0/value
+rateLimitService.networkPolicy.from[0].namespace=edge => 'namespace' not allowed
+resources.memory=1Gi => 'memory' not allowed
+podLabels.a/b/c=x => 'a/b/c' not allowed
+affinity.nodes=1 => 'nodes' not allowed
+networkPolicy.apiServer.ports={https} => /networkPolicy/apiServer/ports/0
+networkPolicy.apiServer.ports={70000} => /networkPolicy/apiServer/ports/0
+networkPolicy.apiServer.cidrs={10.0.0.1} => /networkPolicy/apiServer/cidrs/0
+networkPolicy.metricsFrom[0].namespace=monitoring => 'namespace' not allowed
+podMonitor.label.a=b => 'label' not allowed
+serviceMonitor.sampleLimit=5 => 'sampleLimit' not allowed
+"#;
+
+/// Values that are refused with their path.
+const WRONG_AT_THEIR_PATHS: &[&str] = &[
+    "commonLabels.a=x y", "replicas=0", "replicas=2.5", "replicas=many", "image=weir.dev/operator",
+    "image.repository=", "image.pullPolicy=Sometimes", "image.digest=sha256:1", "images.registry=",
+    "images.registry=weir.test/", "images.registry=https://x", "image.repository=https://x/operator",
+    "fullnameOverride=Weir", "injection.port=0", "injection.certificate.caBundle=MIIB", "logFormat=yaml",
+    "lease.duration=1", "lease.renewal=often", "lease.renewal=0", "identity.lifetime=1d", "identity.lifetime=5s1h",
+    "identity.authorityLifetime=", "identity.audience=", "hostUsers=perhaps", "strategy.type=OnDelete",
+    "strategy.rollingUpdate.maxSurge=few", "livenessProbe.successThreshold=2", "readinessProbe.periodSeconds=-1",
+    "watchNamespaces=shop", "watchNamespaces={shop,shop}", "injection.failurePolicy=fail",
+    "injection.timeoutSeconds=31", "injection.certManager=true", "injection.certManager.issuerRef.kind=",
+    "injection.agent.logLevel=", "injection.redirect.image=a b", "injection.agent.logFormat=yaml",
+    "injection.agent.drain=soon", "injection.agent.drain=5s1m", "injection.agent.jwks.url=http://a/keys",
+    "injection.agent.jwks.configMap=a/b/c", "rateLimitService.replicas=0", "rateLimitService.service.port=grpc",
+    "rateLimitService.tls.secretName=Edge", "rateLimitService.drainSeconds=20s",
+    "rateLimitService.drainSeconds=1000000", "logLevel=", "resources.requests.memory=much",
+    "serviceAccount.annotations.a=1", "podLabels.tier=1", "podLabels.tier=x y", "rateLimitService.podLabels.tier=-x",
+    "networkPolicy.enabled=yes", "dashboards.labels=grafana", "serviceMonitor.interval=often",
+    "podMonitor.sampleLimit=-1", "podMonitor.labelLimit=many", "prometheusRule.runbookUrl=docs",
+];
+
+#[test]
+fn wrong_values_are_refused_by_name() -> Result<()> {
+    are_refused_by("weir-crds", WRONG_OF_CRDS)?;
+    are_refused(WRONG)?;
+    for setting in WRONG_AT_THEIR_PATHS {
+        let (path, _) = setting.split_once('=').context("a setting without a value")?;
+        are_refused(&format!("{setting} => at '/{}':", path.replace(['.', '['], "/").replace(']', "")))?;
+    }
+    Ok(())
+}
+
+const CONTRADICTIONS: &str = r#"
+serviceAccount.create=false => set serviceAccount.name to the ServiceAccount of the operator
+injection.certificate.existingSecret=tls => name the CA that the apiserver trusts, in injection.certificate.caBundle
+injection.certificate.existingSecret=tls & injection.certManager.enabled=true => remove one of them
+injection.certificate.caBundle=-----BEGIN CERTIFICATE----- => name that Secret, or remove the bundle
+hostNetwork=true & hostUsers=false => hostUsers false is not valid with hostNetwork
+dnsPolicy=None => dnsPolicy None: set dnsConfig.nameservers
+readinessProbe.terminationGracePeriodSeconds=3 => readinessProbe.terminationGracePeriodSeconds: Kubernetes accepts this field only in a livenessProbe
+podDisruptionBudget.maxUnavailable=150% => '150%' does not match
+strategy.rollingUpdate.maxUnavailable=101% => '101%' does not match
+injection.agent.securityContext.runAsUser=0 => injection.agent.securityContext: runAsUser 0 contradicts runAsNonRoot: set another user
+injection.agent.securityContext.capabilities.add={CAP_SYS_ADMIN}
+    => privileged and CAP_SYS_ADMIN contradict allowPrivilegeEscalation false: remove them
+injection.agent.securityContext.seccompProfile.type=Localhost & injection.agent.securityContext.seccompProfile.localhostProfile=/a.json
+    => '/a.json' does not match
+injection.agent.resources.limits.memory=8Mi & injection.agent.resources.requests.memory=8Mi
+    => injection.agent.resources.limits.memory 8Mi is less than 16Mi, which an agent needs: raise it
+rateLimitService.service.headless=true & rateLimitService.service.port=80
+    => rateLimitService.service.port 80: the pods of a headless Service listen on this port
+injection.agent.securityContext.seccompProfile.type=Localhost & injection.agent.securityContext.seccompProfile.localhostProfile=a/../b.json
+    => injection.agent.securityContext.seccompProfile.localhostProfile a/../b.json contains ..: write the path
+injection.agent.securityContext.seccompProfile.type=Localhost => missing property 'localhostProfile'
+injection.agent.env[0].name=A\=B => 'A=B' does not match pattern
+injection.agent.env[0].name=A & injection.agent.env[0].valueFrom.secretRef.name=b
+    => injection.agent.env: valueFrom of A must have one of configMapKeyRef, secretKeyRef
+injection.agent.env[0].name=A & injection.agent.env[0].value=b & injection.agent.env[0].valueFrom.fieldRef.fieldPath=metadata.name
+    => injection.agent.env: A has value and valueFrom: remove one
+injection.agent.env[0].name=A & injection.agent.env[0].valueFrom.secretKeyRef.nam=b => 'nam' not allowed
+injection.agent.env[0].name=A & injection.agent.env[0].valueFrom.secretKeyRef.name=My_Secret & injection.agent.env[0].valueFrom.secretKeyRef.key=k
+    => valueFrom.secretKeyRef of A has the name "My_Secret", which no object can have: use lower-case letters
+injection.agent.env[0].name=A & injection.agent.env[0].valueFrom.configMapKeyRef.name=a..b & injection.agent.env[0].valueFrom.configMapKeyRef.key=k
+    => valueFrom.configMapKeyRef of A has the name "a..b"
+injection.agent.env[0].name=A & injection.agent.env[0].valueFrom.configMapKeyRef.name=a & injection.agent.env[0].valueFrom.configMapKeyRef.key=..k
+    => valueFrom.configMapKeyRef of A has the key "..k", which no object can have: use letters
+injection.agent.env[0].name=A & injection.agent.env[0].valueFrom.fieldRef.fieldPath=metadata.labels['']
+    => valueFrom.fieldRef of A has the fieldPath "metadata.labels['']": use the path of a name
+injection.agent.env[0].name=A & injection.agent.env[0].valueFrom.resourceFieldRef.resource=cpu
+    => valueFrom.resourceFieldRef of A has the resource "cpu": use limits or requests
+injection.agent.env[0].name=A & injection.agent.env[0].valueFrom.resourceFieldRef.resource=limits.cpu
+    & injection.agent.env[0].valueFrom.resourceFieldRef.divisor=1
+    => valueFrom.resourceFieldRef of A has the number 1 as divisor: write it in quotes
+imagePullSecrets[0].name=My_Secret => at '/imagePullSecrets/0/name': 'My_Secret' does not match
+identity.existingSecret=a..b => at '/identity/existingSecret': 'a..b' does not match
+priorityClassName=High => at '/priorityClassName': 'High' does not match
+injection.certManager.issuerRef.name=My_Issuer => at '/injection/certManager/issuerRef/name'
+injection.agent.jwks.configMap=a-/k => at '/injection/agent/jwks/configMap': 'a-/k' does not match
+injection.agent.jwks.configMap=a/..k => at '/injection/agent/jwks/configMap': 'a/..k' does not match
+rateLimitService.service.headless=true & rateLimitService.service.port=8482
+    => rateLimitService.service.port 8482: the pods of a headless Service listen on this port
+strategy.rollingUpdate.maxSurge=0% => strategy.rollingUpdate.maxSurge 0% and maxUnavailable 0 allow no update: raise one of them
+podDisruptionBudget.maxUnavailable=0 => podDisruptionBudget.maxUnavailable 0 blocks every drain
+podDisruptionBudget.minAvailable=2 => podDisruptionBudget.minAvailable 2 blocks every drain of a node with 2 replicas: set less
+podDisruptionBudget.minAvailable=51% => podDisruptionBudget.minAvailable 51% blocks every drain
+rateLimitService.enabled=true & rateLimitService.podDisruptionBudget.minAvailable=100% & rateLimitService.replicas=null
+    => rateLimitService.podDisruptionBudget.minAvailable 100% blocks every drain of a node: set less
+rateLimitService.enabled=true & rateLimitService.podDisruptionBudget.maxUnavailable=0%
+    => rateLimitService.podDisruptionBudget.maxUnavailable 0% blocks every drain
+networkPolicy.enabled=true & networkPolicy.apiServer.cidrs={10.0.0.0/33} => networkPolicy.apiServer.cidrs: 10.0.0.0/33 is not a range
+networkPolicy.enabled=true & networkPolicy.apiServer.cidrs={10.0.0.256/32} => 10.0.0.256/32 is not a range of addresses
+rateLimitService.enabled=true & rateLimitService.networkPolicy.enabled=true & rateLimitService.networkPolicy.egress[0].to[0].ipBlock.cidr=fd00::/129
+    => rateLimitService.networkPolicy.egress.to.ipBlock: fd00::/129 is not a range of addresses
+networkPolicy.enabled=true & networkPolicy.apiServer.cidrs={192.168.77.130/17}
+    => networkPolicy.apiServer.cidrs: 192.168.77.130/17 has bits after its prefix: write 192.168.0.0/17, or 192.168.77.130/32
+networkPolicy.enabled=true & networkPolicy.metricsFrom[0].ipBlock.cidr=0.0.0.1/0
+    => networkPolicy.metricsFrom.ipBlock: 0.0.0.1/0 has bits after its prefix: write 0.0.0.0/0
+networkPolicy.enabled=true & networkPolicy.apiServer.cidrs={fd00::1/64}
+    => networkPolicy.apiServer.cidrs: fd00::1/64 has bits after its prefix: set these bits to zero, or write fd00::1/128
+networkPolicy.enabled=true & networkPolicy.metricsFrom[0].ipBlock.cidr=fd00:0:0:1::/63
+    => networkPolicy.metricsFrom.ipBlock: fd00:0:0:1::/63 has bits after its prefix
+networkPolicy.enabled=true & networkPolicy.apiServer.cidrs={::ffff:10.0.0.0/104}
+    => ::ffff:10.0.0.0/104 is IPv4 in IPv6 notation, which no packet matches: write it as IPv4
+volumes[0].name=identity-authority & identity.authority.existingSecret=a
+    => volumes contains the name identity-authority, which the chart itself uses: choose another name
+volumes[0].name=webhook-certificate & injection.certManager.enabled=true => volumes contains the name webhook-certificate, which the chart itself uses
+volumes[0].name=a & volumes[1].name=a => volumes contains the name a, which another entry uses
+extraContainers[0].name=operator => extraContainers contains the name operator, which the chart itself uses
+extraContainers[0].name=agent-image => extraContainers contains the name agent-image
+identity.existingSecret=a & injection.existingSecret=a
+    => identity.existingSecret and injection.existingSecret are both a, so agents and the webhook would share one CA
+rateLimitService.enabled=true & rateLimitService.stores[0].name=a & rateLimitService.stores[0].caSecret=b & rateLimitService.stores[1].name=a
+    & rateLimitService.stores[1].caSecret=c
+    => rateLimitService.stores contains a twice: remove one of the entries
+injection.port=8490 => injection.port and telemetry.port are both 8490
+identity.port=8491 => identity.port and injection.port are both 8491
+injection.enabled=false & telemetry.port=8492 => identity.port and telemetry.port are both 8492
+identity.lifetime=0h0s => identity.lifetime 0h0s is too short: set at least 1s
+injection.agent.drain=0s => injection.agent.drain 0s is too short: set at least 1s
+injection.agent.jwks.refresh=0s => injection.agent.jwks.refresh 0s is too short: set at least 1s
+injection.agent.drain=277777h46m40s => injection.agent.drain 277777h46m40s is too long
+injection.agent.jwks.refresh=277777h46m40s => injection.agent.jwks.refresh 277777h46m40s is too long
+identity.lifetime=1h0m1s & identity.authorityLifetime=12h => identity.authorityLifetime 12h is less than twelve times identity.lifetime 1h0m1s
+injection.agent.resources.requests.memory=0.2G => injection.agent.resources.requests.memory 0.2G is more than limits.memory 128Mi: lower the request
+resources.limits.cpu=0.04 => resources.requests.cpu 50m is more than limits.cpu 0.04
+image.repository=a.b:5000/op:v1 => image.repository a.b:5000/op:v1 contains a tag: remove the tag
+injection.agent.image.repository=a:1 => and set injection.agent.image.tag
+injection.agent.env[0].name=WEIR_DRAIN => WEIR_DRAIN: remove it, and set the value of injection.agent
+injection.agent.env[0].name=WEIR_LISTEN => WEIR_LISTEN, which Weir sets itself: remove it
+logLevel=info\,loud => logLevel: "loud" is not a log level: set error, warn, info
+injection.agent.logLevel=loud=? => injection.agent.logLevel: "loud=?" is not a log level
+injection.agent.logLevel=[x]=info => injection.agent.logLevel: "[x]=info" is not a log level
+rateLimitService.logLevel=info: x => rateLimitService.logLevel: "info: x" is not a log level
+lease.renewal=0.0000000001 => lease.renewal 0.0000000001 is not above zero
+lease.renewal=3 => lease.renewal 3 leaves no time for a second attempt in a lease.duration of 8
+lease.renewal=0.7 & lease.duration=2 => lease.renewal 0.7 leaves no time
+injection.agent.jwks.url=https://a/k => set caConfigMap to the authorities
+injection.agent.jwks.refresh=5m => are valid only with url
+injection.agent.jwks.url=https://a..b/k & injection.agent.jwks.caConfigMap=a
+    => injection.agent.jwks.url https://a..b/k: write a DNS name or an IP address as host
+injection.agent.jwks.url=https://a/k & injection.agent.jwks.caConfigMap=a & injection.agent.jwks.configMap=b => both set the source of the keys
+rateLimitService.enabled=true & watchNamespaces={shop}
+    => does not watch the namespace weir-system, in which the service runs: add it to watchNamespaces
+rateLimitService.service.headless=true & rateLimitService.service.type=NodePort => valid only with type ClusterIP
+rateLimitService.tls.clientCA=edge => name the Secret with the service's certificate
+"#;
+
 /// Combinations of values that are invalid together are refused, and the message contains the fix.
 #[test]
 fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
-    let certificate = "injection.certificate.existingSecret=tls";
-    for (settings, expected) in [
-        (&["serviceAccount.create=false"][..], "set serviceAccount.name to the ServiceAccount of the operator"),
-        (&[certificate], "name the CA that the apiserver trusts, in injection.certificate.caBundle"),
-        (&[certificate, "injection.certManager.enabled=true"], "remove one of them"),
-        (&["injection.certificate.caBundle=-----BEGIN CERTIFICATE-----"], "name that Secret, or remove the bundle"),
-        (&["hostNetwork=true", "hostUsers=false"], "hostUsers false is not valid with hostNetwork"),
-        (&["dnsPolicy=None"], "dnsPolicy None: set dnsConfig.nameservers"),
-        (
-            &["readinessProbe.terminationGracePeriodSeconds=3"],
-            "readinessProbe.terminationGracePeriodSeconds: Kubernetes accepts this field only in a livenessProbe",
-        ),
-        (&["podDisruptionBudget.maxUnavailable=150%"], "'150%' does not match"),
-        (&["strategy.rollingUpdate.maxUnavailable=101%"], "'101%' does not match"),
-        (
-            &["injection.agent.securityContext.runAsUser=0"],
-            "injection.agent.securityContext: runAsUser 0 contradicts runAsNonRoot: set another user",
-        ),
-        (
-            &["injection.agent.securityContext.capabilities.add={CAP_SYS_ADMIN}"],
-            "privileged and CAP_SYS_ADMIN contradict allowPrivilegeEscalation false: remove them",
-        ),
-        (
-            &[
-                "injection.agent.securityContext.seccompProfile.type=Localhost",
-                "injection.agent.securityContext.seccompProfile.localhostProfile=/a.json",
-            ],
-            "'/a.json' does not match",
-        ),
-        (
-            &["injection.agent.resources.limits.memory=8Mi", "injection.agent.resources.requests.memory=8Mi"],
-            "injection.agent.resources.limits.memory 8Mi is less than 16Mi, which an agent needs: raise it",
-        ),
-        (
-            &["rateLimitService.service.headless=true", "rateLimitService.service.port=80"],
-            "rateLimitService.service.port 80: the pods of a headless Service listen on this port",
-        ),
-        (
-            &[
-                "injection.agent.securityContext.seccompProfile.type=Localhost",
-                "injection.agent.securityContext.seccompProfile.localhostProfile=a/../b.json",
-            ],
-            "injection.agent.securityContext.seccompProfile.localhostProfile a/../b.json contains ..: write the path",
-        ),
-        (&["injection.agent.securityContext.seccompProfile.type=Localhost"], "missing property 'localhostProfile'"),
-        (&["injection.agent.env[0].name=A\\=B"], "'A=B' does not match pattern"),
-        (
-            &["injection.agent.env[0].name=A", "injection.agent.env[0].valueFrom.secretRef.name=b"],
-            "injection.agent.env: valueFrom of A must have one of configMapKeyRef, secretKeyRef",
-        ),
-        (
-            &[
-                "injection.agent.env[0].name=A",
-                "injection.agent.env[0].value=b",
-                "injection.agent.env[0].valueFrom.fieldRef.fieldPath=metadata.name",
-            ],
-            "injection.agent.env: A has value and valueFrom: remove one",
-        ),
-        (
-            &["injection.agent.env[0].name=A", "injection.agent.env[0].valueFrom.secretKeyRef.nam=b"],
-            "'nam' not allowed",
-        ),
-        (
-            &[
-                "injection.agent.env[0].name=A",
-                "injection.agent.env[0].valueFrom.secretKeyRef.name=My_Secret",
-                "injection.agent.env[0].valueFrom.secretKeyRef.key=k",
-            ],
-            "valueFrom.secretKeyRef of A has the name \"My_Secret\", which no object can have: use lower-case letters",
-        ),
-        (
-            &[
-                "injection.agent.env[0].name=A",
-                "injection.agent.env[0].valueFrom.configMapKeyRef.name=a..b",
-                "injection.agent.env[0].valueFrom.configMapKeyRef.key=k",
-            ],
-            "valueFrom.configMapKeyRef of A has the name \"a..b\"",
-        ),
-        (
-            &[
-                "injection.agent.env[0].name=A",
-                "injection.agent.env[0].valueFrom.configMapKeyRef.name=a",
-                "injection.agent.env[0].valueFrom.configMapKeyRef.key=..k",
-            ],
-            "valueFrom.configMapKeyRef of A has the key \"..k\", which no object can have: use letters",
-        ),
-        (
-            &[
-                "injection.agent.env[0].name=A",
-                "injection.agent.env[0].valueFrom.fieldRef.fieldPath=metadata.labels['']",
-            ],
-            "valueFrom.fieldRef of A has the fieldPath \"metadata.labels['']\": use the path of a name",
-        ),
-        (
-            &["injection.agent.env[0].name=A", "injection.agent.env[0].valueFrom.resourceFieldRef.resource=cpu"],
-            "valueFrom.resourceFieldRef of A has the resource \"cpu\": use limits or requests",
-        ),
-        (
-            &[
-                "injection.agent.env[0].name=A",
-                "injection.agent.env[0].valueFrom.resourceFieldRef.resource=limits.cpu",
-                "injection.agent.env[0].valueFrom.resourceFieldRef.divisor=1",
-            ],
-            "valueFrom.resourceFieldRef of A has the number 1 as divisor: write it in quotes",
-        ),
-        (&["imagePullSecrets[0].name=My_Secret"], "at '/imagePullSecrets/0/name': 'My_Secret' does not match"),
-        (&["identity.existingSecret=a..b"], "at '/identity/existingSecret': 'a..b' does not match"),
-        (&["priorityClassName=High"], "at '/priorityClassName': 'High' does not match"),
-        (&["injection.certManager.issuerRef.name=My_Issuer"], "at '/injection/certManager/issuerRef/name'"),
-        (&["injection.agent.jwks.configMap=a-/k"], "at '/injection/agent/jwks/configMap': 'a-/k' does not match"),
-        (&["injection.agent.jwks.configMap=a/..k"], "at '/injection/agent/jwks/configMap': 'a/..k' does not match"),
-        (
-            &["rateLimitService.service.headless=true", "rateLimitService.service.port=8482"],
-            "rateLimitService.service.port 8482: the pods of a headless Service listen on this port",
-        ),
-        (
-            &["strategy.rollingUpdate.maxSurge=0%"],
-            "strategy.rollingUpdate.maxSurge 0% and maxUnavailable 0 allow no update: raise one of them",
-        ),
-        (&["podDisruptionBudget.maxUnavailable=0"], "podDisruptionBudget.maxUnavailable 0 blocks every drain"),
-        (
-            &["podDisruptionBudget.minAvailable=2"],
-            "podDisruptionBudget.minAvailable 2 blocks every drain of a node with 2 replicas: set less",
-        ),
-        (&["podDisruptionBudget.minAvailable=51%"], "podDisruptionBudget.minAvailable 51% blocks every drain"),
-        (
-            &[
-                "rateLimitService.enabled=true",
-                "rateLimitService.podDisruptionBudget.minAvailable=100%",
-                "rateLimitService.replicas=null",
-            ],
-            "rateLimitService.podDisruptionBudget.minAvailable 100% blocks every drain of a node: set less",
-        ),
-        (
-            &["rateLimitService.enabled=true", "rateLimitService.podDisruptionBudget.maxUnavailable=0%"],
-            "rateLimitService.podDisruptionBudget.maxUnavailable 0% blocks every drain",
-        ),
-        (
-            &["networkPolicy.enabled=true", "networkPolicy.apiServer.cidrs={10.0.0.0/33}"],
-            "networkPolicy.apiServer.cidrs: 10.0.0.0/33 is not a range",
-        ),
-        (
-            &["networkPolicy.enabled=true", "networkPolicy.apiServer.cidrs={10.0.0.256/32}"],
-            "10.0.0.256/32 is not a range of addresses",
-        ),
-        (
-            &[
-                "rateLimitService.enabled=true",
-                "rateLimitService.networkPolicy.enabled=true",
-                "rateLimitService.networkPolicy.egress[0].to[0].ipBlock.cidr=fd00::/129",
-            ],
-            "rateLimitService.networkPolicy.egress.to.ipBlock: fd00::/129 is not a range of addresses",
-        ),
-        (
-            &["networkPolicy.enabled=true", "networkPolicy.apiServer.cidrs={192.168.77.130/17}"],
-            "networkPolicy.apiServer.cidrs: 192.168.77.130/17 has bits after its prefix: write 192.168.0.0/17, or 192.168.77.130/32",
-        ),
-        (
-            &["networkPolicy.enabled=true", "networkPolicy.metricsFrom[0].ipBlock.cidr=0.0.0.1/0"],
-            "networkPolicy.metricsFrom.ipBlock: 0.0.0.1/0 has bits after its prefix: write 0.0.0.0/0",
-        ),
-        (
-            &["networkPolicy.enabled=true", "networkPolicy.apiServer.cidrs={fd00::1/64}"],
-            "networkPolicy.apiServer.cidrs: fd00::1/64 has bits after its prefix: set these bits to zero, or write fd00::1/128",
-        ),
-        (
-            &["networkPolicy.enabled=true", "networkPolicy.metricsFrom[0].ipBlock.cidr=fd00:0:0:1::/63"],
-            "networkPolicy.metricsFrom.ipBlock: fd00:0:0:1::/63 has bits after its prefix",
-        ),
-        (
-            &["networkPolicy.enabled=true", "networkPolicy.apiServer.cidrs={::ffff:10.0.0.0/104}"],
-            "::ffff:10.0.0.0/104 is IPv4 in IPv6 notation, which no packet matches: write it as IPv4",
-        ),
-        (
-            &["volumes[0].name=identity-authority", "identity.authority.existingSecret=a"],
-            "volumes contains the name identity-authority, which the chart itself uses: choose another name",
-        ),
-        (
-            &["volumes[0].name=webhook-certificate", "injection.certManager.enabled=true"],
-            "volumes contains the name webhook-certificate, which the chart itself uses",
-        ),
-        (&["volumes[0].name=a", "volumes[1].name=a"], "volumes contains the name a, which another entry uses"),
-        (
-            &["extraContainers[0].name=operator"],
-            "extraContainers contains the name operator, which the chart itself uses",
-        ),
-        (&["extraContainers[0].name=agent-image"], "extraContainers contains the name agent-image"),
-        (
-            &["identity.existingSecret=a", "injection.existingSecret=a"],
-            "identity.existingSecret and injection.existingSecret are both a, so agents and the webhook would share one CA",
-        ),
-        (
-            &[
-                "rateLimitService.enabled=true", "rateLimitService.stores[0].name=a",
-                "rateLimitService.stores[0].caSecret=b", "rateLimitService.stores[1].name=a",
-                "rateLimitService.stores[1].caSecret=c",
-            ],
-            "rateLimitService.stores contains a twice: remove one of the entries",
-        ),
-        (&["injection.port=8490"], "injection.port and telemetry.port are both 8490"),
-        (&["identity.port=8491"], "identity.port and injection.port are both 8491"),
-        (&["injection.enabled=false", "telemetry.port=8492"], "identity.port and telemetry.port are both 8492"),
-        (&["identity.lifetime=0h0s"], "identity.lifetime 0h0s is too short: set at least 1s"),
-        (&["injection.agent.drain=0s"], "injection.agent.drain 0s is too short: set at least 1s"),
-        (&["injection.agent.jwks.refresh=0s"], "injection.agent.jwks.refresh 0s is too short: set at least 1s"),
-        (&["injection.agent.drain=277777h46m40s"], "injection.agent.drain 277777h46m40s is too long"),
-        (&["injection.agent.jwks.refresh=277777h46m40s"], "injection.agent.jwks.refresh 277777h46m40s is too long"),
-        (
-            &["identity.lifetime=1h0m1s", "identity.authorityLifetime=12h"],
-            "identity.authorityLifetime 12h is less than twelve times identity.lifetime 1h0m1s",
-        ),
-        (
-            &["injection.agent.resources.requests.memory=0.2G"],
-            "injection.agent.resources.requests.memory 0.2G is more than limits.memory 128Mi: lower the request",
-        ),
-        (&["resources.limits.cpu=0.04"], "resources.requests.cpu 50m is more than limits.cpu 0.04"),
-        (&["image.repository=a.b:5000/op:v1"], "image.repository a.b:5000/op:v1 contains a tag: remove the tag"),
-        (&["injection.agent.image.repository=a:1"], "and set injection.agent.image.tag"),
-        (&["injection.agent.env[0].name=WEIR_DRAIN"], "WEIR_DRAIN: remove it, and set the value of injection.agent"),
-        (&["injection.agent.env[0].name=WEIR_LISTEN"], "WEIR_LISTEN, which Weir sets itself: remove it"),
-        (&["logLevel=info\\,loud"], "logLevel: \"loud\" is not a log level: set error, warn, info"),
-        (&["injection.agent.logLevel=loud=?"], "injection.agent.logLevel: \"loud=?\" is not a log level"),
-        (&["injection.agent.logLevel=[x]=info"], "injection.agent.logLevel: \"[x]=info\" is not a log level"),
-        (&["rateLimitService.logLevel=info: x"], "rateLimitService.logLevel: \"info: x\" is not a log level"),
-        (&["lease.renewal=0.0000000001"], "lease.renewal 0.0000000001 is not above zero"),
-        (&["lease.renewal=3"], "lease.renewal 3 leaves no time for a second attempt in a lease.duration of 8"),
-        (&["lease.renewal=0.7", "lease.duration=2"], "lease.renewal 0.7 leaves no time"),
-        (&["injection.agent.jwks.url=https://a/k"], "set caConfigMap to the authorities"),
-        (&["injection.agent.jwks.refresh=5m"], "are valid only with url"),
-        (
-            &["injection.agent.jwks.url=https://a..b/k", "injection.agent.jwks.caConfigMap=a"],
-            "injection.agent.jwks.url https://a..b/k: write a DNS name or an IP address as host",
-        ),
-        (
-            &[
-                "injection.agent.jwks.url=https://a/k", "injection.agent.jwks.caConfigMap=a",
-                "injection.agent.jwks.configMap=b",
-            ],
-            "both set the source of the keys",
-        ),
-        (
-            &["rateLimitService.enabled=true", "watchNamespaces={shop}"],
-            "does not watch the namespace weir-system, in which the service runs: add it to watchNamespaces",
-        ),
-        (
-            &["rateLimitService.service.headless=true", "rateLimitService.service.type=NodePort"],
-            "valid only with type ClusterIP",
-        ),
-        (&["rateLimitService.tls.clientCA=edge"], "name the Secret with the service's certificate"),
-    ] {
-        let fault = render(&chart("weir")?, settings).expect_err("the values contradict each other").to_string();
-        ensure!(fault.contains(expected), "{settings:?}: {fault}");
-    }
-    Ok(())
+    are_refused(CONTRADICTIONS)
 }
 
 #[test]
 fn wrong_ipv6_networks_and_urls_are_refused() -> Result<()> {
-    let refused = |settings: &[&str], expected: &str| {
-        let fault = render(&chart("weir")?, settings).expect_err("a wrong value").to_string();
-        ensure!(fault.contains(expected), "{settings:?}: {fault}");
-        Ok(())
-    };
     for address in
         ["12345::", "1::2::3", ":::", ":", "1:2:3:4:5:6:7", "1:2:3:4:5:6:7::8", "1:2:3:4:5:6:7:8:9", "::1.2.3.256"]
     {
-        let cidr = format!("networkPolicy.apiServer.cidrs={{{address}/128}}");
-        refused(&["networkPolicy.enabled=true", &cidr], &format!("{address}/128 is not a range of addresses"))?;
+        let settings = format!("networkPolicy.enabled=true & networkPolicy.apiServer.cidrs={{{address}/128}}");
+        are_refused(&format!("{settings} => {address}/128 is not a range of addresses"))?;
     }
     for host in ["-", "a-.b", "10.0.0.256", "[1::2::3]", "[::1", "a:0", "a:65536", "a:1:2"] {
-        let url = format!("injection.agent.jwks.url=https://{host}/k");
-        refused(&[&url, "injection.agent.jwks.caConfigMap=a"], &format!("https://{host}/k: write a DNS name"))?;
+        let settings = format!("injection.agent.jwks.url=https://{host}/k & injection.agent.jwks.caConfigMap=a");
+        are_refused(&format!("{settings} => https://{host}/k: write a DNS name"))?;
     }
     Ok(())
 }
 
+const ACCEPTED: &str = r#"
+identity.lifetime=1h & identity.authorityLifetime=12h
+identity.lifetime=1h & identity.authorityLifetime=1m & identity.enabled=false
+injection.enabled=false & telemetry.port=8491
+injection.agent.resources.requests.memory=128Mi & injection.agent.resources.requests.cpu=.5
+injection.agent.resources.requests.memory=0.134217728G
+injection.agent.resources.limits.memory=null & injection.agent.resources.requests.memory=1Gi
+logLevel=info\,weir_operator=debug\,[request{path=1}]=trace & injection.agent.logLevel=INFO
+rateLimitService.drainSeconds=99999 & rateLimitService.enabled=true
+lease.renewal=2.666666667 & lease.duration=9
+strategy.type=Recreate & strategy.rollingUpdate=null
+strategy.type=Recreate & strategy.rollingUpdate.maxSurge=0
+strategy.rollingUpdate.maxSurge=0 & strategy.rollingUpdate.maxUnavailable=null
+dnsPolicy=None & dnsConfig.nameservers={10.0.0.10}
+replicas=3 & podDisruptionBudget.minAvailable=66%
+replicas=1 & podDisruptionBudget.maxUnavailable=0
+podDisruptionBudget.enabled=false & podDisruptionBudget.maxUnavailable=0
+rateLimitService.replicas=null & rateLimitService.podDisruptionBudget.minAvailable=100
+networkPolicy.enabled=true & networkPolicy.apiServer.cidrs={255.255.255.255/32,0.0.0.0/0,::/0,fd00::1/128}
+networkPolicy.enabled=true & networkPolicy.apiServer.cidrs={FD00:0:0:1::/64,1:2:3:4:5:6:7:8/128,8000::/1,64:ff9b::192.0.2.0/120,2001:db8::8000:0/97}
+networkPolicy.enabled=false & networkPolicy.apiServer.cidrs={10.0.0.0/33}
+injection.agent.env[0].name=A & injection.agent.env[0].valueFrom.secretKeyRef.name=a-1.b & injection.agent.env[0].valueFrom.secretKeyRef.key=.k_.-Z
+    & injection.agent.env[1].name=B & injection.agent.env[1].valueFrom.fieldRef.fieldPath=metadata.annotations['Example.com/A_b.c']
+    & injection.agent.env[2].name=C & injection.agent.env[2].valueFrom.resourceFieldRef.resource=limits.cpu
+injection.agent.securityContext.seccompProfile.type=Localhost & injection.agent.securityContext.seccompProfile.localhostProfile=a/b..c.json
+injection.agent.jwks.configMap=a-1.b/.k_
+injection.agent.jwks.url=https://[::1]:8443/k?x=1 & injection.agent.jwks.caConfigMap=a
+injection.agent.jwks.url=https://10.0.0.1 & injection.agent.jwks.caConfigMap=a
+injection.agent.jwks.url=https://a_b.c:65535/k & injection.agent.jwks.caConfigMap=a
+rateLimitService.podDisruptionBudget.maxUnavailable=0
+livenessProbe.periodSeconds=0
+livenessProbe.successThreshold=0 & readinessProbe.successThreshold=2
+networkPolicy.enabled=true & networkPolicy.apiServer.cidrs={10.0.0.0/8,192.168.77.130/31,128.0.0.0/1}
+volumes[0].name=identity-authority & volumes[1].name=operator
+extraContainers[0].name=agent-image & injection.enabled=false
+identity.existingSecret=a & injection.existingSecret=a & injection.enabled=false
+images.registry=a.b:5000/c-d/e & injection.redirect.image=a.b:5000/c@sha256:12
+commonLabels.example\.com/a=X_1.y & podLabels.a=
+services.ipFamilyPolicy=PreferDualStack & services.ipFamilies={IPv6,IPv4}
+"#;
+
 /// Values at the bounds of what the operator and the agent accept.
 #[test]
 fn values_at_their_bounds_are_accepted() -> Result<()> {
-    for settings in [
-        &["identity.lifetime=1h", "identity.authorityLifetime=12h"][..],
-        &["identity.lifetime=1h", "identity.authorityLifetime=1m", "identity.enabled=false"],
-        &["injection.enabled=false", "telemetry.port=8491"],
-        &["injection.agent.resources.requests.memory=128Mi", "injection.agent.resources.requests.cpu=.5"],
-        &["injection.agent.resources.requests.memory=0.134217728G"],
-        &["injection.agent.resources.limits.memory=null", "injection.agent.resources.requests.memory=1Gi"],
-        &["logLevel=info\\,weir_operator=debug\\,[request{path=1}]=trace", "injection.agent.logLevel=INFO"],
-        &["rateLimitService.drainSeconds=99999", "rateLimitService.enabled=true"],
-        &["lease.renewal=2.666666667", "lease.duration=9"],
-        &["strategy.type=Recreate", "strategy.rollingUpdate=null"],
-        &["strategy.type=Recreate", "strategy.rollingUpdate.maxSurge=0"],
-        &["strategy.rollingUpdate.maxSurge=0", "strategy.rollingUpdate.maxUnavailable=null"],
-        &["dnsPolicy=None", "dnsConfig.nameservers={10.0.0.10}"],
-        &["replicas=3", "podDisruptionBudget.minAvailable=66%"],
-        &["replicas=1", "podDisruptionBudget.maxUnavailable=0"],
-        &["podDisruptionBudget.enabled=false", "podDisruptionBudget.maxUnavailable=0"],
-        &["rateLimitService.replicas=null", "rateLimitService.podDisruptionBudget.minAvailable=100"],
-        &[
-            "networkPolicy.enabled=true",
-            "networkPolicy.apiServer.cidrs={255.255.255.255/32,0.0.0.0/0,::/0,fd00::1/128}",
-        ],
-        &[
-            "networkPolicy.enabled=true",
-            "networkPolicy.apiServer.cidrs={FD00:0:0:1::/64,1:2:3:4:5:6:7:8/128,8000::/1,64:ff9b::192.0.2.0/120,2001:db8::8000:0/97}",
-        ],
-        &["networkPolicy.enabled=false", "networkPolicy.apiServer.cidrs={10.0.0.0/33}"],
-        &[
-            "injection.agent.env[0].name=A",
-            "injection.agent.env[0].valueFrom.secretKeyRef.name=a-1.b",
-            "injection.agent.env[0].valueFrom.secretKeyRef.key=.k_.-Z",
-            "injection.agent.env[1].name=B",
-            "injection.agent.env[1].valueFrom.fieldRef.fieldPath=metadata.annotations['Example.com/A_b.c']",
-            "injection.agent.env[2].name=C",
-            "injection.agent.env[2].valueFrom.resourceFieldRef.resource=limits.cpu",
-        ],
-        &[
-            "injection.agent.securityContext.seccompProfile.type=Localhost",
-            "injection.agent.securityContext.seccompProfile.localhostProfile=a/b..c.json",
-        ],
-        &["injection.agent.jwks.configMap=a-1.b/.k_"],
-        &["injection.agent.jwks.url=https://[::1]:8443/k?x=1", "injection.agent.jwks.caConfigMap=a"],
-        &["injection.agent.jwks.url=https://10.0.0.1", "injection.agent.jwks.caConfigMap=a"],
-        &["injection.agent.jwks.url=https://a_b.c:65535/k", "injection.agent.jwks.caConfigMap=a"],
-        &["rateLimitService.podDisruptionBudget.maxUnavailable=0"],
-        &["livenessProbe.periodSeconds=0"],
-        &["livenessProbe.successThreshold=0", "readinessProbe.successThreshold=2"],
-        &["networkPolicy.enabled=true", "networkPolicy.apiServer.cidrs={10.0.0.0/8,192.168.77.130/31,128.0.0.0/1}"],
-        &["volumes[0].name=identity-authority", "volumes[1].name=operator"],
-        &["extraContainers[0].name=agent-image", "injection.enabled=false"],
-        &["identity.existingSecret=a", "injection.existingSecret=a", "injection.enabled=false"],
-        &["images.registry=a.b:5000/c-d/e", "injection.redirect.image=a.b:5000/c@sha256:12"],
-        &["commonLabels.example\\.com/a=X_1.y", "podLabels.a="],
-        &["services.ipFamilyPolicy=PreferDualStack", "services.ipFamilies={IPv6,IPv4}"],
-    ] {
-        render(&chart("weir")?, settings).with_context(|| format!("{settings:?}"))?;
+    for row in rows(ACCEPTED) {
+        let settings: Vec<_> = row.split(" & ").collect();
+        render(&chart("weir")?, &settings).with_context(|| row.clone())?;
     }
     Ok(())
 }
