@@ -29,65 +29,38 @@ fn a_day(requests: u64) -> Value {
     json!([{ "name": "day", "strategy": "TokenBucket", "requests": requests, "periodMillis": DAY, "burst": requests }])
 }
 
+fn per_second(requests: u64, burst: u64) -> Value {
+    json!([{ "name": "rate", "strategy": "TokenBucket", "requests": requests, "periodMillis": 1000, "burst": burst }])
+}
+
+/// A rule with a key, for requests with this descriptor.
+fn keyed(name: &str, descriptor: &str, limits: &Value) -> Value {
+    let matches = json!([{ "descriptor": [{ "name": descriptor }] }]);
+    json!({ "name": name, "action": "Limit", "match": matches, "key": [{ "descriptor": descriptor }], "limits": limits })
+}
+
 fn rules() -> Value {
+    let checkout = json!([{ "descriptor": [{ "name": "path", "value": "/checkout" }] }]);
+    let mut client = keyed("client", "api_key", &a_day(3));
+    client["responseHeaders"] = json!([{ "name": "x-quota", "value": "{remaining} of {limit}" }]);
+    let set = json!([{ "name": "x-refused-by", "value": "{policy}/{rule}" }]);
+    client["onLimit"] = json!({ "status": 429, "headers": "IETF", "set": set, "body": "slow down\n" });
+    let mut export = keyed("export", "remote_address", &a_day(2));
+    export["match"] =
+        json!([{ "descriptor": [{ "name": "remote_address" }, { "name": "generic_key", "value": "export" }] }]);
+    // Burst and debt together are what the bucket admits.
+    let mut tokens = keyed("tokens", "tokens", &a_day(10));
+    tokens["limits"][0]["strategy"] = "TokenBucketWithDebt".into();
+    tokens["limits"][0]["debt"] = 15.into();
+    let mut plan = keyed("plan", "plan", &a_day(1));
+    plan["limitOverride"] = json!({ "maxRequests": 100, "periodMillis": DAY });
     json!([
-        {
-            "name": "checkout",
-            "action": "Limit",
-            "match": [{ "descriptor": [{ "name": "path", "value": "/checkout" }] }],
-            "limits": a_day(100),
-        },
-        {
-            "name": "client",
-            "action": "Limit",
-            "match": [{ "descriptor": [{ "name": "api_key" }] }],
-            "key": [{ "descriptor": "api_key" }],
-            "limits": a_day(3),
-            "responseHeaders": [{ "name": "x-quota", "value": "{remaining} of {limit}" }],
-            "onLimit": {
-                "status": 429,
-                "headers": "IETF",
-                "set": [{ "name": "x-refused-by", "value": "{policy}/{rule}" }],
-                "body": "slow down\n",
-            },
-        },
-        {
-            "name": "export",
-            "action": "Limit",
-            "match": [{ "descriptor": [{ "name": "remote_address" }, { "name": "generic_key", "value": "export" }] }],
-            "key": [{ "descriptor": "remote_address" }],
-            "limits": a_day(2),
-        },
-        {
-            "name": "tokens",
-            "action": "Limit",
-            "match": [{ "descriptor": [{ "name": "tokens" }] }],
-            "key": [{ "descriptor": "tokens" }],
-            "limits": [{
-                "name": "day",
-                "strategy": "TokenBucketWithDebt",
-                "requests": 10,
-                "periodMillis": DAY,
-                "burst": 10,
-                // Burst and debt together are what the bucket admits.
-                "debt": 15,
-            }],
-        },
-        {
-            "name": "estimate",
-            "action": "Limit",
-            "match": [{ "descriptor": [{ "name": "estimate" }] }],
-            "key": [{ "descriptor": "estimate" }],
-            "limits": a_day(10),
-        },
-        {
-            "name": "plan",
-            "action": "Limit",
-            "match": [{ "descriptor": [{ "name": "plan" }] }],
-            "key": [{ "descriptor": "plan" }],
-            "limits": a_day(1),
-            "limitOverride": { "maxRequests": 100, "periodMillis": DAY },
-        },
+        { "name": "checkout", "action": "Limit", "match": checkout, "limits": a_day(100) },
+        client,
+        export,
+        tokens,
+        keyed("estimate", "estimate", &a_day(10)),
+        plan,
     ])
 }
 
@@ -330,20 +303,10 @@ async fn load(envoys: &[&Envoy], wanted: u64, admitted: &Arc<AtomicU64>, start: 
 /// Envoys decide by themselves, with units that the service has charged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_envoys_with_quotas_share_a_limit_exactly() -> Result<()> {
-    let rules = json!([{
-        "name": "client",
-        "action": "Limit",
-        "match": [{ "descriptor": [{ "name": "api_key" }] }],
-        "key": [{ "descriptor": "api_key" }],
-        "limits": [{
-            "name": "rate",
-            "strategy": "TokenBucket",
-            "requests": QUOTA_RATE,
-            "periodMillis": 1000,
-            "burst": QUOTA_BURST,
-        }],
-    }]);
-    let quotas = Quotas::start(&rules, &[Behaviour::EXACT; 2]).await?;
+    let mut limit =
+        json!([{ "name": "rate", "strategy": "TokenBucket", "requests": QUOTA_RATE, "periodMillis": 1000 }]);
+    limit[0]["burst"] = QUOTA_BURST.into();
+    let quotas = Quotas::start(&json!([keyed("client", "api_key", &limit)]), &[Behaviour::EXACT; 2]).await?;
     let (one, two) = (&quotas.envoys[0], &quotas.envoys[1]);
     let admitted = Arc::new(AtomicU64::new(0));
     let start = Instant::now();
@@ -367,19 +330,9 @@ async fn two_envoys_with_quotas_share_a_limit_exactly() -> Result<()> {
 
 /// A limit per second for one value of the header, or for each of them.
 fn a_second(name: &str, value: Option<&str>, requests: u64) -> Value {
-    json!({
-        "name": name,
-        "action": "Limit",
-        "match": [{ "descriptor": [{ "name": "api_key", "value": value }] }],
-        "key": [{ "descriptor": "api_key" }],
-        "limits": [{
-            "name": "rate",
-            "strategy": "TokenBucket",
-            "requests": requests,
-            "periodMillis": 1000,
-            "burst": requests,
-        }],
-    })
+    let mut rule = keyed(name, "api_key", &per_second(requests, requests));
+    rule["match"][0]["descriptor"][0]["value"] = json!(value);
+    rule
 }
 
 async fn until_status(envoy: &Envoy, key: &[u8], status: u16) -> Result<()> {
