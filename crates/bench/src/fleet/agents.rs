@@ -81,21 +81,15 @@ pub(crate) struct Waiting {
     over: oneshot::Receiver<Instant>,
 }
 
-/// The answer to a snapshot or to a question about the status: the status code of HTTP, and the body.
-pub(crate) struct Answer {
-    pub(crate) code: u16,
+/// An acknowledgement of a snapshot.
+#[derive(Debug)]
+pub(crate) struct Acknowledgement {
     body: String,
-    /// The entity tag of a status.
-    tag: Option<String>,
     /// The sender that ends the round. Set only if this is the answer of the last agent of the round.
     last: Option<oneshot::Sender<Instant>>,
 }
 
-impl Answer {
-    fn new(code: u16, body: String) -> Self {
-        Self { code, body, tag: None, last: None }
-    }
-
+impl Acknowledgement {
     /// Returns the body just before it is written, and ends the round if this is its last answer.
     pub(crate) fn given(self) -> String {
         if let Some(over) = self.last {
@@ -185,15 +179,13 @@ impl Agents {
         Ok(())
     }
 
-    /// Answers a snapshot for the agent with this number.
-    pub(crate) fn take(&self, number: usize, snapshot: &[u8]) -> Answer {
-        self.apply(number, snapshot).unwrap_or_else(|error| {
-            let message = format!("{error:#}");
-            rejection(400, RejectionKind::Malformed, message, None)
-        })
+    /// Answers a snapshot for the agent with this number: with an acknowledgement, or with a rejection.
+    pub(crate) fn take(&self, number: usize, snapshot: &[u8]) -> Result<Acknowledgement, String> {
+        let answer = self.apply(number, snapshot);
+        answer.unwrap_or_else(|error| Err(rejection(RejectionKind::Malformed, format!("{error:#}"), None)))
     }
 
-    fn apply(&self, number: usize, body: &[u8]) -> anyhow::Result<Answer> {
+    fn apply(&self, number: usize, body: &[u8]) -> anyhow::Result<Result<Acknowledgement, String>> {
         let envelope: Envelope<'_> = serde_json::from_slice(body)?;
         ensure!(envelope.wire_version == WIRE_VERSION, "wire version {}", envelope.wire_version);
         let content = self.content(envelope.revision, body)?;
@@ -202,7 +194,7 @@ impl Agents {
             && (envelope.sequence < *sequence || (envelope.sequence == *sequence && held.revision != content.revision))
         {
             let message = "older than the snapshot in force".to_owned();
-            return Ok(rejection(409, RejectionKind::Stale, message, agent.reported_in_force()));
+            return Ok(Err(rejection(RejectionKind::Stale, message, agent.reported_in_force())));
         }
         agent.in_force = Some((envelope.sequence, content.clone()));
         agent.since_unix_millis = unix_millis();
@@ -210,7 +202,7 @@ impl Agents {
         let last = self.count(&mut agent, &content);
         drop(agent);
         let body = serde_json::to_string(&ApplyReply { in_force })?;
-        Ok(Answer { last, ..Answer::new(200, body) })
+        Ok(Ok(Acknowledgement { body, last }))
     }
 
     /// Counts an agent in the round if the round waits for it. Returns the sender that ends the round if it was the
@@ -246,24 +238,17 @@ impl Agents {
         Ok(contents.entry(revision.to_owned()).or_insert(content).clone())
     }
 
-    /// The next status of this agent. Empty if nothing has changed. `last_tag` is the tag of the last status that was
-    /// sent.
-    pub(crate) fn line(&self, number: usize, last_tag: &mut Option<String>) -> String {
-        let answer = self.status(number, last_tag.as_deref());
-        *last_tag = answer.tag;
-        answer.body
-    }
-
-    fn status(&self, number: usize, known: Option<&str>) -> Answer {
+    /// The next status of this agent. None if nothing has changed since the last one, of which `last` has the start of
+    /// the agent and the snapshot.
+    pub(crate) fn status(&self, number: usize, last: &mut Option<(u32, u64)>) -> Option<String> {
         self.statuses.fetch_add(1, Ordering::Relaxed);
         let agent = self.agents[number].lock().unwrap_or_else(PoisonError::into_inner);
-        let instance = format!("{number}-{}", agent.instance);
-        // The counters are always zero, so the tag needs no other parts.
-        let sequence = agent.in_force.as_ref().map_or(0, |(sequence, _)| *sequence);
-        let tag = format!("W/\"{instance}-{sequence}\"");
-        if known == Some(&*tag) {
-            return Answer { tag: Some(tag), ..Answer::new(304, String::new()) };
+        // The counters are always zero, so nothing else changes.
+        let now = (agent.instance, agent.in_force.as_ref().map_or(0, |(sequence, _)| *sequence));
+        if last.replace(now) == Some(now) {
+            return None;
         }
+        let instance = format!("{number}-{}", agent.instance);
         let status = Status {
             wire_version: WIRE_VERSION,
             instance,
@@ -280,7 +265,7 @@ impl Agents {
             text.truncate(text.len() - EMPTY.len());
             text.push_str(&content.status);
         }
-        Answer { tag: Some(tag), ..Answer::new(200, text) }
+        Some(text)
     }
 }
 
@@ -330,9 +315,9 @@ impl Waiting {
     }
 }
 
-fn rejection(code: u16, error: RejectionKind, message: String, in_force: Option<SnapshotInForce>) -> Answer {
+fn rejection(error: RejectionKind, message: String, in_force: Option<SnapshotInForce>) -> String {
     let rejection = Rejection { error, message, faults: Vec::new(), in_force };
-    Answer::new(code, serde_json::to_string(&rejection).expect("a rejection can be serialized"))
+    serde_json::to_string(&rejection).expect("a rejection can be serialized")
 }
 
 fn unix_millis() -> u64 {
@@ -371,18 +356,16 @@ mod tests {
     #[test]
     fn what_is_older_is_refused_and_a_status_can_be_read() {
         let agents = Agents::new(1);
-        assert_eq!(agents.take(0, &body(2, "b", 5)).code, 200);
-        assert_eq!(agents.take(0, &body(1, "a", 4)).code, 409);
-        assert_eq!(agents.take(0, b"{").code, 400);
-        let answer = agents.status(0, None);
-        let status: Status = serde_json::from_str(&answer.body).unwrap();
+        assert!(agents.take(0, &body(2, "b", 5)).is_ok());
+        assert!(agents.take(0, &body(1, "a", 4)).is_err_and(|rejection| rejection.contains("stale")));
+        assert!(agents.take(0, b"{").is_err_and(|rejection| rejection.contains("malformed")));
+        let mut last = None;
+        let status: Status = serde_json::from_str(&agents.status(0, &mut last).unwrap()).unwrap();
         assert_eq!(status.in_force.map(|in_force| in_force.revision).as_deref(), Some("b"));
         assert_eq!(status.policies[0].rules[0].name, "all");
-        let tag = answer.tag.unwrap();
-        let asked_again = || agents.status(0, Some(&tag)).code;
-        assert_eq!(asked_again(), 304);
-        assert_eq!(agents.take(0, &body(3, "c", 6)).code, 200);
-        assert_eq!(asked_again(), 200);
+        assert_eq!(agents.status(0, &mut last), None);
+        assert!(agents.take(0, &body(3, "c", 6)).is_ok());
+        assert!(agents.status(0, &mut last).is_some());
     }
 
     #[tokio::test]
@@ -390,7 +373,7 @@ mod tests {
         let agents = Agents::new(2);
         let waiting = agents.await_acknowledgements(Wanted::Limit("all".to_owned(), 5), 2);
         let put = |number, sequence, revision: &str, requests| {
-            agents.take(number, &body(sequence, revision, requests)).given();
+            agents.take(number, &body(sequence, revision, requests)).expect("newer").given();
         };
         put(0, 1, "a", 4);
         put(0, 2, "b", 5);

@@ -77,27 +77,26 @@ async fn talk(
 ) -> anyhow::Result<Infallible> {
     let mut channel = Channel::new(stream);
     let mut asking = agents.asking().open(number);
-    let mut last_tag = None;
+    let mut last_sent = None;
     let (mut every, mut next_at) = (None, clock::timer_now());
     loop {
-        if last_tag.is_none() || every.is_some() && next_at <= clock::timer_now() {
-            let (tag, status) = match agents.line(number, &mut last_tag) {
-                nothing if nothing.is_empty() => (tag::UNCHANGED, nothing),
-                status => (tag::STATUS, status),
-            };
-            send(&mut channel, tag, status.as_bytes()).await?;
+        if last_sent.is_none() || every.is_some() && next_at <= clock::timer_now() {
+            let status = agents.status(number, &mut last_sent);
+            let tag = if status.is_some() { tag::STATUS } else { tag::UNCHANGED };
+            send(&mut channel, tag, status.unwrap_or_default().as_bytes()).await?;
             next_at = clock::timer_now() + every.map_or(Duration::ZERO, until_next);
         }
         tokio::select! {
             frame = channel.next() => match ToAgent::parse(frame?)? {
-                ToAgent::Snapshot(body) => {
-                    let answer = agents.take(number, &body);
-                    let tag = if answer.code == 200 { tag::ACKNOWLEDGEMENT } else { tag::REJECTION };
-                    send(&mut channel, tag, answer.given().as_bytes()).await?;
-                    if tag == tag::ACKNOWLEDGEMENT && let Some(levels) = asking.joins() {
-                        report(&mut channel, levels, 0).await?;
+                ToAgent::Snapshot(body) => match agents.take(number, &body) {
+                    Err(rejection) => send(&mut channel, tag::REJECTION, rejection.as_bytes()).await?,
+                    Ok(acknowledgement) => {
+                        send(&mut channel, tag::ACKNOWLEDGEMENT, acknowledgement.given().as_bytes()).await?;
+                        if let Some(levels) = asking.joins() {
+                            report(&mut channel, levels, 0).await?;
+                        }
                     }
-                }
+                },
                 ToAgent::StatusRequest(request) => {
                     let interval = Duration::from_millis(request.every_millis);
                     every = Some(interval);
