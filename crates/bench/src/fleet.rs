@@ -19,7 +19,6 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
-use clap::Parser;
 use rand::Rng as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
@@ -73,18 +72,14 @@ const QUIET: Duration = Duration::from_secs(12);
 const QUIET_AT_LAST: Duration = Duration::from_secs(60);
 
 /// Measure the operator with thousands of pods.
-#[derive(Parser)]
-#[command(name = "cargo xtask bench fleet", bin_name = "cargo xtask bench fleet")]
-struct FleetArgs {
+#[derive(clap::Args)]
+pub(crate) struct FleetArgs {
     /// A hundred pods and a few changes: this tests the benchmark, and its figures are not meaningful
     #[arg(long)]
     quick: bool,
     /// The operator to measure
     #[arg(long, value_name = "PROGRAM")]
     operator: PathBuf,
-    /// Output folder; by default docs/benchmarks, or target/weir/benchmarks for a quick run
-    #[arg(long, value_name = "FOLDER")]
-    out: Option<PathBuf>,
 }
 
 /// The figures of one fleet.
@@ -119,31 +114,31 @@ pub(crate) struct Rest {
     requests: Vec<String>,
 }
 
-/// Runs the program.
-pub(crate) fn run() -> anyhow::Result<()> {
-    let args = FleetArgs::parse();
-    let sizes = if args.quick { &QUICK[..] } else { &FULL[..] };
-    raise_open_files()?;
-    let load_before = load_average();
-    // One thread runs all agents, and one runs this program's own work, because the operator and the apiserver need the
-    // cores.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let mut found = Vec::new();
-    let outcome = runtime.block_on(async {
-        tokio::select! {
-            ended = tokio::time::timeout(LONGEST, measure(&args, sizes, &mut found)) => {
-                ended.with_context(|| format!("the run takes longer than {LONGEST:?}"))?
+impl FleetArgs {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let sizes = if self.quick { &QUICK[..] } else { &FULL[..] };
+        raise_open_files()?;
+        let load_before = load_average();
+        // One thread runs all agents, and one runs this program's own work, because the operator and the apiserver need the
+        // cores.
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let mut found = Vec::new();
+        let outcome = runtime.block_on(async {
+            tokio::select! {
+                ended = tokio::time::timeout(LONGEST, measure(&self, sizes, &mut found)) => {
+                    ended.with_context(|| format!("the run takes longer than {LONGEST:?}"))?
+                }
+                interrupted = interrupted() => Err(interrupted),
             }
-            interrupted = interrupted() => Err(interrupted),
+        });
+        // After a failure, the figures so far are written as a partial run: they help to find the cause, but are no result.
+        let is_part = self.quick || outcome.is_err();
+        if !found.is_empty() {
+            let report = tables::report(&found, is_part, &load_before)?;
+            report.write(&crate::default_out(is_part))?;
         }
-    });
-    // After a failure, the figures so far are written as a partial run: they help to find the cause, but are no result.
-    let is_part = args.quick || outcome.is_err();
-    if !found.is_empty() {
-        let report = tables::report(&found, is_part, &load_before)?;
-        report.write(&args.out.unwrap_or_else(|| crate::default_out(is_part)))?;
+        outcome
     }
-    outcome
 }
 
 async fn measure(args: &FleetArgs, sizes: &[Size], found: &mut Vec<Found>) -> anyhow::Result<()> {

@@ -12,8 +12,8 @@ mod world;
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
-use clap::{CommandFactory as _, Parser, ValueEnum, error::ErrorKind};
+use anyhow::{Context as _, ensure};
+use clap::ValueEnum;
 
 use crate::report::{Measured, Report};
 
@@ -40,9 +40,8 @@ enum LimitsPart {
 }
 
 /// Measure limits that the operator counts for all pods.
-#[derive(Parser)]
-#[command(name = "cargo xtask bench fleet-limits", bin_name = "cargo xtask bench fleet-limits")]
-struct LimitsArgs {
+#[derive(clap::Args)]
+pub(crate) struct LimitsArgs {
     /// The parts to measure; by default all. What the folder has of the others stays
     #[arg(long = "part", value_name = "NAME")]
     parts: Vec<LimitsPart>,
@@ -55,29 +54,25 @@ struct LimitsArgs {
     /// The kubeconfig of the kind cluster for the part `kind`. WEIR_KUBE_BIN must be the folder of kubectl and helm
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Output folder; by default docs/benchmarks, or target/weir/benchmarks for a quick run
-    #[arg(long, value_name = "FOLDER")]
-    out: Option<PathBuf>,
 }
 
-/// Runs the program.
-pub(crate) fn run() -> anyhow::Result<()> {
-    let args = LimitsArgs::parse();
-    let has_cluster = args.kubeconfig.as_ref().is_some_and(|file| file.is_file());
-    if !has_cluster && (args.parts.is_empty() || args.parts.contains(&LimitsPart::Kind)) {
-        LimitsArgs::command().error(ErrorKind::MissingRequiredArgument, NEEDS_CLUSTER).exit();
+impl LimitsArgs {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let has_cluster = self.kubeconfig.as_ref().is_some_and(|file| file.is_file());
+        let needs_cluster = self.parts.is_empty() || self.parts.contains(&LimitsPart::Kind);
+        ensure!(has_cluster || !needs_cluster, NEEDS_CLUSTER);
+        let parts: [Measured<LimitsPart, &Self>; 4] = [
+            (LimitsPart::Simulated, world::ABOUT, |args, part| world::measure(args.quick, part)),
+            (LimitsPart::Operator, operator::ABOUT, |args, part| operator::measure(args.quick, &args.operator, part)),
+            (LimitsPart::Agents, agents::ABOUT, |args, part| agents::measure(args.quick, &args.operator, part)),
+            (LimitsPart::Kind, kind::ABOUT, |args, part| {
+                kind::measure(args.quick, args.kubeconfig.as_deref().context(NEEDS_CLUSTER)?, part)
+            }),
+        ];
+        let mut report = Report::new("fleet-limits", "Limits that the operator counts", ABOUT, self.quick)?;
+        report.written_by("cargo xtask bench fleet-limits", METHOD);
+        let out = crate::default_out(self.quick);
+        report.measure_parts(&parts, &self.parts, &self, &out)?;
+        report.write(&out)
     }
-    let parts: [Measured<LimitsPart, &LimitsArgs>; 4] = [
-        (LimitsPart::Simulated, world::ABOUT, |args, part| world::measure(args.quick, part)),
-        (LimitsPart::Operator, operator::ABOUT, |args, part| operator::measure(args.quick, &args.operator, part)),
-        (LimitsPart::Agents, agents::ABOUT, |args, part| agents::measure(args.quick, &args.operator, part)),
-        (LimitsPart::Kind, kind::ABOUT, |args, part| {
-            kind::measure(args.quick, args.kubeconfig.as_deref().context(NEEDS_CLUSTER)?, part)
-        }),
-    ];
-    let mut report = Report::new("fleet-limits", "Limits that the operator counts", ABOUT, args.quick)?;
-    report.written_by("cargo xtask bench fleet-limits", METHOD);
-    let out = args.out.clone().unwrap_or_else(|| crate::default_out(args.quick));
-    report.measure_parts(&parts, &args.parts, &args, &out)?;
-    report.write(&out)
 }

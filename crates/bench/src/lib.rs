@@ -30,18 +30,21 @@ mod turns;
 
 use std::{
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{Command, ExitCode},
 };
 
-use clap::{Parser, ValueEnum};
+use anyhow::Context as _;
+use clap::{Parser, Subcommand, ValueEnum};
 
 pub use self::limits::count_bytes;
 use self::{report::Report, seeds::Seed, shared::SharedPart};
 
 /// Compare limiters and layers with their peers.
 #[derive(Parser)]
-#[command(name = "cargo xtask bench", bin_name = "cargo xtask bench")]
+#[command(name = "cargo xtask bench", bin_name = "cargo xtask bench", args_conflicts_with_subcommands = true)]
 struct Cli {
+    #[command(subcommand)]
+    role: Option<Role>,
     /// Suites to run; by default all except proxy, gateway, rls, seeds and shared, which need other programs
     suites: Vec<Suite>,
     /// The seeds that `seeds` measures; by default all. What the folder has of the others stays
@@ -60,6 +63,28 @@ struct Cli {
     #[arg(long, conflicts_with_all = ["suites", "quick", "seeds", "parts"])]
     redraw: bool,
 }
+
+/// What this program does in place of the suites. Benchmarks start it as a process for some of the roles.
+#[derive(Subcommand)]
+enum Role {
+    #[cfg(feature = "fleet")]
+    Fleet(fleet::FleetArgs),
+    #[cfg(feature = "fleet")]
+    FleetLimits(fleet_limits::LimitsArgs),
+    Soak(soak::SoakArgs),
+    RlsAnswers(rls::AnswersArgs),
+    #[command(name = GATEWAY)]
+    Gateway(gateway::GatewayArgs),
+    #[command(name = STACK)]
+    Stack(seeds::StackArgs),
+    #[command(name = SHARERS)]
+    Sharers(shared::SharersArgs),
+}
+
+/// The roles of the processes that benchmarks start.
+pub(crate) const GATEWAY: &str = "serve-gateway";
+pub(crate) const STACK: &str = "serve-stack";
+pub(crate) const SHARERS: &str = "run-sharers";
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Suite {
@@ -92,76 +117,58 @@ impl Suite {
     }
 }
 
-/// Runs the program `weir-bench`. Its exit code is 0 if all suites were measured and written.
+/// Runs the program `weir-bench`. Its exit code is 0 if everything was measured and written, and if a role that judges
+/// found no fault.
 pub fn run() -> ExitCode {
-    let cli = Cli::parse();
-    let chosen =
-        |suite: &Suite| if cli.suites.is_empty() { suite.needs_no_programs() } else { cli.suites.contains(suite) };
-    let out = cli.out.clone().unwrap_or_else(|| default_out(cli.quick));
-    if cli.redraw {
-        return exit_code("bench", report::redraw(&out));
-    }
-    for suite in Suite::value_variants().iter().filter(|suite| chosen(suite)) {
-        if let Err(error) = measure(*suite, &cli, &out).and_then(|report| report.write(&out)) {
-            eprintln!("bench: {error:#}");
-            return ExitCode::FAILURE;
-        }
-    }
-    ExitCode::SUCCESS
-}
-
-/// Runs the program `weir-bench-gateway`, which serves until it is stopped.
-pub fn serve_gateway() -> ExitCode {
-    exit_code("gateway", gateway::GatewayArgs::parse().serve())
-}
-
-/// Runs the program `weir-bench-stack`, which serves until it is stopped.
-pub fn serve_stack() -> ExitCode {
-    exit_code("stack", seeds::StackArgs::parse().serve())
-}
-
-/// Runs the program `weir-bench-sharers`, which ends after its load.
-pub fn run_sharers() -> ExitCode {
-    exit_code("sharers", shared::SharersArgs::parse().run())
-}
-
-/// Runs the program `weir-bench-soak`. Its exit code is 0 only if the agent met every aim.
-pub fn run_soak() -> ExitCode {
-    match soak::run() {
+    let mut cli = Cli::parse();
+    let done = match cli.role.take() {
+        Some(role) => role.run(),
+        None => measure_all(&cli).map(|()| true),
+    };
+    match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("soak: {error:#}");
+            eprintln!("bench: {error:#}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Runs the program `weir-bench-rls`. Its exit code is 0 if every answer was as expected.
-pub fn compare_rls() -> ExitCode {
-    rls::compare()
-}
-
-/// Runs the program `weir-bench-fleet`. Its exit code is 0 if everything was measured and written.
-#[cfg(feature = "fleet")]
-pub fn run_fleet() -> ExitCode {
-    exit_code("fleet", fleet::run())
-}
-
-/// Runs the program `weir-bench-fleet-limits`. Its exit code is 0 if everything was measured and written.
-#[cfg(feature = "fleet")]
-pub fn run_fleet_limits() -> ExitCode {
-    exit_code("fleet-limits", fleet_limits::run())
-}
-
-fn exit_code(program: &str, result: anyhow::Result<()>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{program}: {error:#}");
-            ExitCode::FAILURE
+impl Role {
+    fn run(self) -> anyhow::Result<bool> {
+        match self {
+            #[cfg(feature = "fleet")]
+            Self::Fleet(args) => args.run().map(|()| true),
+            #[cfg(feature = "fleet")]
+            Self::FleetLimits(args) => args.run().map(|()| true),
+            Self::Soak(args) => args.run(),
+            Self::RlsAnswers(args) => args.run(),
+            Self::Gateway(args) => args.serve().map(|()| true),
+            Self::Stack(args) => args.serve().map(|()| true),
+            Self::Sharers(args) => args.run().map(|()| true),
         }
     }
+}
+
+/// How to start this program again in a role.
+fn in_role(role: &str) -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("find this program")?);
+    command.arg(role);
+    Ok(command)
+}
+
+fn measure_all(cli: &Cli) -> anyhow::Result<()> {
+    let out = cli.out.clone().unwrap_or_else(|| default_out(cli.quick));
+    if cli.redraw {
+        return report::redraw(&out);
+    }
+    let chosen =
+        |suite: &Suite| if cli.suites.is_empty() { suite.needs_no_programs() } else { cli.suites.contains(suite) };
+    for suite in Suite::value_variants().iter().filter(|suite| chosen(suite)) {
+        measure(*suite, cli, &out)?.write(&out)?;
+    }
+    Ok(())
 }
 
 fn measure(suite: Suite, cli: &Cli, out: &Path) -> anyhow::Result<Report> {

@@ -7,6 +7,6 @@ mod services;
 mod speed;
 
 pub(crate) use self::{
-    answers::run as compare,
+    answers::AnswersArgs,
     speed::{ABOUT_REPLICAS, measure, measure_replicas},
 };

@@ -12,15 +12,9 @@ mod snapshots;
 mod tally;
 mod verdict;
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::Path, process::Command, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use clap::Parser;
 use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 
@@ -47,15 +41,11 @@ The test then waits until the agent has released everything.";
 const METHOD: &str = "Memory is the agent's resident set; CPU is of one core.";
 
 /// Run every kind of load at the same time, and measure the resources of the agent.
-#[derive(Parser)]
-#[command(name = "cargo xtask soak", bin_name = "cargo xtask soak")]
-struct SoakArgs {
+#[derive(clap::Args)]
+pub(crate) struct SoakArgs {
     /// Duration in minutes; a run below 30 only tests the soak, and writes to target/weir/benchmarks
     #[arg(long, default_value_t = WHOLE, value_parser = clap::value_parser!(u64).range(1..))]
     minutes: u64,
-    /// Output folder; by default docs/benchmarks
-    #[arg(long, value_name = "FOLDER")]
-    out: Option<PathBuf>,
     /// Additional flags for the agent
     #[arg(last = true)]
     agent: Vec<String>,
@@ -76,19 +66,20 @@ struct Outcome {
     ended: agent::Ended,
 }
 
-/// Runs the program. Returns true if every aim was met.
-pub(crate) fn run() -> anyhow::Result<bool> {
-    let args = SoakArgs::parse();
-    let quick = args.minutes < WHOLE;
-    let mut report = Report::new("soak", "Soak", ABOUT, quick)?;
-    report.written_by("cargo xtask soak", METHOD);
-    report.add_versions([("weir", revision()), ("flags of the agent", flags(&args.agent))]);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
-    let length = Duration::from_secs(60 * args.minutes);
-    let outcome = LocalSet::new().block_on(&runtime, soak(length, &args.agent))?;
-    let good = verdict::write(&outcome, length, &mut report)?;
-    report.write(&args.out.unwrap_or_else(|| crate::default_out(quick)))?;
-    Ok(good)
+impl SoakArgs {
+    /// Returns true if every aim was met.
+    pub(crate) fn run(self) -> anyhow::Result<bool> {
+        let quick = self.minutes < WHOLE;
+        let mut report = Report::new("soak", "Soak", ABOUT, quick)?;
+        report.written_by("cargo xtask soak", METHOD);
+        report.add_versions([("weir", revision()), ("flags of the agent", flags(&self.agent))]);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
+        let length = Duration::from_secs(60 * self.minutes);
+        let outcome = LocalSet::new().block_on(&runtime, soak(length, &self.agent))?;
+        let good = verdict::write(&outcome, length, &mut report)?;
+        report.write(&crate::default_out(quick))?;
+        Ok(good)
+    }
 }
 
 async fn soak(length: Duration, flags: &[String]) -> anyhow::Result<Outcome> {

@@ -26,10 +26,10 @@ pub(crate) async fn run(
     interrupt: &CancellationToken,
 ) -> anyhow::Result<ExitCode> {
     let peer = peers::rate_limit_service("rls", workspace, interrupt).await?;
-    workspace.build("--workspace --bin weir-agent --bin weir-operator --bin weir-bench-rls", interrupt).await?;
-    let mut compare = Command::new(workspace.target().join("debug/weir-bench-rls"));
-    compare.env("WEIR_RATELIMIT", peer).args(["--configurations", &args.configurations.to_string()]);
+    workspace.build("--workspace --bin weir-agent --bin weir-operator --bin weir-bench", interrupt).await?;
+    let mut compare = Command::new(workspace.target().join("debug/weir-bench"));
+    compare.env("WEIR_RATELIMIT", peer).args(["rls-answers", "--configurations", &args.configurations.to_string()]);
     compare.args(args.seed.iter().flat_map(|seed| ["--seed".to_owned(), seed.to_string()]));
-    succeed("weir-bench-rls", &mut compare, interrupt).await?;
+    succeed("the comparison", &mut compare, interrupt).await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -24,8 +24,8 @@ pub(crate) async fn run(
     interrupt: &CancellationToken,
 ) -> anyhow::Result<ExitCode> {
     workspace.build("--release -p weir-bench -p weir-agent", interrupt).await?;
-    let mut soak = Command::new(workspace.target().join("release/weir-bench-soak"));
-    soak.args(["--minutes", &args.minutes.to_string()]).arg("--").args(&args.agent);
-    succeed("weir-bench-soak", &mut soak, interrupt).await?;
+    let mut soak = Command::new(workspace.target().join("release/weir-bench"));
+    soak.args(["soak", "--minutes", &args.minutes.to_string()]).arg("--").args(&args.agent);
+    succeed("the soak", &mut soak, interrupt).await?;
     Ok(ExitCode::SUCCESS)
 }

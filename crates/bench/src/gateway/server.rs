@@ -5,7 +5,6 @@ use std::{
     net::{IpAddr, SocketAddr},
     num::NonZeroUsize,
     path::Path,
-    process::Command,
     time::Duration,
 };
 
@@ -17,7 +16,6 @@ use axum::{
     response::{IntoResponse, Response},
     routing::any,
 };
-use clap::Parser;
 use http::{StatusCode, Uri};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -27,21 +25,24 @@ use tower::{Layer, Service};
 use weir_core::{Quota, RuleLimiter, Strategy, Terms};
 use weir_tower::{Admit, Answer, HttpAnswer, IpKey, KeyedAdmit, LatencyLayer, MonotonicClock, WithoutKey};
 
-use super::limiters::{DASHMAP, DashBuckets, MUTEX, MutexBuckets, RATE, Rate, Take, WEIR};
-use crate::proxy::{Cores, Process, free_address, next_to_this};
+use super::limiters::{DASHMAP, DashBuckets, MUTEX, MutexBuckets, Rate, Take, WEIR};
+use crate::{
+    GATEWAY, in_role,
+    proxy::{Cores, Process, free_address},
+};
 
-/// A gateway of `cargo xtask bench gateway`, which starts this program.
-#[derive(Parser)]
+/// Serve as a gateway, until it is stopped.
+#[derive(clap::Args)]
 pub(crate) struct GatewayArgs {
     limiter: String,
     listen: SocketAddr,
     upstream: Option<SocketAddr>,
     /// How many requests of a client a period admits
-    #[arg(long, default_value_t = RATE.requests)]
+    #[arg(long)]
     requests: u32,
-    #[arg(long, default_value_t = RATE.period.as_millis() as u64)]
+    #[arg(long)]
     period_millis: u64,
-    #[arg(long, default_value_t = RATE.burst)]
+    #[arg(long)]
     burst: u32,
     /// How long to wait for the upstream
     #[arg(long)]
@@ -58,7 +59,7 @@ impl GatewayArgs {
         folder: &Path,
     ) -> anyhow::Result<(Process, SocketAddr)> {
         let listen = free_address()?;
-        let mut command = Command::new(next_to_this("weir-bench-gateway")?);
+        let mut command = in_role(GATEWAY)?;
         command.args([limiter, &listen.to_string()]).args(upstream.map(|upstream| upstream.to_string()));
         command.arg(format!("--requests={}", rate.requests)).arg(format!("--burst={}", rate.burst));
         command.arg(format!("--period-millis={}", rate.period.as_millis()));

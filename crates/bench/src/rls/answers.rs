@@ -18,12 +18,10 @@ use std::{
     fs,
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::ExitCode,
     time::Duration,
 };
 
 use anyhow::{Context as _, ensure};
-use clap::Parser;
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use serde_json::json;
 
@@ -56,9 +54,8 @@ const MOST_CROSSED: usize = 50;
 const ROOM: Duration = Duration::from_millis(400);
 
 /// Compare the answers of `weir-agent rls` with those of envoyproxy/ratelimit.
-#[derive(Parser)]
-#[command(name = "cargo xtask rls", bin_name = "cargo xtask rls")]
-struct Args {
+#[derive(clap::Args)]
+pub(crate) struct AnswersArgs {
     /// The number of random configurations
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     configurations: u32,
@@ -91,26 +88,20 @@ struct Asked {
     json: SocketAddr,
 }
 
-/// Runs the program `weir-bench-rls`. Its exit code is 0 if every answer was as its model says.
-pub(crate) fn run() -> ExitCode {
-    let args = Args::parse();
-    let seed = args.seed.unwrap_or_else(|| rand::rng().random());
-    println!("rls: {} configurations with --seed {seed}", args.configurations);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let tally = runtime.context("start a runtime").and_then(|runtime| runtime.block_on(compare(&args, seed)));
-    match tally {
-        Ok(tally) => tally.report(),
-        Err(error) => {
-            eprintln!("rls: {error:#}");
-            ExitCode::FAILURE
-        }
+impl AnswersArgs {
+    /// Returns true if every answer was as its model says.
+    pub(crate) fn run(self) -> anyhow::Result<bool> {
+        let seed = self.seed.unwrap_or_else(|| rand::rng().random());
+        println!("rls: {} configurations with --seed {seed}", self.configurations);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
+        Ok(runtime.block_on(compare(self.configurations, seed))?.report())
     }
 }
 
-async fn compare(args: &Args, seed: u64) -> anyhow::Result<Tally> {
+async fn compare(configurations: u32, seed: u64) -> anyhow::Result<Tally> {
     let mut random = StdRng::seed_from_u64(seed);
     let folder = tempfile::tempdir().context("make a folder for the services")?;
-    let configs: Vec<_> = (0..args.configurations).map(|number| configuration(number, &mut random)).collect();
+    let configs: Vec<_> = (0..configurations).map(|number| configuration(number, &mut random)).collect();
     write_files(&configs, folder.path())?;
     let peer = Service::peer(folder.path(), PeerSettings { cores: Cores::All, more: &[], redis: None })?;
     let empty = json!({"wireVersion": 1, "sequence": 1, "revision": "none", "policies": []});
@@ -274,7 +265,7 @@ async fn wait_for_next_second() {
 }
 
 impl Tally {
-    fn report(&self) -> ExitCode {
+    fn report(&self) -> bool {
         for fault in &self.faults {
             println!("{fault}\n");
         }
@@ -286,6 +277,6 @@ impl Tally {
             "faults": self.faults.len(),
         });
         println!("rls: {summary}");
-        if self.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        self.faults.is_empty()
     }
 }

@@ -6,7 +6,7 @@ mod h2load;
 mod server;
 mod tables;
 
-use std::{collections::BTreeMap, net::SocketAddr, path::Path, process::Command, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, path::Path, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use serde_json::json;
@@ -18,7 +18,8 @@ use self::{
 };
 use super::agent::{Policy, start_agent};
 use crate::{
-    proxy::{Cores, Process, bucket, free_address, more_files, next_to_this},
+    STACK, in_role,
+    proxy::{Cores, Process, bucket, free_address, more_files},
     report::Part,
     stacks,
 };
@@ -137,7 +138,7 @@ impl Bench<'_> {
             return start_agent(self.app.address, &[], &policy(load, wait), self.folder);
         }
         let listen = free_address()?;
-        let mut command = Command::new(next_to_this("weir-bench-stack")?);
+        let mut command = in_role(STACK)?;
         command.args([name, &listen.to_string(), &self.app.address.to_string()]);
         command.arg(format!("--per-second={}", load.per_second));
         command.arg(format!("--timeout-millis={}", load.timeout.as_millis())).args(http2.then_some("--http2"));

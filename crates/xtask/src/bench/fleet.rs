@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::BenchArgs;
 use crate::{airgap, children::succeed, test, workspace::Workspace};
 
-/// The measurements, whose programs are `weir-bench-fleet` and `weir-bench-fleet-limits`.
+/// The measurements, which are roles of `weir-bench` with the feature `fleet`.
 pub(super) const NAMES: [&str; 2] = ["fleet", LIMITS];
 const LIMITS: &str = "fleet-limits";
 /// The parts of `fleet-limits`. The last one runs on a cluster of its own, after the others.
@@ -32,16 +32,15 @@ pub(super) async fn run(
         let mut binaries = Command::new(airgap::folder(workspace).join("build.sh"));
         succeed("the control plane's build", binaries.arg("binaries"), interrupt).await?;
     }
-    let program = format!("weir-bench-{name}");
     // The packages are built separately, so that the operator has no feature that only another package enables.
     workspace.build("--release -p weir-operator", interrupt).await?;
-    workspace.build(&format!("--release -p weir-bench --features fleet --bin {program}"), interrupt).await?;
+    workspace.build("--release -p weir-bench --features fleet --bin weir-bench", interrupt).await?;
     if name == LIMITS && has("agents") {
         workspace.build("--release -p weir-agent", interrupt).await?;
     }
     let release = workspace.target().join("release");
-    let (path, operator) = (release.join(&program), release.join("weir-operator").display().to_string());
-    let mut shared = vec!["--operator", &operator];
+    let (path, operator) = (release.join("weir-bench"), release.join("weir-operator").display().to_string());
+    let mut shared = vec![name, "--operator", &operator];
     shared.extend(args.quick.then_some("--quick"));
     let alone: Vec<_> = PARTS.into_iter().filter(|part| *part != KIND && has(part)).collect();
     if !alone.is_empty() {
@@ -53,7 +52,7 @@ pub(super) async fn run(
         if has("operator") {
             bench.env("WEIR_KUBE_BIN", airgap::tools(workspace)?);
         }
-        succeed(&program, &mut bench, interrupt).await?;
+        succeed(name, &mut bench, interrupt).await?;
     }
     if name == LIMITS && has(KIND) {
         shared.extend(["--part", KIND]);

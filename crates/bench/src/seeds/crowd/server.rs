@@ -10,7 +10,6 @@ use std::{
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use clap::Parser;
 use futures::TryFutureExt as _;
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Empty, combinators::BoxBody};
@@ -25,8 +24,8 @@ use tower::{BoxError, Service};
 
 use crate::stacks::{self, Counts, Failure, HasFailure, Limit, Visitor};
 
-/// One gateway. `cargo xtask bench seeds` starts it.
-#[derive(Parser)]
+/// Serve as a gateway around a stack of layers, until it is stopped.
+#[derive(clap::Args)]
 pub(crate) struct StackArgs {
     /// The stack of layers
     stack: String,

@@ -15,6 +15,7 @@ use super::{
     sharers::{Counted, Decides, READY, Work},
 };
 use crate::{
+    SHARERS, in_role,
     redis::Redis,
     shared::oracle::excess,
     stats::{float, quantile},
@@ -110,11 +111,11 @@ struct Sharers {
 
 impl Sharers {
     fn start(work: &Work) -> anyhow::Result<Self> {
-        let program = std::env::current_exe().context("find this program")?.with_file_name("weir-bench-sharers");
         let work = serde_json::to_string(work).context("write the work")?;
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "TERM"]).arg(&program).arg(work).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().with_context(|| format!("start {}", program.display()))?;
+        let sharers = in_role(SHARERS)?;
+        command.args(["--pdeathsig", "TERM"]).arg(sharers.get_program()).args(sharers.get_args()).arg(work);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("start agents")?;
         let input = child.stdin.take().context("its input")?;
         let output = BufReader::new(child.stdout.take().context("its output")?);
         Ok(Self { child, input, output })

@@ -16,8 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Builder;
 use weir_core::{Quota, Strategy};
 use weir_store::{
-    Backend, Claim, OnLoss, RedisConfig, RedisStore, SharedLimiter, SharedRule, StoreClient, StoreParts, StoreStats,
-    Topology,
+    Backend, Claim, OnLoss, RedisConfig, RedisStore, SharedLimiter, SharedRule, StoreClient, StoreParts, Topology,
 };
 use weir_tower::MonotonicClock;
 
@@ -72,20 +71,17 @@ pub(super) struct Counted {
     pub(super) admitted: Vec<Admission>,
     /// All requests, by key.
     pub(super) requests: Vec<u64>,
-    pub(super) refused: u64,
     pub(super) unanswered: u64,
     /// How long each decision took, in microseconds.
     pub(super) took: Vec<u64>,
-    /// Seats that were handed out in advance, given back, and lost.
-    pub(super) leased: u64,
-    pub(super) returned: u64,
+    /// Seats that were handed out in advance and lost.
     pub(super) lost: u64,
     /// Agents that lost the store during the load.
     pub(super) cut_off: u64,
 }
 
-/// Several of the agents that share a limit.
-#[derive(clap::Parser)]
+/// Be several of the agents that share a limit, until the end of the load.
+#[derive(clap::Args)]
 pub(crate) struct SharersArgs {
     /// What to do, as JSON
     work: String,
@@ -150,10 +146,11 @@ impl Agent {
         }
     }
 
-    fn stats(&self) -> StoreStats {
+    /// The seats that it has lost so far.
+    fn lost(&self) -> u64 {
         match self {
-            Self::Weir(limiter) => limiter.client().stats(),
-            Self::Trip(_) => StoreStats::default(),
+            Self::Weir(limiter) => limiter.client().stats().lost,
+            Self::Trip(_) => 0,
         }
     }
 
@@ -209,15 +206,12 @@ async fn run(work: &Work) -> anyhow::Result<Counted> {
     println!("{READY}");
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).context("wait for the start")?;
-    let before = total(&agents);
+    let lost_before = lost_by(&agents);
     let begun = Duration::from_nanos(time.now().as_nanos());
     let tally = load(work, &agents, time).await?;
     tokio::time::sleep(IDLE).await;
-    let stats = total(&agents);
     let mut counted = std::mem::take(&mut *tally.lock().unwrap_or_else(PoisonError::into_inner));
-    counted.leased = stats.prefetched - before.prefetched;
-    counted.returned = stats.returned - before.returned;
-    counted.lost = stats.lost - before.lost;
+    counted.lost = lost_by(&agents) - lost_before;
     counted.cut_off = agents.iter().filter(|agent| agent.was_cut_off(begun)).count() as u64;
     Ok(counted)
 }
@@ -231,13 +225,8 @@ async fn first_answer(agent: &Agent, key: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn total(agents: &[Arc<Agent>]) -> StoreStats {
-    agents.iter().map(|agent| agent.stats()).fold(StoreStats::default(), |all, one| StoreStats {
-        trips: all.trips + one.trips,
-        prefetched: all.prefetched + one.prefetched,
-        returned: all.returned + one.returned,
-        lost: all.lost + one.lost,
-    })
+fn lost_by(agents: &[Arc<Agent>]) -> u64 {
+    agents.iter().map(|agent| agent.lost()).sum()
 }
 
 type Tally = Arc<Mutex<Counted>>;
@@ -288,7 +277,7 @@ fn note(tally: &Tally, admitted: Option<bool>, request: Admission) {
     tally.took.push(request.2 - request.1);
     match admitted {
         Some(true) => tally.admitted.push(request),
-        Some(false) => tally.refused += 1,
+        Some(false) => {}
         None => tally.unanswered += 1,
     }
 }
