@@ -3,7 +3,6 @@
 //!
 //! A run of some parts keeps what the folder has of the others.
 
-mod agents;
 mod client;
 mod kind;
 mod operator;
@@ -33,8 +32,6 @@ enum LimitsPart {
     Simulated,
     /// A real operator that counts for up to 10,000 simulated agents
     Operator,
-    /// Ten agents and an operator as processes, with real requests
-    Agents,
     /// Pods with agents on a kind cluster, with real requests
     Kind,
 }
@@ -61,10 +58,9 @@ impl LimitsArgs {
         let has_cluster = self.kubeconfig.as_ref().is_some_and(|file| file.is_file());
         let needs_cluster = self.parts.is_empty() || self.parts.contains(&LimitsPart::Kind);
         ensure!(has_cluster || !needs_cluster, NEEDS_CLUSTER);
-        let parts: [Measured<LimitsPart, &Self>; 4] = [
+        let parts: [Measured<LimitsPart, &Self>; 3] = [
             (LimitsPart::Simulated, world::ABOUT, |args, part| world::measure(args.quick, part)),
             (LimitsPart::Operator, operator::ABOUT, |args, part| operator::measure(args.quick, &args.operator, part)),
-            (LimitsPart::Agents, agents::ABOUT, |args, part| agents::measure(args.quick, &args.operator, part)),
             (LimitsPart::Kind, kind::ABOUT, |args, part| {
                 kind::measure(args.quick, args.kubeconfig.as_deref().context(NEEDS_CLUSTER)?, part)
             }),

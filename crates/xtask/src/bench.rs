@@ -27,8 +27,8 @@ pub(crate) struct BenchArgs {
     /// A part of `seeds`, such as `002`; without it, all parts. What is not measured stays as it was
     #[arg(long = "seed", value_name = "NUMBER")]
     seeds: Vec<String>,
-    /// A part of `shared`: `agents`, `python` or `services`; or of `fleet-limits`: `simulated`, `operator`, `agents`
-    /// or `kind`, which makes a kind cluster; without it, all parts
+    /// A part of `shared`: `agents`, `python` or `services`; or of `fleet-limits`: `simulated`, `operator` or
+    /// `kind`, which makes a kind cluster; without it, all parts
     #[arg(long = "part", value_name = "NAME")]
     parts: Vec<String>,
     /// An agent of an earlier commit, built with `cargo build --profile dist -p weir-agent`: `proxy` measures it, too

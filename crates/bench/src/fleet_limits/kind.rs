@@ -11,7 +11,7 @@ use self::cluster::{Cluster, Cut};
 use super::{
     client::{self, Clock, Found},
     tables,
-    world::{AT, OF_PODS, PROCESSES, Run, SECOND, Scenario, Traffic, on_pods},
+    world::{AT, OF_PODS, ON_CLUSTER, Run, SECOND, Scenario, Traffic, on_pods},
 };
 use crate::{
     clock::sleep,
@@ -22,12 +22,15 @@ use crate::{
 
 pub(super) const ABOUT: &str = "\
 A Deployment on a kind cluster of two nodes, with injected agents, and two operators with a Lease, from the images and \
-with the defaults of the chart. The client runs outside of the cluster, and sends each request to the address of a pod. \
-Limit, requests, clock and comparison are those of the agents that are processes. There are ten pods, unless the table \
-gives another number. *Killed* is SIGKILL of the leader's container, and *suspended* SIGSTOP and then SIGCONT. *Cut \
-off*: the leader's node drops all packets between the leader and the agents, or between the leader and the apiserver. \
-These faults begin at the twelfth second. *3 to 30 pods and back*: the Deployment gets 30 replicas at the twelfth \
-second, and 3 again 24 s later, or when all are ready. The client sends requests to pods that are ready and not being deleted.";
+with the defaults of the chart. The limit is a bucket of 400 requests a second that holds 400. Requests are the same \
+Poisson process as in virtual time, over HTTP. The client runs outside of the cluster, and sends each request to the \
+address of a pod. Its clock measures when each request is sent and answered. All admissions together are compared with \
+the limit in whole numbers, as in virtual time, and with a central limiter that gets the same requests. There are ten \
+pods, unless the table gives another number. *Killed* is SIGKILL of the leader's container, and *suspended* SIGSTOP and \
+then SIGCONT. *Cut off*: the leader's node drops all packets between the leader and the agents, or between the leader \
+and the apiserver. These faults begin at the twelfth second. *3 to 30 pods and back*: the Deployment gets 30 replicas at \
+the twelfth second, and 3 again 24 s later, or when all are ready. The client sends requests to pods that are ready and \
+not being deleted.";
 
 /// The pods of the scenario that scales.
 const FEW: usize = 3;
@@ -80,7 +83,7 @@ pub(super) fn measure(quick: bool, kubeconfig: &Path, part: &mut Part<'_>) -> an
         found.push(Found::measure(scenario, rounds, run)?);
     }
     part.versions([("load average of kind", format!("{before} before, {} after", load_average()))]);
-    tables::write(&found, "pod", "ten pods", part);
+    tables::write(&found, part);
     Ok(())
 }
 
@@ -90,7 +93,7 @@ async fn run(
     event: Option<Event>,
     seed: u64,
 ) -> anyhow::Result<(Traffic, Run)> {
-    let pods = if matches!(event, Some(Event::Scaled)) { FEW } else { PROCESSES };
+    let pods = if matches!(event, Some(Event::Scaled)) { FEW } else { ON_CLUSTER };
     cluster.scale(pods)?;
     cluster.until_ready(pods).await?;
     let happens = async |clock: Clock| match event {

@@ -10,8 +10,8 @@ mod weir;
 
 pub(super) use self::{
     decisions::{Decision, Run},
-    judge::{Verdict, judge},
-    traffic::{AT, Fault, MILLI, OF_PODS, OF_PROCESSES, PROCESSES, Request, SECOND, Scenario, Traffic, on_pods},
+    judge::{FIGURES, MESSAGES, Value, Verdict, judge, spread},
+    traffic::{AT, MILLI, OF_PODS, ON_CLUSTER, Request, SECOND, Scenario, Traffic, on_pods},
 };
 use self::{
     judge::rates,

@@ -11,7 +11,7 @@ use crate::{airgap, children::succeed, test, workspace::Workspace};
 pub(super) const NAMES: [&str; 2] = ["fleet", LIMITS];
 const LIMITS: &str = "fleet-limits";
 /// The parts of `fleet-limits`. The last one runs on a cluster of its own, after the others.
-const PARTS: [&str; 4] = ["simulated", "operator", "agents", KIND];
+const PARTS: [&str; 3] = ["simulated", "operator", KIND];
 const KIND: &str = "kind";
 
 /// A part that `fleet-limits` does not have.
@@ -35,9 +35,6 @@ pub(super) async fn run(
     // The packages are built separately, so that the operator has no feature that only another package enables.
     workspace.build("--release -p weir-operator", interrupt).await?;
     workspace.build("--release -p weir-bench --features fleet --bin weir-bench", interrupt).await?;
-    if name == LIMITS && has("agents") {
-        workspace.build("--release -p weir-agent", interrupt).await?;
-    }
     let release = workspace.target().join("release");
     let (path, operator) = (release.join("weir-bench"), release.join("weir-operator").display().to_string());
     let mut shared = vec![name, "--operator", &operator];

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     shared::oracle::{SharedLimit, excess},
-    stats::{float, quantile},
+    stats::{Spread, float, quantile},
 };
 
 /// The time over which the use of the limit is compared after the load moves.
@@ -34,6 +34,29 @@ pub(in super::super) struct Verdict {
     pub(in super::super) first_second: Option<f64>,
     /// The time after the move from which 90 % of the limit are used, in seconds.
     pub(in super::super) until_90: Option<f64>,
+}
+
+/// A figure of a verdict, if the verdict has it.
+pub(in super::super) type Value = fn(&Verdict) -> Option<f64>;
+
+/// Above the limit, a contender can admit other requests than the central limiter, so this figure says nothing there.
+pub(super) const FALSE_REFUSALS: &str = "false refusals, %";
+pub(in super::super) const MESSAGES: &str = "messages per request";
+
+/// The figures of the tables, with their titles.
+pub(in super::super) const FIGURES: [(&str, Value); 7] = [
+    ("limit used, %", |verdict| Some(verdict.used)),
+    ("excess", |verdict| Some(verdict.excess)),
+    (FALSE_REFUSALS, |verdict| Some(verdict.false_refusals)),
+    (MESSAGES, |verdict| Some(verdict.messages_per_request)),
+    ("P99, ms", |verdict| Some(verdict.p99)),
+    ("first second, %", |verdict| verdict.first_second),
+    ("until 90 %, s", |verdict| verdict.until_90),
+];
+
+/// The figure of those verdicts that have it.
+pub(in super::super) fn spread(verdicts: &[Verdict], value: Value) -> Option<Spread> {
+    Spread::of_any(verdicts.iter().filter_map(value))
 }
 
 /// The most by which the admissions exceed the limit in any time.

@@ -1,6 +1,9 @@
 //! The tables, charts and aims of the simulated world.
 
-use super::{Contender, Figures, Measured, ROUND_TRIPS, judge::Verdict};
+use super::{
+    Contender, Figures, Measured, ROUND_TRIPS,
+    judge::{FALSE_REFUSALS, FIGURES, Value, Verdict, spread},
+};
 use crate::{
     report::{Bars, Cell, Lines, Part, Row, Series, Table},
     stats::{Spread, figure},
@@ -15,24 +18,9 @@ const MOST_FALSE_REFUSALS: f64 = 1.0;
 /// The round trip of the charts.
 const SHOWN: u64 = ROUND_TRIPS[1];
 
-/// Above the limit, a contender can admit other requests than the central limiter, so this figure says nothing there.
-const FALSE_REFUSALS: &str = "false refusals, %";
-
-type Value = fn(&Verdict) -> Option<f64>;
-
-const FIGURES: [(&str, Value); 7] = [
-    ("limit used, %", |verdict| Some(verdict.used)),
-    ("excess", |verdict| Some(verdict.excess)),
-    (FALSE_REFUSALS, |verdict| Some(verdict.false_refusals)),
-    ("messages per request", |verdict| Some(verdict.messages_per_request)),
-    ("P99, ms", |verdict| Some(verdict.p99)),
-    ("first second, %", |verdict| verdict.first_second),
-    ("until 90 %, s", |verdict| verdict.until_90),
-];
-
 impl Figures {
     fn spread(&self, value: Value) -> Option<Spread> {
-        Spread::of_any(self.verdicts.iter().filter_map(value))
+        spread(&self.verdicts, value)
     }
 
     fn median(&self, value: Value) -> f64 {

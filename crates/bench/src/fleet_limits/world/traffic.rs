@@ -33,10 +33,8 @@ pub(in super::super) struct Pod {
 pub(in super::super) enum Fault {
     /// The leader is killed. The next one leads this long afterwards.
     Killed { next_after: u64 },
-    /// The leader ends as it should.
-    Ended { next_after: u64 },
     /// The leader is suspended for this time. The next one can lead before it resumes.
-    Suspended { resumes_after: u64, next_after: Option<u64> },
+    Suspended { resumes_after: u64, next_after: u64 },
     /// The channels of the first pods lose all messages for this time.
     CutOff { pods: usize, lasts: u64 },
 }
@@ -92,8 +90,8 @@ const fn with_fault(name: &'static str, fault: Fault) -> Scenario {
     Scenario { fault: Some((AT, fault)), seconds: 60, ..scenario }
 }
 
-const fn of_processes(scenario: Scenario) -> Scenario {
-    Scenario { limit: 400, pods: Pods::Fixed(PROCESSES), ..scenario }
+const fn on_cluster(scenario: Scenario) -> Scenario {
+    Scenario { limit: 400, pods: Pods::Fixed(ON_CLUSTER), ..scenario }
 }
 
 pub(in super::super) const SCENARIOS: [Scenario; 9] = [
@@ -119,35 +117,21 @@ pub(in super::super) const FAULTS: [Scenario; 3] = [
     with_fault("leader killed, the next one after 8 s", Fault::Killed { next_after: 8 * SECOND }),
     with_fault(
         "leader suspended for 20 s, the next one after 8 s",
-        Fault::Suspended { resumes_after: 20 * SECOND, next_after: Some(8 * SECOND) },
+        Fault::Suspended { resumes_after: 20 * SECOND, next_after: 8 * SECOND },
     ),
     with_fault("10 of 40 pods cut off for 20 s", Fault::CutOff { pods: 10, lasts: 20 * SECOND }),
 ];
 
-/// The number of agents that are processes, and of pods on a cluster.
-pub(in super::super) const PROCESSES: usize = 10;
+/// The number of pods on a cluster.
+pub(in super::super) const ON_CLUSTER: usize = 10;
 /// Many more than the pods on a cluster, so that each of them gets about the same part of an even load.
 const PARTS: usize = 1_000;
 
-/// The scenarios of agents and operators that are processes.
-pub(in super::super) const OF_PROCESSES: [Scenario; 7] = [
-    of_processes(scenario("90 % on one agent, 0.8 of the limit", BELOW, STAYS, Pods::Fixed(PODS))),
-    of_processes(scenario("90 % on one agent, 3 times the limit", ABOVE, STAYS, Pods::Fixed(PODS))),
-    of_processes(scenario("the load moves, 3 times the limit", ABOVE, MOVES, Pods::Fixed(PODS))),
-    of_processes(with_fault("operator killed, the next one after 8 s", Fault::Killed { next_after: 8 * SECOND })),
-    of_processes(with_fault("operator ended, the next one after 1 s", Fault::Ended { next_after: SECOND })),
-    of_processes(with_fault(
-        "operator suspended for 20 s",
-        Fault::Suspended { resumes_after: 20 * SECOND, next_after: None },
-    )),
-    of_processes(with_fault("3 of 10 agents cut off for 20 s", Fault::CutOff { pods: 3, lasts: 20 * SECOND })),
-];
-
 /// The scenarios of pods on a cluster to which nothing happens.
 pub(in super::super) const OF_PODS: [Scenario; 3] = [
-    of_processes(scenario("90 % on one pod, 0.8 of the limit", BELOW, STAYS, Pods::Fixed(PODS))),
-    of_processes(scenario("90 % on one pod, 3 times the limit", ABOVE, STAYS, Pods::Fixed(PODS))),
-    of_processes(scenario("the load moves, 3 times the limit", ABOVE, MOVES, Pods::Fixed(PODS))),
+    on_cluster(scenario("90 % on one pod, 0.8 of the limit", BELOW, STAYS, Pods::Fixed(PODS))),
+    on_cluster(scenario("90 % on one pod, 3 times the limit", ABOVE, STAYS, Pods::Fixed(PODS))),
+    on_cluster(scenario("the load moves, 3 times the limit", ABOVE, MOVES, Pods::Fixed(PODS))),
 ];
 
 /// A scenario of pods on a cluster, whose even load is above the limit. Something happens to the cluster at [`AT`].

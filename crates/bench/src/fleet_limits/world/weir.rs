@@ -366,7 +366,7 @@ impl<'a> World<'a> {
     fn fail(&mut self, fault: Fault) {
         let now = self.shared.now();
         match fault {
-            Fault::Killed { next_after } | Fault::Ended { next_after } => {
+            Fault::Killed { next_after } => {
                 let last = self.leaders.len() - 1;
                 self.leaders[last].is_alive = false;
                 // The kernel closes its connections.
@@ -379,9 +379,7 @@ impl<'a> World<'a> {
                 if let Some(leader) = self.leaders.last_mut() {
                     leader.resumes_at = now + resumes_after;
                 }
-                if let Some(next_after) = next_after {
-                    self.shared.add(now + next_after, Event::Leads);
-                }
+                self.shared.add(now + next_after, Event::Leads);
             }
             Fault::CutOff { pods, lasts } => {
                 for (pod, agent) in self.agents.iter_mut().take(pods) {
