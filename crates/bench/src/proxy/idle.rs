@@ -1,6 +1,8 @@
 //! Measures an idle proxy: the time to start, the memory after the start and after a load, and the memory per
 //! keep-alive connection.
 
+use anyhow::Context as _;
+
 use super::{
     contenders::{Contender, contenders},
     exchange::Connection,
@@ -20,18 +22,12 @@ pub(super) struct Idle {
 }
 
 /// Measures all contenders, in their order.
-pub(super) fn measure(bench: &Bench<'_>) -> anyhow::Result<Vec<Result<Idle, String>>> {
-    Ok(contenders()
-        .iter()
-        .copied()
-        .map(|contender| {
-            eprintln!("proxy: {} when idle", contender.name());
-            one(bench, contender).map_err(|error| {
-                eprintln!("proxy: {} when idle: {error:#}", contender.name());
-                format!("{error:#}")
-            })
-        })
-        .collect())
+pub(super) fn measure(bench: &Bench<'_>) -> anyhow::Result<Vec<Idle>> {
+    let idle = |contender: &Contender| {
+        eprintln!("proxy: {} when idle", contender.name());
+        one(bench, *contender).with_context(|| format!("{} when idle", contender.name()))
+    };
+    contenders().iter().map(idle).collect()
 }
 
 fn one(bench: &Bench<'_>, contender: Contender) -> anyhow::Result<Idle> {

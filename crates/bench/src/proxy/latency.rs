@@ -6,7 +6,7 @@ use std::{net::SocketAddr, time::Duration};
 use anyhow::{Context as _, ensure};
 
 use super::{
-    contenders::{Proxy, contenders},
+    contenders::{Contender, contenders},
     load::{self, Load},
     rounds::Bench,
     scenarios::{ONE_CONNECTION, PROXIED},
@@ -26,35 +26,25 @@ pub(super) struct Added {
 /// The figures of the app alone, and the added latencies of all contenders in their order.
 pub(super) struct Latencies {
     pub(super) direct: Added,
-    pub(super) added: Vec<Result<Added, String>>,
+    pub(super) added: Vec<Added>,
 }
 
 pub(super) fn measure(bench: &Bench<'_>) -> anyhow::Result<Latencies> {
-    let proxies: Vec<_> = contenders()
-        .iter()
-        .copied()
-        .map(|contender| contender.start(PROXIED, bench.upstream, bench.folder).map_err(|error| format!("{error:#}")))
-        .collect();
-    let mut added: Vec<_> =
-        proxies.iter().map(|proxy| proxy.as_ref().map(|_| Added::default()).map_err(Clone::clone)).collect();
-    let mut direct = Added::default();
+    let start = |contender: &Contender| contender.start(PROXIED, bench.upstream, bench.folder);
+    let proxies = contenders().iter().map(start).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut all = Latencies { direct: Added::default(), added: vec![Added::default(); proxies.len()] };
     for round in 0..bench.effort.rounds {
         eprintln!("proxy: latency, round {} of {}", round + 1, bench.effort.rounds);
         let [alone, steady] = once(bench, bench.upstream).context("the app without a proxy")?;
-        direct.alone.push(alone);
-        direct.steady.push(steady);
-        for (proxy, added) in proxies.iter().zip(&mut added) {
-            let (Ok(Proxy { http1, .. }), Ok(rounds)) = (proxy, &mut *added) else { continue };
-            match once(bench, *http1) {
-                Ok([with, steadily]) => {
-                    rounds.alone.push([with[0] - alone[0], with[1] - alone[1]]);
-                    rounds.steady.push([steadily[0] - steady[0], steadily[1] - steady[1]]);
-                }
-                Err(error) => *added = Err(format!("{error:#}")),
-            }
+        all.direct.alone.push(alone);
+        all.direct.steady.push(steady);
+        for ((proxy, added), contender) in proxies.iter().zip(&mut all.added).zip(contenders()) {
+            let [with, steadily] = once(bench, proxy.http1).with_context(|| contender.name())?;
+            added.alone.push([with[0] - alone[0], with[1] - alone[1]]);
+            added.steady.push([steadily[0] - steady[0], steadily[1] - steady[1]]);
         }
     }
-    Ok(Latencies { direct, added })
+    Ok(all)
 }
 
 fn once(bench: &Bench<'_>, address: SocketAddr) -> anyhow::Result<[[f64; 2]; 2]> {

@@ -62,30 +62,25 @@ impl Sample {
     }
 }
 
-/// All rounds of a contender, or the reason why they are missing.
-pub(super) type Outcome = Result<Vec<Sample>, String>;
-
 impl Bench<'_> {
-    /// Runs a scenario. Returns the outcomes of all contenders, in their order.
-    pub(super) fn run(&self, scenario: Scenario) -> anyhow::Result<Vec<Outcome>> {
-        let mut running: Vec<Result<(Proxy, Vec<Sample>), String>> = Vec::new();
-        for contender in contenders().iter().copied() {
-            let ready = self.ready(contender, scenario).map(|proxy| (proxy, Vec::new()));
-            running.push(ready.map_err(|error| failed(contender, scenario, &error)));
+    /// Runs a scenario. Returns the rounds of all contenders, in their order.
+    pub(super) fn run(&self, scenario: Scenario) -> anyhow::Result<Vec<Vec<Sample>>> {
+        let mut running = Vec::new();
+        for contender in contenders() {
+            let proxy = self.ready(*contender, scenario);
+            let proxy = proxy.with_context(|| format!("{}, {}", scenario.name, contender.name()))?;
+            running.push((proxy, Vec::new()));
         }
         let rounds = if scenario.aimed_at { self.effort.rounds_of_aims } else { self.effort.rounds };
         for round in 0..rounds {
             eprintln!("proxy: {}, round {} of {rounds}", scenario.name, round + 1);
-            for place in order(round, contenders().len()) {
-                let (contender, running) = (contenders()[place], &mut running[place]);
-                let Ok((proxy, samples)) = running else { continue };
-                match self.round(proxy, scenario, round) {
-                    Ok(sample) => samples.push(sample),
-                    Err(error) => *running = Err(failed(contender, scenario, &error)),
-                }
+            for place in order(round, running.len()) {
+                let (proxy, samples) = &mut running[place];
+                let sample = self.round(proxy, scenario, round);
+                samples.push(sample.with_context(|| format!("{}, {}", scenario.name, contenders()[place].name()))?);
             }
         }
-        Ok(running.into_iter().map(|running| running.map(|(_, samples)| samples)).collect())
+        Ok(running.into_iter().map(|(_, samples)| samples).collect())
     }
 
     /// Starts a contender, checks that it works as the scenario requires, and fills its table of keys.
@@ -147,11 +142,6 @@ impl Bench<'_> {
         };
         wrk.run()
     }
-}
-
-fn failed(contender: Contender, scenario: Scenario, error: &anyhow::Error) -> String {
-    eprintln!("proxy: {}, {}: {error:#}", scenario.name, contender.name());
-    format!("{error:#}")
 }
 
 /// Checks that the responses are as the scenario requires.

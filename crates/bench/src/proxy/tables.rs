@@ -4,7 +4,7 @@ use super::{
     contenders::{Contender, contenders},
     idle::Idle,
     latency::{Added, Latencies, RATE},
-    rounds::{Outcome, Sample},
+    rounds::Sample,
     scenarios::{PROXIED, REFUSED, REFUSED_FULL, REFUSED_PACED, RULES, Scenario},
 };
 use crate::{
@@ -19,16 +19,14 @@ const IDLE: f64 = 15.0 * MEGABYTE;
 const CONNECTION: f64 = 4_000.0;
 const START: f64 = 50.0;
 
-type Results = [(Scenario, Vec<Outcome>)];
+type Results = [(Scenario, Vec<Vec<Sample>>)];
 
-pub(super) fn write(results: &Results, latencies: &Latencies, idle: &[Result<Idle, String>], report: &mut Report) {
+pub(super) fn write(results: &Results, latencies: &Latencies, idle: &[Idle], report: &mut Report) {
     for (scenario, others) in [(PROXIED, &[][..]), (REFUSED, &[REFUSED_FULL, REFUSED_PACED])] {
         let found = best_peer(results, scenario);
-        let text_of = |found: Option<(Contender, Spread)>| {
-            found.map_or("not measured".to_owned(), |(peer, ratio)| {
-                let [low, high] = ratio.quartiles;
-                format!("{:.2} of {} (quartiles {low:.2}, {high:.2})", ratio.median, peer.name())
-            })
+        let text_of = |(peer, ratio): (Contender, Spread)| {
+            let [low, high] = ratio.quartiles;
+            format!("{:.2} of {} (quartiles {low:.2}, {high:.2})", ratio.median, peer.name())
         };
         let mut text = text_of(found);
         for other in others {
@@ -40,26 +38,25 @@ pub(super) fn write(results: &Results, latencies: &Latencies, idle: &[Result<Idl
             ));
         }
         let aim = format!("{AIM:.2} of the best peer's CPU per request: {}", scenario.name);
-        report.aim(aim, text, found.is_some_and(|(_, ratio)| ratio.median <= AIM));
+        report.aim(aim, text, found.1.median <= AIM);
     }
     rules_aim(results, report);
     idle_aims(idle, report);
     samples_tables(results, report);
     report.table(latency_table(latencies));
     report.table(idle_table(idle));
-    failures(results, latencies, idle, report);
     for (name, scenario) in [("cpu-proxied", PROXIED), ("cpu-refused", REFUSED)] {
-        let bars = contenders().iter().copied().filter_map(|contender| {
-            Some((contender.name().to_owned(), cpu(samples(results, scenario, contender)?).median))
-        });
+        let bars = contenders()
+            .iter()
+            .map(|contender| (contender.name().to_owned(), cpu(samples(results, scenario, *contender)).median));
         let title = format!("CPU per request, 64 connections: {}", scenario.name);
         report.chart(Bars::new(name, title, "µs, less is better", bars));
     }
 }
 
-fn samples(results: &Results, scenario: Scenario, contender: Contender) -> Option<&[Sample]> {
-    let (_, outcomes) = results.iter().find(|(at, _)| *at == scenario)?;
-    outcomes[place(contender)].as_deref().ok()
+fn samples(results: &Results, scenario: Scenario, contender: Contender) -> &[Sample] {
+    let found = results.iter().find(|(at, _)| *at == scenario);
+    found.map_or(&[], |(_, by_contender)| &by_contender[place(contender)])
 }
 
 fn place(contender: Contender) -> usize {
@@ -76,29 +73,20 @@ fn ratio(of: &[Sample], to: &[Sample]) -> Spread {
 }
 
 /// The peer with the least CPU per request, and the agent's ratio to it.
-fn best_peer(results: &Results, scenario: Scenario) -> Option<(Contender, Spread)> {
-    let ours = samples(results, scenario, Contender::Weir)?;
-    let peers =
-        contenders().iter().copied().filter(|contender| !matches!(contender, Contender::Weir | Contender::Before));
-    let measured = peers.filter_map(|peer| Some((peer, samples(results, scenario, peer)?)));
-    let (best, theirs) = measured.min_by(|(_, a), (_, b)| cpu(a).median.total_cmp(&cpu(b).median))?;
-    Some((best, ratio(ours, theirs)))
+fn best_peer(results: &Results, scenario: Scenario) -> (Contender, Spread) {
+    let of = |contender| samples(results, scenario, contender);
+    let peers = contenders().iter().filter(|peer| !matches!(peer, Contender::Weir | Contender::Before));
+    let best = peers.min_by(|a, b| cpu(of(**a)).median.total_cmp(&cpu(of(**b)).median)).expect("there are peers");
+    (*best, ratio(of(Contender::Weir), of(*best)))
 }
 
 fn rules_aim(results: &Results, report: &mut Report) {
-    let median = |scenario| Some(cpu(samples(results, scenario, Contender::Weir)?).median);
-    let (found, met) = match (median(PROXIED), median(RULES)) {
-        (Some(one), Some(many)) => (format!("{:.2} times", many / one), many <= 2.0 * one),
-        _ => ("not measured".to_owned(), false),
-    };
-    report.aim("1,000 rules cost at most twice what 1 costs", found, met);
+    let [one, many] = [PROXIED, RULES].map(|scenario| cpu(samples(results, scenario, Contender::Weir)).median);
+    report.aim("1,000 rules cost at most twice what 1 costs", format!("{:.2} times", many / one), many <= 2.0 * one);
 }
 
-fn idle_aims(idle: &[Result<Idle, String>], report: &mut Report) {
-    let Ok(ours) = &idle[place(Contender::Weir)] else {
-        report.aim("memory and start", "not measured", false);
-        return;
-    };
+fn idle_aims(idle: &[Idle], report: &mut Report) {
+    let ours = &idle[place(Contender::Weir)];
     let fresh = format!("{} MB", figure(ours.fresh / MEGABYTE));
     report.aim("under 15 MB of memory when idle", fresh, ours.fresh < IDLE);
     let connection = format!("{} bytes", figure(ours.per_connection));
@@ -121,11 +109,9 @@ const FIGURES: [Figure; 4] = [
 
 fn samples_tables(results: &Results, report: &mut Report) {
     let columns: Vec<_> = results.iter().map(|(scenario, _)| scenario.name.to_owned()).collect();
-    let table = |title: &str, note: &str, cell: &dyn Fn(Scenario, Contender, &Outcome) -> Cell| {
-        let rows = contenders().iter().copied().map(|contender| {
-            let of = |(scenario, outcomes): &(Scenario, Vec<Outcome>)| {
-                cell(*scenario, contender, &outcomes[place(contender)])
-            };
+    let table = |title: &str, note: &str, cell: &dyn Fn(&[Sample], Scenario) -> Spread| {
+        let rows = contenders().iter().enumerate().map(|(place, contender)| {
+            let of = |(scenario, found): &(Scenario, Vec<Vec<Sample>>)| Cell::Measured(cell(&found[place], *scenario));
             Row::new(contender.name(), results.iter().map(of))
         });
         Table::new(title, "contender", columns.clone(), rows).note(note)
@@ -134,14 +120,9 @@ fn samples_tables(results: &Results, report: &mut Report) {
         `core full` and a number of requests a second: our own client, otherwise wrk. HTTP/2: 8 connections with 8 \
         requests each, h2load. 1,000 rules: the last one matches. 1,000,000 keys: random keys, after up to 30 s in \
         which the contender gets each key once. A refused request gets 429.";
-    report.table(table(FIGURES[0].0, note, &|_, _, outcome| cell_of(outcome, FIGURES[0].1)));
+    report.table(table(FIGURES[0].0, note, &|samples, _| Spread::over(samples, FIGURES[0].1)));
     let note = "The ratios within each round.";
-    let share_of = |of: Contender| {
-        move |scenario, contender, _: &Outcome| {
-            let both = samples(results, scenario, contender).zip(samples(results, scenario, of));
-            both.map_or(Cell::None, |(of, to)| Cell::Measured(ratio(of, to)))
-        }
-    };
+    let share_of = |to: Contender| move |of: &[Sample], scenario: Scenario| ratio(of, samples(results, scenario, to));
     report.table(table("CPU per request, as a share of nginx's", note, &share_of(Contender::Nginx)));
     if contenders().contains(&Contender::Before) {
         let title = "CPU per request, as a share of that of the agent of an earlier commit";
@@ -150,20 +131,8 @@ fn samples_tables(results: &Results, report: &mut Report) {
     for (title, figure) in &FIGURES[1..] {
         let note =
             if *title == BUSY { "A contender whose core was not always busy also paid for wake-ups." } else { "" };
-        report.table(table(title, note, &|_, _, outcome| cell_of(outcome, *figure)));
+        report.table(table(title, note, &|samples, _| Spread::over(samples, *figure)));
     }
-}
-
-fn cell_of(outcome: &Outcome, figure: fn(&Sample) -> f64) -> Cell {
-    match outcome {
-        Ok(samples) => Cell::Measured(Spread::over(samples, figure)),
-        Err(_) => Cell::Text("cannot".to_owned()),
-    }
-}
-
-/// The cells of a contender that could not be measured.
-fn cannot() -> Vec<Cell> {
-    vec![Cell::Text("cannot".to_owned()); 4]
 }
 
 fn latency_table(latencies: &Latencies) -> Table {
@@ -174,13 +143,8 @@ fn latency_table(latencies: &Latencies) -> Table {
         vec![of(&added.alone, 0), of(&added.alone, 1), of(&added.steady, 0), of(&added.steady, 1)]
     };
     let mut rows = vec![Row::new("(the app alone)", cells(&latencies.direct))];
-    rows.extend(
-        contenders()
-            .iter()
-            .copied()
-            .zip(&latencies.added)
-            .map(|(contender, added)| Row::new(contender.name(), added.as_ref().map_or_else(|_| cannot(), cells))),
-    );
+    let contenders = contenders().iter().zip(&latencies.added);
+    rows.extend(contenders.map(|(contender, added)| Row::new(contender.name(), cells(added))));
     Table::new(
         "Added latency, µs",
         "contender",
@@ -198,7 +162,7 @@ fn latency_table(latencies: &Latencies) -> Table {
     )
 }
 
-fn idle_table(idle: &[Result<Idle, String>]) -> Table {
+fn idle_table(idle: &[Idle]) -> Table {
     let cells = |idle: &Idle| {
         vec![
             Cell::Number(idle.fresh / MEGABYTE),
@@ -207,11 +171,7 @@ fn idle_table(idle: &[Result<Idle, String>]) -> Table {
             Cell::Measured(Spread::of(idle.starts.clone())),
         ]
     };
-    let rows = contenders()
-        .iter()
-        .copied()
-        .zip(idle)
-        .map(|(contender, idle)| Row::new(contender.name(), idle.as_ref().map_or_else(|_| cannot(), cells)));
+    let rows = contenders().iter().zip(idle).map(|(contender, idle)| Row::new(contender.name(), cells(idle)));
     let columns = ["when idle, MB", "after a load, MB", "a kept-alive connection, bytes", "start to listening, ms"];
     Table::new("Memory and start", "contender", columns, rows).note(
         "Resident memory of all processes of a contender. *A connection* is how much it grows for each connection \
@@ -219,57 +179,20 @@ fn idle_table(idle: &[Result<Idle, String>]) -> Table {
     )
 }
 
-/// Adds a table with the reasons for missing figures. It adds none if no figure is missing.
-fn failures(results: &Results, latencies: &Latencies, idle: &[Result<Idle, String>], report: &mut Report) {
-    let mut rows = Vec::new();
-    let mut add = |what: &str, contender: Contender, error: &str| {
-        let contender = format!("{}, {what}", contender.name());
-        rows.push(Row::new(contender, [Cell::Text(error.replace(['|', '\n'], " "))]));
-    };
-    for (scenario, outcomes) in results {
-        for (contender, outcome) in contenders().iter().copied().zip(outcomes) {
-            if let Err(error) = outcome {
-                add(scenario.name, contender, error);
-            }
-        }
-    }
-    for (contender, (added, idle)) in contenders().iter().copied().zip(latencies.added.iter().zip(idle)) {
-        if let Err(error) = added {
-            add("latency", contender, error);
-        }
-        if let Err(error) = idle {
-            add("memory", contender, error);
-        }
-    }
-    if !rows.is_empty() {
-        report.table(Table::new("What could not be measured", "contender", ["why"], rows));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn rounds(cpu: [f64; 3]) -> Outcome {
-        Ok(cpu.map(|cpu| Sample { user: 0.0, system: cpu, per_second: 1.0, busy: 100.0 }).to_vec())
+    fn rounds(cpu: [f64; 3]) -> Vec<Sample> {
+        cpu.map(|cpu| Sample { user: 0.0, system: cpu, per_second: 1.0, busy: 100.0 }).to_vec()
     }
 
     #[test]
     fn ours_is_compared_to_the_best_peer_round_by_round() {
-        let outcomes = vec![
-            rounds([20.0, 40.0, 20.0]),
-            rounds([10.0, 20.0, 30.0]),
-            Err("none".to_owned()),
-            rounds([9.0, 20.0, 24.0]),
-        ];
-        let (peer, ratio) = best_peer(&[(PROXIED, outcomes)], PROXIED).expect("measured");
+        let outcomes =
+            vec![rounds([20.0, 40.0, 20.0]), rounds([10.0, 20.0, 30.0]), rounds([90.0; 3]), rounds([9.0, 20.0, 24.0])];
+        let (peer, ratio) = best_peer(&[(PROXIED, outcomes)], PROXIED);
         assert_eq!(peer, Contender::Nginx, "nginx has the same median as HAProxy, and is the first in the order");
         assert!((ratio.median - 0.5).abs() < 1e-9, "{ratio:?}");
-    }
-
-    #[test]
-    fn nothing_measured_is_an_aim_that_is_missed() {
-        let outcomes = vec![rounds([1.0; 3]), rounds([1.0; 3]), rounds([1.0; 3]), Err("none".to_owned())];
-        assert!(best_peer(&[(PROXIED, outcomes)], PROXIED).is_none());
     }
 }
