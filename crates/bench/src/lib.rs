@@ -15,6 +15,7 @@ mod fleet_limits;
 mod gateway;
 mod layers;
 mod limits;
+mod open_loop;
 mod proxy;
 mod redis;
 mod report;

@@ -1,5 +1,4 @@
-//! Open-loop clients over HTTP: a request does not wait for the last one. A separate thread keeps the times, because the
-//! runtime's timers have a resolution of a millisecond.
+//! Open-loop clients over HTTP.
 
 use std::{
     collections::VecDeque,
@@ -8,7 +7,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::Context as _;
@@ -17,9 +16,12 @@ use http::{HeaderName, HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
-use tokio::{net::TcpStream, runtime::Runtime, task::JoinSet};
+use tokio::{net::TcpStream, runtime::Runtime};
 
-use crate::{clock, stats::float};
+use crate::{
+    open_loop::{self, Ended},
+    stats::float,
+};
 
 /// How long requests of one contender took, sorted.
 #[derive(Default)]
@@ -36,6 +38,32 @@ pub(super) struct Answers {
 }
 
 impl Answers {
+    fn of(requests: Vec<Ended<anyhow::Result<StatusCode>>>) -> Self {
+        let mut answers = Self::default();
+        let first = requests.iter().map(|ended| ended.started).min();
+        for Ended { result, started, took } in requests {
+            let times = match result {
+                Ok(StatusCode::OK) => &mut answers.served,
+                Ok(StatusCode::GATEWAY_TIMEOUT) => &mut answers.timed_out,
+                Ok(StatusCode::TOO_MANY_REQUESTS) => {
+                    answers.refused.push(took);
+                    continue;
+                }
+                Ok(_) | Err(_) => {
+                    answers.broken += 1;
+                    continue;
+                }
+            };
+            times.push(took);
+            let ended = first.map_or(Duration::ZERO, |first| started + took - first);
+            answers.lasting = answers.lasting.max(ended);
+        }
+        for times in [&mut answers.served, &mut answers.refused, &mut answers.timed_out] {
+            times.sort();
+        }
+        answers
+    }
+
     pub(super) fn failed(&self) -> Vec<Duration> {
         sorted(&[&self.refused, &self.timed_out])
     }
@@ -130,62 +158,16 @@ impl OpenLoopClient {
     }
 }
 
-/// Sends the same arrivals to all clients. Between two arrivals each client has a moment of its own.
+/// Sends the same arrivals to all clients.
 pub(super) fn run_step(runtime: &Runtime, clients: &[OpenLoopClient], rate: u32, length: Duration) -> Vec<Answers> {
-    let _entered = runtime.enter();
-    let mut tasks: Vec<JoinSet<Ended>> = clients.iter().map(|_| JoinSet::new()).collect();
-    let gap = Duration::from_secs(1) / rate;
-    let part = gap / u32::try_from(clients.len()).unwrap_or(u32::MAX);
-    let start = clock::now();
-    for number in (0..).take_while(|number| gap * *number < length) {
-        for ((place, client), tasks) in (0..).zip(clients).zip(&mut tasks) {
-            let at = start + gap * number + part * place;
-            if let Some(early) = at.checked_duration_since(clock::now()) {
-                clock::sleep(early);
-            }
+    let calls = clients.iter().map(|client| {
+        move || {
             let client = client.clone();
-            let started = clock::now();
-            tasks.spawn(async move {
-                let status = client.get().await;
-                Ended { status, started, took: clock::since(started) }
-            });
+            async move { client.get().await }
         }
-    }
-    tasks.into_iter().map(|tasks| runtime.block_on(collect(tasks))).collect()
-}
-
-/// A request that was answered, or failed.
-struct Ended {
-    status: anyhow::Result<StatusCode>,
-    started: Instant,
-    took: Duration,
-}
-
-async fn collect(tasks: JoinSet<Ended>) -> Answers {
-    let mut answers = Answers::default();
-    let all = tasks.join_all().await;
-    let first = all.iter().map(|ended| ended.started).min();
-    for Ended { status, started, took } in all {
-        let times = match status {
-            Ok(StatusCode::OK) => &mut answers.served,
-            Ok(StatusCode::GATEWAY_TIMEOUT) => &mut answers.timed_out,
-            Ok(StatusCode::TOO_MANY_REQUESTS) => {
-                answers.refused.push(took);
-                continue;
-            }
-            Ok(_) | Err(_) => {
-                answers.broken += 1;
-                continue;
-            }
-        };
-        times.push(took);
-        let ended = first.map_or(Duration::ZERO, |first| started + took - first);
-        answers.lasting = answers.lasting.max(ended);
-    }
-    for times in [&mut answers.served, &mut answers.refused, &mut answers.timed_out] {
-        times.sort();
-    }
-    answers
+    });
+    let results = open_loop::run_step(runtime, &calls.collect::<Vec<_>>(), rate, length);
+    results.into_iter().map(Answers::of).collect()
 }
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
-//! Sends requests in an open loop: a request does not wait for the previous one. A separate thread starts requests on
-//! time, because the runtime's timers have a resolution of a millisecond.
+//! One step of the load on all guards.
 
 use std::time::Duration;
 
-use tokio::{runtime::Runtime, task::JoinSet};
+use tokio::runtime::Runtime;
 
 use super::guards::Guard;
-use crate::{clock, stats::float};
+use crate::{
+    open_loop::{self, Ended},
+    stats::float,
+};
 
 /// One step of the load, and the results of all guards.
 pub(super) struct Step {
@@ -16,13 +18,18 @@ pub(super) struct Step {
 }
 
 /// The durations of requests, sorted.
-#[derive(Default)]
 pub(super) struct Durations {
     pub(super) served: Vec<Duration>,
     pub(super) failed: Vec<Duration>,
 }
 
 impl Durations {
+    fn of(mut requests: Vec<Ended<bool>>) -> Self {
+        requests.sort_by_key(|ended| ended.took);
+        let of = |served| requests.iter().filter(|ended| ended.result == served).map(|ended| ended.took).collect();
+        Self { served: of(true), failed: of(false) }
+    }
+
     pub(super) fn success(&self) -> f64 {
         100.0 * float(self.served.len()) / float(self.served.len() + self.failed.len()).max(1.0)
     }
@@ -30,39 +37,12 @@ impl Durations {
 
 pub(super) fn run_step(runtime: &Runtime, rate: u32, length: Duration) -> Step {
     let _entered = runtime.enter();
-    let guards = Guard::all();
-    let mut tasks: Vec<JoinSet<(bool, Duration)>> = guards.iter().map(|_| JoinSet::new()).collect();
-    let gap = Duration::from_secs(1) / rate;
-    let start = clock::now();
-    for number in 0.. {
-        let at = gap * number;
-        if at >= length {
-            break;
+    let calls = Guard::all().map(|guard| {
+        move || {
+            let guard = guard.clone();
+            async move { guard.request().await }
         }
-        if let Some(early) = (start + at).checked_duration_since(clock::now()) {
-            clock::sleep(early);
-        }
-        // Each guard is first as often as it is last.
-        for turn in 0..guards.len() {
-            let place = (turn + number as usize) % guards.len();
-            let guard = guards[place].clone();
-            let started = clock::now();
-            tasks[place].spawn(async move {
-                let served = guard.request().await;
-                (served, clock::since(started))
-            });
-        }
-    }
-    let guards = tasks.into_iter().map(|tasks| runtime.block_on(durations(tasks))).collect();
-    Step { rate, guards }
-}
-
-async fn durations(tasks: JoinSet<(bool, Duration)>) -> Durations {
-    let mut durations = Durations::default();
-    for (served, took) in tasks.join_all().await {
-        if served { durations.served.push(took) } else { durations.failed.push(took) }
-    }
-    durations.served.sort();
-    durations.failed.sort();
-    durations
+    });
+    let results = open_loop::run_step(runtime, &calls, rate, length);
+    Step { rate, guards: results.into_iter().map(Durations::of).collect() }
 }
