@@ -6,6 +6,7 @@
 
 mod contenders;
 mod exchange;
+mod h2load;
 mod idle;
 mod latency;
 mod lean;
@@ -29,6 +30,7 @@ use rustix::{
 use self::scenarios::SCENARIOS;
 pub(crate) use self::{
     exchange::Connection,
+    h2load::{Answer, h2load},
     lean::{LARGEST_ANSWER, PolledConnection},
     load::{Load, Wrk},
     process::{CLIENT_CORE, Cores, Cpu, PROXY_CORE, Process, free_address},

@@ -1,11 +1,12 @@
-//! Runs the clients, and parses their reports: wrk for HTTP/1.1, and h2load for HTTP/2 and for a constant rate.
+//! Runs the clients, and reads what they report: wrk for HTTP/1.1, and h2load for HTTP/2 and for a constant rate.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
 use anyhow::Context as _;
 use serde::Deserialize;
 
-use crate::{command::output, stats::quantile};
+use super::h2load::{Answer, h2load};
+use crate::{command::output, stats::quantile_us};
 
 const SCRIPT: &str = include_str!("load.lua");
 
@@ -76,7 +77,7 @@ impl Wrk<'_> {
 /// Runs h2load over HTTP/2 with prior knowledge, as fast as the answers arrive.
 pub(super) fn http2(url: &str, in_flight: usize, length: Duration, folder: &Path) -> anyhow::Result<Load> {
     let streams = in_flight.div_ceil(HTTP2_CONNECTIONS);
-    h2load(url, &[format!("-c{HTTP2_CONNECTIONS}"), format!("-m{streams}")], length, folder)
+    with_h2load(url, &[format!("-c{HTTP2_CONNECTIONS}"), format!("-m{streams}")], length, folder)
 }
 
 /// Runs h2load over HTTP/1.1, with a constant rate per connection.
@@ -88,17 +89,34 @@ pub(super) fn steady(
     folder: &Path,
 ) -> anyhow::Result<Load> {
     let flags = ["--h1".to_owned(), format!("-c{connections}"), format!("--rps={}", rate / connections)];
-    h2load(url, &flags, length, folder)
+    with_h2load(url, &flags, length, folder)
 }
 
-fn h2load(url: &str, flags: &[String], length: Duration, folder: &Path) -> anyhow::Result<Load> {
-    let log = folder.join("h2load.log");
-    // The old log is removed, because h2load appends to it.
-    let _ = fs::remove_file(&log);
-    let mut command = Command::new("h2load");
-    command.args(flags).arg(format!("-D{}", length.as_secs().max(1))).args(["-H", "x-key: 0", "--log-file"]).arg(&log);
-    let said = output(command.arg(url))?;
-    parse_h2load(&said, &fs::read_to_string(&log).context("read h2load's log")?)
+fn with_h2load(url: &str, flags: &[String], length: Duration, folder: &Path) -> anyhow::Result<Load> {
+    let length = format!("-D{}", length.as_secs().max(1));
+    Load::of(&h2load(url, &[flags, &[length, "-Hx-key: 0".to_owned()]].concat(), folder)?)
+}
+
+impl Load {
+    /// The counts of h2load, which does not tell the bytes.
+    fn of(answers: &[Answer]) -> anyhow::Result<Self> {
+        let first = answers.iter().map(|answer| answer.started).min().context("h2load got no answer")?;
+        let last = answers.iter().map(|answer| answer.started + answer.took).max().unwrap_or(first);
+        let count = |is: fn(i16) -> bool| answers.iter().filter(|answer| is(answer.status)).count() as u64;
+        let mut latencies: Vec<_> = answers.iter().map(|answer| answer.took).collect();
+        latencies.sort();
+        let [p50, p95, p99] = [500, 950, 990].map(|per_mille| quantile_us(&latencies, per_mille));
+        Ok(Self {
+            served: count(|status| (0..400).contains(&status)),
+            refused: count(|status| status >= 400),
+            failed: count(|status| status < 0),
+            seconds: (last - first).as_secs_f64(),
+            bytes: 0,
+            p50,
+            p95,
+            p99,
+        })
+    }
 }
 
 fn parse_wrk(said: &str) -> anyhow::Result<Load> {
@@ -116,41 +134,6 @@ fn parse_wrk(said: &str) -> anyhow::Result<Load> {
     })
 }
 
-fn parse_h2load(said: &str, log: &str) -> anyhow::Result<Load> {
-    let counts = |line: &str| -> Option<Vec<u64>> {
-        let (_, counts) = said.lines().find(|at| at.starts_with(line))?.split_once(':')?;
-        counts.split(',').map(|count| count.split_whitespace().next()?.parse().ok()).collect()
-    };
-    let statuses = counts("status codes:").filter(|counts| counts.len() == 4).context("h2load reported no statuses")?;
-    let requests = counts("requests:").filter(|counts| counts.len() == 7).context("h2load reported no counts")?;
-    let finished = said.lines().find_map(|line| line.strip_prefix("finished in ")).context("h2load did not finish")?;
-    let seconds = parse_seconds(finished.split(',').next().unwrap_or_default()).context("h2load reported no time")?;
-    let traffic = said.lines().find_map(|line| line.strip_prefix("traffic:")).unwrap_or_default();
-    let bytes = traffic.split(['(', ')']).nth(1).and_then(|bytes| bytes.parse().ok()).unwrap_or_default();
-    let mut latencies: Vec<f64> = log.lines().filter_map(|line| line.split('\t').nth(2)?.parse().ok()).collect();
-    latencies.sort_by(f64::total_cmp);
-    Ok(Load {
-        served: statuses[0] + statuses[1],
-        refused: statuses[2] + statuses[3],
-        // These are errors and timeouts. The requests that h2load reports as failed have error statuses, which are
-        // counted separately.
-        failed: requests[5] + requests[6],
-        seconds,
-        bytes,
-        p50: quantile(&latencies, 500),
-        p95: quantile(&latencies, 950),
-        p99: quantile(&latencies, 990),
-    })
-}
-
-/// Parses a time such as `2.00s` or `950.10ms`.
-fn parse_seconds(text: &str) -> Option<f64> {
-    match text.strip_suffix("ms") {
-        Some(millis) => Some(millis.parse::<f64>().ok()? / 1e3),
-        None => text.strip_suffix('s')?.parse().ok(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,15 +149,15 @@ mod tests {
     }
 
     #[test]
-    fn h2load_is_understood() {
-        let said = "finished in 950.00ms, 7.00 req/s, 1KB/s\n\
-            requests: 8 total, 8 started, 8 done, 5 succeeded, 3 failed, 1 errored, 0 timeout\n\
-            status codes: 5 2xx, 0 3xx, 2 4xx, 0 5xx\n\
-            traffic: 1.20KB (1234) total, 1KB (1000) headers\n";
-        let log = "1\t200\t30\n2\t200\t10\n3\t429\t20\n";
-        let expected =
-            Load { served: 5, refused: 2, failed: 1, seconds: 0.95, bytes: 1234, p50: 20.0, p95: 30.0, p99: 30.0 };
-        assert_eq!(parse_h2load(said, log).expect("well formed"), expected);
-        assert!(parse_h2load("", log).is_err());
+    fn answers_are_counted_by_their_status() {
+        let answer = |started, status, took| {
+            let [started, took] = [started, took].map(Duration::from_millis);
+            Answer { started, status, took }
+        };
+        let answers = [answer(1_000, 200, 30), answer(1_020, 429, 20), answer(1_900, 200, 50), answer(1_900, -1, 10)];
+        let [p50, p95, p99] = [20_000.0, 50_000.0, 50_000.0];
+        let expected = Load { served: 2, refused: 1, failed: 1, seconds: 0.95, bytes: 0, p50, p95, p99 };
+        assert_eq!(Load::of(&answers).expect("answers"), expected);
+        assert!(Load::of(&[]).is_err());
     }
 }

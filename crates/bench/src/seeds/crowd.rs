@@ -2,7 +2,6 @@
 //! requests. The requests pass through the agent and through gateways with the layers of tower-shot and of tower.
 
 mod app;
-mod h2load;
 mod server;
 mod tables;
 
@@ -12,14 +11,11 @@ use anyhow::{Context as _, ensure};
 use serde_json::json;
 
 pub(crate) use self::server::StackArgs;
-use self::{
-    app::App,
-    h2load::{Answer, H2load},
-};
+use self::app::App;
 use super::agent::{Policy, start_agent};
 use crate::{
     STACK, in_role,
-    proxy::{Cores, Process, bucket, free_address, more_files},
+    proxy::{Answer, Cores, Process, bucket, free_address, h2load, more_files},
     report::Part,
     stacks,
 };
@@ -150,14 +146,11 @@ impl Bench<'_> {
         // Those of an earlier contender.
         self.app.take_arrivals();
         let path = if http2 { "/" } else { app::AT_ONCE };
-        let answers = H2load {
-            url: &format!("http://{listen}{path}"),
-            requests: load.requests,
-            connections: load.connections,
-            http2,
-            folder: self.folder,
-        }
-        .run()?;
+        let mut flags = vec![format!("-n{}", load.requests), format!("-c{}", load.connections)];
+        // HTTP/2 with all requests of a connection at the same time, or HTTP/1.1 with one at a time.
+        flags.push(if http2 { format!("-m{}", load.requests / load.connections) } else { "--h1".to_owned() });
+        let answers = h2load(&format!("http://{listen}{path}"), &flags, self.folder)?;
+        ensure!(answers.len() == load.requests as usize, "{} of {} requests ended", answers.len(), load.requests);
         let first = answers.iter().map(|answer| answer.started).min().context("no request was answered")?;
         let arrivals = self.app.take_arrivals().into_iter().map(|at| at.saturating_sub(first)).collect();
         Ok(Outcome { answers, arrivals, idle, peak: process.peak()? })

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::{AGENT, AGENT_WAIT, CONTENDERS, Found, Load, Outcome, h2load::Answer, most};
+use super::{AGENT, AGENT_WAIT, CONTENDERS, Found, Load, Outcome, most};
 use crate::{
+    proxy::Answer,
     report::{Bars, Cell, Part, Row, Table},
     stacks,
     stats::{Spread, figure, float, quantile_ms},

@@ -1,57 +1,39 @@
-//! A fixed number of requests from h2load, and what happened to each.
+//! Requests from h2load, and what happened to each.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 
 use crate::command::output;
 
 /// Longer than any contender keeps a burst waiting, in seconds.
 const PATIENCE: &str = "60";
 
-pub(super) struct H2load<'a> {
-    pub(super) url: &'a str,
-    pub(super) requests: u32,
-    pub(super) connections: u32,
-    /// HTTP/2 with all requests of a connection at the same time, or HTTP/1.1 with one at a time.
-    pub(super) http2: bool,
-    pub(super) folder: &'a Path,
-}
-
 /// What happened to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(crate) struct Answer {
     /// Since 1970.
-    pub(super) started: Duration,
+    pub(crate) started: Duration,
     /// -1 if it was not answered.
-    pub(super) status: i16,
-    pub(super) took: Duration,
+    pub(crate) status: i16,
+    pub(crate) took: Duration,
 }
 
 impl Answer {
-    pub(super) fn is_served(&self) -> bool {
+    pub(crate) fn is_served(&self) -> bool {
         self.status == 200
     }
 }
 
-impl H2load<'_> {
-    pub(super) fn run(&self) -> anyhow::Result<Vec<Answer>> {
-        let log = self.folder.join("h2load.log");
-        // h2load appends to it.
-        let _ = fs::remove_file(&log);
-        let mut command = Command::new("timeout");
-        command.args([PATIENCE, "h2load", "--log-file"]).arg(&log);
-        command.args([format!("-n{}", self.requests), format!("-c{}", self.connections)]);
-        if self.http2 {
-            command.arg(format!("-m{}", self.requests / self.connections));
-        } else {
-            command.arg("--h1");
-        }
-        output(command.arg(self.url))?;
-        let answers = parse(&fs::read_to_string(&log).context("read h2load's log")?)?;
-        ensure!(answers.len() == self.requests as usize, "{} of {} requests ended", answers.len(), self.requests);
-        Ok(answers)
-    }
+/// Runs h2load with these flags. Returns all requests that have ended.
+pub(crate) fn h2load(url: &str, flags: &[String], folder: &Path) -> anyhow::Result<Vec<Answer>> {
+    let log = folder.join("h2load.log");
+    // h2load appends to it.
+    let _ = fs::remove_file(&log);
+    let mut command = Command::new("timeout");
+    command.args([PATIENCE, "h2load", "--log-file"]).arg(&log).args(flags);
+    output(command.arg(url))?;
+    parse(&fs::read_to_string(&log).context("read h2load's log")?)
 }
 
 fn parse(log: &str) -> anyhow::Result<Vec<Answer>> {
