@@ -18,8 +18,9 @@ pub(crate) use self::{
 };
 use crate::{
     proxy::{Load, Wrk, start_app},
-    report::{Bars, Cell, Report, Row, Table},
-    stats::{Spread, float},
+    report::{Bars, Report},
+    rounds::{Figure, Rounds},
+    stats::float,
 };
 
 /// The number of different client addresses in the requests.
@@ -37,33 +38,32 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     let upstream = start_app()?;
     let folder = tempfile::tempdir().context("make a folder for logs")?;
     let mut report = Report::new("gateway", "A gateway with a bucket for each client", ABOUT, quick)?;
-    let mut found = vec![vec![Vec::new(); LIMITERS.len()]; CASES.len()];
-    for round in 0..rounds {
-        for (case, found) in CASES.into_iter().zip(&mut found) {
-            eprintln!("gateway: {}, round {} of {rounds}", case.name, round + 1);
-            for (limiter, found) in LIMITERS.into_iter().zip(found) {
-                let behind = case.upstream.then_some(upstream);
-                let (process, listen) = GatewayArgs::start(limiter, behind, RATE, None, folder.path())?;
-                let before = process.cpu()?;
-                let load = Wrk {
-                    url: &format!("http://{listen}/small"),
-                    threads: case.threads,
-                    connections: case.connections,
-                    length,
-                    header: "X-Forwarded-For",
-                    prefix: "192.168.1.",
-                    keys: CLIENTS,
-                    hang: 0,
-                    seed: round,
-                    folder: folder.path(),
-                }
-                .run()?;
-                let cpu = process.cpu()? - before;
-                check(&load).with_context(|| format!("{limiter}, {}", case.name))?;
-                found.push(Sample::new(cpu.total().as_secs_f64(), &load));
-            }
-        }
+    let mut found = Rounds::new(LIMITERS);
+    for case in CASES {
+        found.add(case.name);
     }
+    found.measure("gateway", rounds, |case, limiter, round| {
+        let case = CASES[case];
+        let behind = case.upstream.then_some(upstream);
+        let (process, listen) = GatewayArgs::start(LIMITERS[limiter], behind, RATE, None, folder.path())?;
+        let before = process.cpu()?;
+        let load = Wrk {
+            url: &format!("http://{listen}/small"),
+            threads: case.threads,
+            connections: case.connections,
+            length,
+            header: "X-Forwarded-For",
+            prefix: "192.168.1.",
+            keys: CLIENTS,
+            hang: 0,
+            seed: round,
+            folder: folder.path(),
+        }
+        .run()?;
+        let cpu = process.cpu()? - before;
+        check(&load)?;
+        Ok(Some(Sample::new(cpu.total().as_secs_f64(), &load)))
+    })?;
     write(&found, &mut report);
     Ok(report)
 }
@@ -116,43 +116,39 @@ fn check(load: &Load) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A reported figure: its title, unit and value.
-type Figure = (&'static str, &'static str, fn(&Sample) -> f64);
+const fn figure(title: &'static str, unit: &'static str, of: fn(&Sample) -> f64) -> Figure<Sample> {
+    Figure { title, unit, of, more_is_better: false }
+}
 
-const FIGURES: [Figure; 5] = [
-    ("Throughput", "requests a second", |sample| sample.per_second),
-    ("Latency, P50", "ms", |sample| sample.p50),
-    ("Latency, P99", "ms", |sample| sample.p99),
-    ("CPU per request", "µs", |sample| sample.cpu),
-    ("Let through", "as a share of what the buckets allow", |sample| sample.admitted),
+const THROUGHPUT: Figure<Sample> =
+    Figure { more_is_better: true, ..figure("Throughput", "requests a second", |sample| sample.per_second) };
+const P50: Figure<Sample> = figure("Latency, P50", "ms", |sample| sample.p50);
+const FIGURES: [Figure<Sample>; 5] = [
+    THROUGHPUT,
+    P50,
+    figure("Latency, P99", "ms", |sample| sample.p99),
+    figure("CPU per request", "µs", |sample| sample.cpu),
+    figure("Let through", "as a share of what the buckets allow", |sample| sample.admitted),
 ];
 
 /// A chart: its name, its title, the figure, and the number of connections.
-const CHARTS: [(&str, &str, usize, usize); 3] = [
-    ("throughput-100", "Requests a second, 4 threads, 100 connections", 0, 100),
-    ("throughput-800", "Requests a second, 12 threads, 800 connections", 0, 800),
-    ("latency-800", "Latency, P50, 12 threads, 800 connections", 1, 800),
+const CHARTS: [(&str, &str, Figure<Sample>, usize); 3] = [
+    ("throughput-100", "Requests a second, 4 threads, 100 connections", THROUGHPUT, 100),
+    ("throughput-800", "Requests a second, 12 threads, 800 connections", THROUGHPUT, 800),
+    ("latency-800", "Latency, P50, 12 threads, 800 connections", P50, 800),
 ];
 
-fn write(found: &[Vec<Vec<Sample>>], report: &mut Report) {
-    let spread = |case: usize, limiter: usize, figure: fn(&Sample) -> f64| Spread::over(&found[case][limiter], figure);
-    for (title, unit, figure) in FIGURES {
-        let rows = LIMITERS.iter().enumerate().map(|(limiter, name)| {
-            Row::new(*name, (0..CASES.len()).map(|case| Cell::Measured(spread(case, limiter, figure))))
-        });
-        report.table(Table::new(format!("{title}, {unit}"), "limiter", CASES.map(|case| case.name), rows));
+fn write(found: &Rounds<Sample>, report: &mut Report) {
+    for Figure { title, unit, of, .. } in FIGURES {
+        report.table(found.by_contender(format!("{title}, {unit}"), "limiter", of));
     }
     for (name, title, figure, connections) in CHARTS {
-        let (_, unit, figure) = FIGURES[figure];
         let cases = CASES.iter().enumerate().filter(|(_, case)| case.connections == connections);
         let bars = cases.flat_map(|(place, case)| {
             let behind = if case.upstream { "upstream" } else { "no upstream" };
-            let bar = move |(limiter, name): (usize, &&str)| {
-                (format!("{name}, {behind}"), spread(place, limiter, figure).median)
-            };
-            LIMITERS.iter().enumerate().map(bar)
+            found.bars(place, figure.of).map(move |(name, value)| (format!("{name}, {behind}"), value))
         });
-        report.chart(Bars::new(name, title, unit, bars));
+        report.chart(Bars::new(name, title, figure.unit, bars));
     }
 }
 

@@ -20,6 +20,7 @@ mod proxy;
 mod redis;
 mod report;
 mod rls;
+mod rounds;
 mod seeds;
 mod shared;
 mod sla;

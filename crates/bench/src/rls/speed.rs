@@ -11,6 +11,7 @@ use std::{fs, net::SocketAddr, path::Path, time::Duration};
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::runtime::Runtime;
 
 pub(crate) use self::replicas::{ABOUT as ABOUT_REPLICAS, measure as measure_replicas};
 use self::{
@@ -25,6 +26,7 @@ use super::{
 use crate::{
     proxy::{Cores, Cpu, Process, make_room, snapshot_of},
     report::{Part, Report, go_version, program_version},
+    rounds::Rounds,
     stats::{float, quantile_us},
 };
 
@@ -211,9 +213,6 @@ impl Sample {
     }
 }
 
-/// The samples of the scenarios, for each contender.
-type Found = Vec<[Vec<Sample>; SCENARIOS.len()]>;
-
 #[derive(Clone, Copy)]
 struct Effort {
     rounds: usize,
@@ -234,36 +233,33 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     });
     let started: Vec<Target> = started.into_iter().collect::<anyhow::Result<_>>()?;
     let runtime = runtime()?;
-    let found = runtime.block_on(rounds_of(&started, effort))?;
+    let found = rounds_of(&started, effort, &runtime)?;
     report.add_versions(versions()?);
-    let names = CONTENDERS.map(Contender::name);
-    tables::write(&found, &names, AIMS, &mut Part { report: &mut report, name: "" });
+    tables::write(&found, AIMS, &mut Part { report: &mut report, name: "" });
     Ok(report)
 }
 
 const AIMS: Aims =
     Aims { throughput: ("5 times the throughput of a core", 5.0), latency: ("a third of the P99", 1.0 / 3.0) };
 
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+fn runtime() -> anyhow::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")
 }
 
-async fn rounds_of(started: &[Target], effort: Effort) -> anyhow::Result<Found> {
+/// The rounds of all scenarios.
+fn rounds_of(started: &[Target], effort: Effort, runtime: &Runtime) -> anyhow::Result<Rounds<Sample>> {
     for target in started {
-        warm_up(target, effort).await.with_context(|| target.name)?;
+        runtime.block_on(warm_up(target, effort)).with_context(|| target.name)?;
     }
-    let mut found: Found = started.iter().map(|_| SCENARIOS.map(|_| Vec::new())).collect();
-    for round in 0..effort.rounds {
-        eprintln!("rls: round {} of {}", round + 1, effort.rounds);
-        for (column, scenario) in SCENARIOS.iter().enumerate() {
-            for (target, found) in started.iter().zip(&mut found) {
-                let questions = scenario.questions(target.protocol);
-                let sample = sample(target, &questions, scenario.expected, effort).await;
-                let sample = sample.with_context(|| format!("{}, {}", target.name, scenario.name))?;
-                found[column].push(sample);
-            }
-        }
+    let mut found = Rounds::new(started.iter().map(|target| target.name));
+    for scenario in &SCENARIOS {
+        found.add(scenario.name);
     }
+    found.measure("rls", effort.rounds, |case, place, _| {
+        let (scenario, target) = (&SCENARIOS[case], &started[place]);
+        let questions = scenario.questions(target.protocol);
+        runtime.block_on(sample(target, &questions, scenario.expected, effort)).map(Some)
+    })?;
     Ok(found)
 }
 

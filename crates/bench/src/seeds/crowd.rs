@@ -10,13 +10,14 @@ use std::{collections::BTreeMap, net::SocketAddr, path::Path, time::Duration};
 use anyhow::{Context as _, ensure};
 use serde_json::json;
 
-pub(crate) use self::server::StackArgs;
 use self::app::App;
+pub(crate) use self::server::StackArgs;
 use super::agent::{Policy, start_agent};
 use crate::{
     STACK, in_role,
     proxy::{Answer, Cores, Process, bucket, free_address, h2load, more_files},
     report::Part,
+    rounds::Rounds,
     stacks,
 };
 
@@ -72,35 +73,20 @@ struct Outcome {
     peak: u64,
 }
 
-/// By contender, then by round.
-#[derive(Default)]
-struct Found {
-    bursts: Vec<Vec<Outcome>>,
-    clients: Vec<Vec<Outcome>>,
-}
-
 pub(super) fn measure(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
     more_files()?;
     let (rounds, burst, clients) = if quick { (1, BURST_QUICK, CLIENTS_QUICK) } else { (3, BURST, CLIENTS) };
     let app = App::start()?;
     let folder = tempfile::tempdir().context("make a folder for logs")?;
     let bench = Bench { app: &app, folder: folder.path() };
-    let mut found = Found::default();
-    found.bursts.resize_with(CONTENDERS.len(), Vec::new);
-    found.clients.resize_with(CONTENDERS.len(), Vec::new);
-    for round in 0..rounds {
-        for turn in 0..CONTENDERS.len() {
-            let place = (turn + round) % CONTENDERS.len();
-            let name = CONTENDERS[place];
-            eprintln!("seeds: 000, {name}, round {} of {rounds}", round + 1);
-            let outcome = bench.burst(name, burst).with_context(|| format!("{name}, a burst"))?;
-            found.bursts[place].push(outcome);
-            if name != AGENT_WAIT {
-                let outcome = bench.clients(name, clients).with_context(|| format!("{name}, many clients"))?;
-                found.clients[place].push(outcome);
-            }
-        }
-    }
+    let mut found = Rounds::new(CONTENDERS);
+    found.add("a burst");
+    found.add("many clients");
+    found.measure("seeds: 000", rounds, |case, place, _| match CONTENDERS[place] {
+        name if case == tables::BURST => bench.burst(name, burst).map(Some),
+        AGENT_WAIT => Ok(None),
+        name => bench.clients(name, clients).map(Some),
+    })?;
     tables::write(&found, burst, part);
     Ok(())
 }

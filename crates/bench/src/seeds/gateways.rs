@@ -15,7 +15,8 @@ use crate::{
     gateway::{DASHMAP, GatewayArgs, MUTEX, Rate},
     proxy::{Connection, Load, Process, Wrk, bucket, more_files, start_app},
     report::Part,
-    stats::{Spread, figure, float},
+    rounds::Rounds,
+    stats::{figure, float},
 };
 
 pub(super) const ABOUT: &str = "\
@@ -102,12 +103,6 @@ const CROWDS: [(usize, usize); 2] = [(4, 100), (12, 800)];
 /// The connections of the clients with a fixed rate.
 const STEADY: usize = CROWDS[1].1;
 
-/// A row of the tables: what is asked of the gateways, and what each round found, by contender.
-struct Case {
-    name: String,
-    samples: [Vec<Sample>; CONTENDERS.len()],
-}
-
 #[derive(Clone, Copy)]
 struct Sample {
     per_second: f64,
@@ -131,13 +126,13 @@ pub(super) fn measure(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
     ];
     let app = start_app()?;
     let folder = tempfile::tempdir().context("make a folder for logs")?;
-    let (mut cases, mut steady) = (Vec::new(), Vec::new());
+    let (mut cases, mut steady) = (Rounds::new(CONTENDERS), Rounds::new(CONTENDERS));
     for (kind, addresses) in settings {
         let bench = Bench { kind, addresses, app, folder: folder.path() };
         let mut gateways = bench.start_all()?;
         let found = bench.run(&mut gateways, rounds)?;
         if matches!(kind, Kind::Refused | Kind::Forwarded) && addresses.name == FEW.name {
-            steady.extend(bench.run_steady(&mut gateways, &found[1], rounds)?);
+            steady.extend(bench.run_steady(&mut gateways, &found, rounds)?);
         }
         cases.extend(found);
     }
@@ -172,45 +167,36 @@ impl Bench<'_> {
         Ok(gateways)
     }
 
-    fn run(&self, gateways: &mut [Gateway], rounds: usize) -> anyhow::Result<Vec<Case>> {
-        let mut cases: Vec<Case> = CROWDS
-            .map(|(_, connections)| Case {
-                name: format!("{}, {}, {connections} connections", self.kind.name(), self.addresses.name),
-                samples: CONTENDERS.map(|_| Vec::new()),
-            })
-            .into();
-        for round in 0..rounds {
-            for (case, crowd) in cases.iter_mut().zip(CROWDS) {
-                eprintln!("seeds: 002, {}, round {} of {rounds}", case.name, round + 1);
-                for turn in 0..CONTENDERS.len() {
-                    let place = (turn + round) % CONTENDERS.len();
-                    let sample = self.sample(&mut gateways[place], crowd, round);
-                    case.samples[place].push(sample.with_context(|| format!("{}, {}", CONTENDERS[place], case.name))?);
-                }
-            }
+    fn run(&self, gateways: &mut [Gateway], rounds: usize) -> anyhow::Result<Rounds<Sample>> {
+        let mut cases = Rounds::new(CONTENDERS);
+        for (_, connections) in CROWDS {
+            cases.add(format!("{}, {}, {connections} connections", self.kind.name(), self.addresses.name));
         }
+        cases.measure("seeds: 002", rounds, |case, place, round| {
+            self.sample(&mut gateways[place], CROWDS[case], round).map(Some)
+        })?;
         Ok(cases)
     }
 
     /// Gives all gateways the same rates, which follow from what they served in a closed loop.
-    fn run_steady(&self, gateways: &mut [Gateway], closed: &Case, rounds: usize) -> anyhow::Result<Vec<Case>> {
-        let throughput = |samples: &Vec<Sample>| Spread::over(samples, |it| it.per_second).median;
-        let slowest = closed.samples.iter().map(throughput).fold(f64::INFINITY, f64::min);
-        let mut cases = Vec::new();
-        for share in open_loop::SHARES {
-            let rate = share.of(slowest);
-            let name = format!("{}, {}: {} requests a second", self.kind.name(), share.name, figure(rate.into()));
-            let mut case = Case { name, samples: CONTENDERS.map(|_| Vec::new()) };
-            for round in 0..rounds {
-                eprintln!("seeds: 002, {}, round {} of {rounds}", case.name, round + 1);
-                for turn in 0..CONTENDERS.len() {
-                    let place = (turn + round) % CONTENDERS.len();
-                    let sample = open_loop::sample(&mut gateways[place], self.kind, STEADY, rate);
-                    case.samples[place].push(sample.with_context(|| format!("{}, {}", CONTENDERS[place], case.name))?);
-                }
-            }
-            cases.push(case);
+    fn run_steady(
+        &self,
+        gateways: &mut [Gateway],
+        closed: &Rounds<Sample>,
+        rounds: usize,
+    ) -> anyhow::Result<Rounds<Sample>> {
+        // As many connections as in the second case.
+        let throughput = closed.bars(1, |sample| sample.per_second);
+        let slowest = throughput.map(|(_, per_second)| per_second).fold(f64::INFINITY, f64::min);
+        let rates = open_loop::SHARES.map(|share| share.of(slowest));
+        let mut cases = Rounds::new(CONTENDERS);
+        for (share, rate) in open_loop::SHARES.iter().zip(rates) {
+            let rate = figure(rate.into());
+            cases.add(format!("{}, {}: {rate} requests a second", self.kind.name(), share.name));
         }
+        cases.measure("seeds: 002", rounds, |case, place, _| {
+            open_loop::sample(&mut gateways[place], self.kind, STEADY, rates[case]).map(Some)
+        })?;
         Ok(cases)
     }
 

@@ -15,7 +15,7 @@ use self::{
     contenders::{Contender, Running},
     loads::{LOADS, Sample},
 };
-use crate::{proxy::more_files, redis::round_trip, report::Part};
+use crate::{proxy::more_files, redis::round_trip, report::Part, rounds::Rounds};
 
 pub(super) const ABOUT: &str = "\
 One limit in Redis. The app is Koa on Node.js, as in the document. It runs alone, with `koa-ratelimit` (a trip to \
@@ -71,8 +71,8 @@ struct Results {
     distance: &'static str,
     /// The measured round trip, in milliseconds.
     round_trip: f64,
-    /// By load and contender.
-    samples: Vec<Vec<Vec<Sample>>>,
+    /// By load.
+    rounds: Rounds<Sample>,
 }
 
 pub(super) fn measure(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
@@ -84,21 +84,21 @@ pub(super) fn measure(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
         let start = |contender: Contender| Running::start(contender, delay, folder.path());
         let running = Contender::ALL.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
         let store = running.first().context("there is no contender")?.store;
-        let samples = LOADS.iter().map(|_| Contender::ALL.map(|_| Vec::new()).into()).collect();
-        distances.push((running, Results { distance, round_trip: round_trip(store)?, samples }));
+        let mut rounds = Rounds::new(Contender::ALL.map(Contender::name));
+        for load in &LOADS {
+            rounds.add(load.name);
+        }
+        distances.push((running, Results { distance, round_trip: round_trip(store)?, rounds }));
     }
     for round in 0..rounds {
         for (running, results) in &mut distances {
-            for (load, samples) in LOADS.iter().zip(&mut results.samples) {
+            for (case, load) in LOADS.iter().enumerate() {
                 eprintln!("seeds: 003, {}, {}, round {} of {rounds}", results.distance, load.name, round + 1);
-                for turn in 0..running.len() {
-                    let place = (turn + round) % running.len();
+                results.rounds.take_turns(case, round, |place| {
                     let contender = &running[place];
-                    if load.kind.takes_part(contender.contender) {
-                        let sample = load.run(contender, quick, folder.path());
-                        samples[place].push(sample.with_context(|| contender.contender.name())?);
-                    }
-                }
+                    let takes_part = load.kind.takes_part(contender.contender);
+                    takes_part.then(|| load.run(contender, quick, folder.path())).transpose()
+                })?;
             }
         }
     }

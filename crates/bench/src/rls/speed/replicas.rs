@@ -4,20 +4,22 @@ use std::{fs, net::SocketAddr, time::Duration};
 
 use anyhow::Context as _;
 use serde_json::Value;
+use tokio::runtime::Runtime;
 
 use super::{
-    CONNECTIONS, DOMAIN, Effort, Found, IN_FLIGHT, Load, Pace, Protocol, SCENARIOS, Sample, Target, question,
-    rounds_of, rule, runtime,
+    CONNECTIONS, DOMAIN, Effort, IN_FLIGHT, Load, Pace, Protocol, SCENARIOS, Sample, Target, question, rounds_of, rule,
+    runtime,
     tables::{self, Aims},
     versions,
 };
 use crate::{
     proxy::{Cores, free_address, make_room, on_a_thread},
     redis,
-    report::{Cell, Part, Row, Table, go_version},
+    report::{Cell, Part, go_version},
     rls::services::{PeerSettings, Service},
+    rounds::{Figure, Rounds},
     seeds::{redis_store, share},
-    stats::{Spread, figure, float},
+    stats::{figure as shown, float},
 };
 
 pub(crate) const ABOUT: &str = "\
@@ -120,91 +122,85 @@ fn measure_on_two_cores(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> 
     make_room()?;
     let started = CONTENDERS.map(Contender::start).into_iter().collect::<anyhow::Result<Vec<_>>>()?;
     let runtime = runtime()?;
-    let found = runtime.block_on(rounds_of(&started, effort))?;
-    let admitted = runtime.block_on(admitted_of(&started, effort))?;
+    let found = rounds_of(&started, effort, &runtime)?;
+    let admitted = admitted_of(&started, effort, &runtime)?;
     part.versions(versions()?);
     part.versions([("Gubernator", gubernator()?)]);
-    tables::write(&found, &CONTENDERS.map(Contender::name), AIMS, part);
+    tables::write(&found, AIMS, part);
     write_others(&found, part);
     write(&admitted, part);
     Ok(())
 }
 
 /// The answers that no service should give.
-fn write_others(found: &Found, part: &mut Part<'_>) {
-    let of = |samples: &[Sample]| Spread::over(samples, |sample| sample.other);
-    let rows = CONTENDERS.iter().zip(found).map(|(contender, columns)| {
-        Row::new(contender.name(), columns.iter().map(|samples| Cell::Measured(of(samples))))
-    });
-    let ours: Vec<_> = found.last().into_iter().flatten().map(|samples| of(samples).high).collect();
-    let each = SCENARIOS.iter().zip(&ours).map(|(scenario, other)| format!("{} {} %", scenario.name, figure(*other)));
-    let each: Vec<_> = each.collect();
+fn write_others(found: &Rounds<Sample>, part: &mut Part<'_>) {
+    let weir = CONTENDERS.len() - 1;
+    let highest = |case| found.values(case, weir, |sample| sample.other).into_iter().fold(0.0, f64::max);
+    let ours: Vec<_> = (0..SCENARIOS.len()).map(highest).collect();
+    let each = SCENARIOS.iter().zip(&ours).map(|(scenario, other)| format!("{} {} %", scenario.name, shown(*other)));
     part.aim(
         "every answer is as the limit says, in all rounds",
-        each.join("; "),
+        each.collect::<Vec<_>>().join("; "),
         ours.iter().all(|other| *other <= 0.0),
     );
-    part.table(Table::new(
-        "Other answers than the limit says, %, 128 in flight",
-        "service",
-        SCENARIOS.iter().map(|scenario| scenario.name),
-        rows,
-    ));
+    let title = "Other answers than the limit says, %, 128 in flight";
+    part.table(found.by_contender(title, "service", |sample| sample.other));
 }
 
-/// How many of how many questions were admitted, by contender and round.
-type Admitted = Vec<Vec<(usize, usize)>>;
+/// How many questions were asked, and how many were admitted.
+type Admitted = [usize; 2];
 
-async fn admitted_of(started: &[Target], effort: Effort) -> anyhow::Result<Admitted> {
-    let mut found: Admitted = started.iter().map(|_| Vec::new()).collect();
-    for round in 0..effort.rounds {
-        for (target, found) in started.iter().zip(&mut found) {
-            let (key, limit) = REACHED;
-            let load = Load {
-                addresses: &target.addresses(),
-                protocol: target.protocol,
-                questions: &[question(target.protocol, key, &format!("round-{round}"), limit)],
-                expected: None,
-                pace: Pace::InFlight(IN_FLIGHT),
-                connections: CONNECTIONS,
-                length: effort.length / 2,
-            };
-            let answers = load.run().await.with_context(|| target.name)?;
-            found.push((answers.admitted, answers.latencies.len()));
-        }
-    }
+fn admitted_of(started: &[Target], effort: Effort, runtime: &Runtime) -> anyhow::Result<Rounds<Admitted>> {
+    let mut found = Rounds::new(started.iter().map(|target| target.name));
+    found.add("a reached limit");
+    found.measure("rls", effort.rounds, |_, place, round| {
+        let (key, limit) = REACHED;
+        let target = &started[place];
+        let load = Load {
+            addresses: &target.addresses(),
+            protocol: target.protocol,
+            questions: &[question(target.protocol, key, &format!("round-{round}"), limit)],
+            expected: None,
+            pace: Pace::InFlight(IN_FLIGHT),
+            connections: CONNECTIONS,
+            length: effort.length / 2,
+        };
+        let answers = runtime.block_on(load.run())?;
+        Ok(Some([answers.latencies.len(), answers.admitted]))
+    })?;
     Ok(found)
 }
 
-fn write(admitted: &Admitted, part: &mut Part<'_>) {
-    let limit = usize::try_from(REACHED.1).unwrap_or_default();
-    let excess =
-        |rounds: &[(usize, usize)]| Spread::over(rounds, |(admitted, _)| float(admitted.saturating_sub(limit)));
-    let of = |value: &dyn Fn(&(usize, usize)) -> usize, rounds: &[(usize, usize)]| {
-        Cell::Measured(Spread::over(rounds, |round| float(value(round))))
-    };
-    let rows = CONTENDERS.iter().zip(admitted).map(|(contender, rounds)| {
-        let cells = [
-            of(&|(_, asked)| *asked, rounds),
-            of(&|(admitted, _)| *admitted, rounds),
-            Cell::Number(excess(rounds).high),
-            of(&|(admitted, _)| limit.saturating_sub(*admitted), rounds),
-        ];
-        Row::new(contender.name(), cells)
-    });
-    let rows: Vec<_> = rows.collect();
-    let ours = admitted.last().map_or(0.0, |rounds| excess(rounds).high);
-    let others = CONTENDERS.iter().zip(admitted).take(CONTENDERS.len() - 1);
-    let others: Vec<_> =
-        others.map(|(contender, rounds)| format!("{} {}", contender.name(), figure(excess(rounds).high))).collect();
+fn limit() -> usize {
+    usize::try_from(REACHED.1).unwrap_or_default()
+}
+
+fn write(admitted: &Rounds<Admitted>, part: &mut Part<'_>) {
+    const fn figure(title: &'static str, of: fn(&Admitted) -> f64) -> Figure<Admitted> {
+        Figure { title, unit: "", of, more_is_better: false }
+    }
+    const EXCESS: Figure<Admitted> = figure("excess", |[_, admitted]| float(admitted.saturating_sub(limit())));
+    const FIGURES: [Figure<Admitted>; 4] = [
+        figure("questions", |[asked, _]| float(*asked)),
+        figure("admitted", |[_, admitted]| float(*admitted)),
+        EXCESS,
+        figure("fewer than the limit", |[_, admitted]| float(limit().saturating_sub(*admitted))),
+    ];
+    let highest = |place: usize| admitted.values(0, place, EXCESS.of).into_iter().fold(0.0, f64::max);
+    let weir = CONTENDERS.len() - 1;
+    let peers = (0..weir).map(|peer| format!("{} {}", CONTENDERS[peer].name(), shown(highest(peer))));
+    let peers = peers.collect::<Vec<_>>().join(", ");
     part.aim(
         "two replicas admit no more than the limit",
-        format!("{} ({})", figure(ours), others.join(", ")),
-        ours <= 0.0,
+        format!("{} ({peers})", shown(highest(weir))),
+        highest(weir) <= 0.0,
     );
-    let columns = ["questions", "admitted", "excess", "fewer than the limit"];
     let note = "The excess is the highest one of all rounds.";
-    part.table(Table::new("Admitted of a limit of 1,000", "service", columns, rows).note(note));
+    let mut table = admitted.of_case(0, "Admitted of a limit of 1,000", "service", &FIGURES).note(note);
+    for (place, row) in table.rows.iter_mut().enumerate() {
+        row.cells[2] = Cell::Number(highest(place));
+    }
+    part.table(table);
 }
 
 /// The version of Gubernator, from its modules.

@@ -1,9 +1,9 @@
 //! Computes tables, charts and aims from the rounds.
 
-use super::{Found, SCENARIOS, Sample};
+use super::Sample;
 use crate::{
-    report::{Bars, Cell, Part, Row, Table},
-    stats::{Spread, in_pairs},
+    report::{Bars, Part},
+    rounds::{Figure, Rounds},
 };
 
 /// The aims, each with its text: so many times the peer's throughput of a core, and this share of its P99.
@@ -13,70 +13,54 @@ pub(super) struct Aims {
     pub(super) latency: (&'static str, f64),
 }
 
-/// A reported figure: its title, unit and value, and true if more is better.
-type Figure = (&'static str, &'static str, fn(&Sample) -> f64, bool);
-
-const FIGURES: [Figure; 6] = [
-    ("Throughput of a core", "questions for each CPU second", Sample::per_cpu_second, true),
-    ("Throughput", "questions a second, 128 in flight", |sample| sample.per_second, true),
-    ("CPU", "seconds for a million questions", |sample| sample.cpu, false),
-    ("How busy the core was", "%", |sample| sample.busy, true),
-    ("Latency, P50", "µs, 2,000 questions a second", |sample| sample.p50, false),
-    ("Latency, P99", "µs, 2,000 questions a second", |sample| sample.p99, false),
-];
-const CORE: Figure = FIGURES[0];
-const P99: Figure = FIGURES[5];
-
-/// Writes what was found of these contenders. Weir is the last one.
-pub(super) fn write(found: &Found, names: &[&str], aims: Aims, part: &mut Part<'_>) {
-    let Aims { throughput: (throughput, least), latency: (latency, most) } = aims;
-    for (column, scenario) in SCENARIOS.iter().enumerate() {
-        let (times, text) = against_the_best(found, names, column, CORE);
-        part.aim(&format!("{throughput}: {}", scenario.name), text, times >= least);
-    }
-    for (column, scenario) in SCENARIOS.iter().enumerate() {
-        let (share, text) = against_the_best(found, names, column, P99);
-        part.aim(&format!("{latency}: {}", scenario.name), text, share <= most);
-    }
-    for (title, unit, value, _) in FIGURES {
-        let rows = names.iter().zip(found).map(|(name, columns)| {
-            Row::new(*name, columns.iter().map(|samples| Cell::Measured(Spread::over(samples, value))))
-        });
-        let scenarios = SCENARIOS.iter().map(|scenario| scenario.name);
-        part.table(Table::new(format!("{title}, {unit}"), "service", scenarios, rows));
-    }
-    for (name, (title, unit, value, _)) in [("core", CORE), ("p99", P99)] {
-        let bars = SCENARIOS.iter().enumerate().flat_map(|(column, scenario)| {
-            let bar = move |(name, columns): (&&str, &[Vec<Sample>; SCENARIOS.len()])| {
-                let median = Spread::over(&columns[column], value).median;
-                (format!("{name}, {}", scenario.name), median)
-            };
-            names.iter().zip(found).map(bar)
-        });
-        part.bars(Bars::new(name, title, unit, bars));
-    }
+const fn less(title: &'static str, unit: &'static str, of: fn(&Sample) -> f64) -> Figure<Sample> {
+    Figure { title, unit, of, more_is_better: false }
 }
 
-fn values(samples: &[Sample], figure: fn(&Sample) -> f64) -> Vec<f64> {
-    samples.iter().map(figure).collect()
+const fn more(title: &'static str, unit: &'static str, of: fn(&Sample) -> f64) -> Figure<Sample> {
+    Figure { more_is_better: true, ..less(title, unit, of) }
+}
+
+const CORE: Figure<Sample> = more("Throughput of a core", "questions for each CPU second", Sample::per_cpu_second);
+const P99: Figure<Sample> = less("Latency, P99", "µs, 2,000 questions a second", |sample| sample.p99);
+const FIGURES: [Figure<Sample>; 6] = [
+    CORE,
+    more("Throughput", "questions a second, 128 in flight", |sample| sample.per_second),
+    less("CPU", "seconds for a million questions", |sample| sample.cpu),
+    more("How busy the core was", "%", |sample| sample.busy),
+    less("Latency, P50", "µs, 2,000 questions a second", |sample| sample.p50),
+    P99,
+];
+
+/// Writes what was found of these contenders. Weir is the last one.
+pub(super) fn write(found: &Rounds<Sample>, aims: Aims, part: &mut Part<'_>) {
+    let Aims { throughput: (throughput, least), latency: (latency, most) } = aims;
+    for (case, scenario) in found.cases.iter().enumerate() {
+        let (times, text) = against_the_best(found, case, &CORE);
+        part.aim(&format!("{throughput}: {scenario}"), text, times >= least);
+    }
+    for (case, scenario) in found.cases.iter().enumerate() {
+        let (share, text) = against_the_best(found, case, &P99);
+        part.aim(&format!("{latency}: {scenario}"), text, share <= most);
+    }
+    for Figure { title, unit, of, .. } in FIGURES {
+        part.table(found.by_contender(format!("{title}, {unit}"), "service", of));
+    }
+    for (name, figure) in [("core", CORE), ("p99", P99)] {
+        let bars = found.cases.iter().enumerate().flat_map(|(case, scenario)| {
+            found.bars(case, figure.of).map(move |(name, median)| (format!("{name}, {scenario}"), median))
+        });
+        part.bars(Bars::new(name, figure.title, figure.unit, bars));
+    }
 }
 
 /// Weir's figure as a multiple of that of the better peer, round by round.
-fn against_the_best(
-    found: &Found,
-    names: &[&str],
-    column: usize,
-    (_, _, value, more_is_better): Figure,
-) -> (f64, String) {
-    let of = |contender: usize| values(&found[contender][column], value);
-    let weir = names.len() - 1;
-    let ratios = (0..weir).map(|peer| (peer, in_pairs(&of(weir), &of(peer), |weir, peer| weir / peer)));
-    // The better the peer, the nearer is the ratio to it to the wrong side.
-    let order = |ratio: &Spread| if more_is_better { ratio.median } else { -ratio.median };
-    let best = ratios.min_by(|(_, one), (_, other)| order(one).total_cmp(&order(other)));
-    let (peer, ratio) = best.expect("there are peers");
+fn against_the_best(found: &Rounds<Sample>, case: usize, figure: &Figure<Sample>) -> (f64, String) {
+    let weir = found.contenders.len() - 1;
+    let (peer, _) = found.best_peer(case, weir, &(0..weir).collect::<Vec<_>>(), figure);
+    let ratio = found.quotient(case, [weir, peer], figure);
     let [low, high] = ratio.quartiles;
-    let name = names[peer];
+    let name = &found.contenders[peer];
     (ratio.median, format!("{:.2} of {name} (quartiles {low:.2}, {high:.2})", ratio.median))
 }
 
@@ -91,12 +75,13 @@ mod tests {
     /// The untuned peer has the better latency, and the tuned one the better throughput.
     #[test]
     fn each_aim_is_compared_with_the_peer_that_is_better_at_it() {
-        let of = |one: Sample| SCENARIOS.map(|_| vec![one]);
-        let found: Found = vec![of(sample(1e4, 300.0)), of(sample(2e4, 600.0)), of(sample(8e4, 150.0))];
-        let names = ["one", "two", "weir"];
-        let (times, text) = against_the_best(&found, &names, 0, CORE);
+        let samples = [sample(1e4, 300.0), sample(2e4, 600.0), sample(8e4, 150.0)];
+        let mut found = Rounds::new(["one", "two", "weir"]);
+        let case = found.add("only");
+        found.take_turns(case, 0, |place| Ok(Some(samples[place]))).expect("samples");
+        let (times, text) = against_the_best(&found, case, &CORE);
         assert_eq!((times, text.as_str()), (4.0, "4.00 of two (quartiles 4.00, 4.00)"));
-        let (share, text) = against_the_best(&found, &names, 0, P99);
+        let (share, text) = against_the_best(&found, case, &P99);
         assert_eq!((share, text.as_str()), (0.5, "0.50 of one (quartiles 0.50, 0.50)"));
     }
 }

@@ -6,24 +6,32 @@ use super::{
     loads::{Kind, LOADS, Sample},
 };
 use crate::{
-    report::{Bars, Cell, Part, Row, Table},
-    stats::{self, Spread, figure},
+    report::{Bars, Part},
+    rounds::Figure,
+    stats::figure as shown,
 };
 
-/// A figure: its title with the unit, and its value.
-type Figure = (&'static str, fn(&Sample) -> f64);
+const fn figure(title: &'static str, of: fn(&Sample) -> f64) -> Figure<Sample> {
+    Figure { title, unit: "", of, more_is_better: true }
+}
 
-const FIGURES: [Figure; 10] = [
-    ("requests a second", |sample| sample.per_second),
-    ("P50, ms", |sample| sample.p50),
-    ("P95, ms", |sample| sample.p95),
-    ("P99, ms", |sample| sample.p99),
-    ("admitted", |sample| sample.admitted),
-    ("admitted, % of what is possible", |sample| sample.share),
-    ("excess", |sample| sample.excess),
-    ("trips per request", |sample| sample.trips),
-    ("CPU of Redis per request, µs", |sample| sample.store_cpu),
-    ("not answered", |sample| sample.failed),
+const PER_SECOND: Figure<Sample> = figure("requests a second", |sample| sample.per_second);
+const SHARE: Figure<Sample> = figure("admitted, % of what is possible", |sample| sample.share);
+const EXCESS: Figure<Sample> = figure("excess", |sample| sample.excess);
+const TRIPS: Figure<Sample> = figure("trips per request", |sample| sample.trips);
+const FAILED: Figure<Sample> = figure("not answered", |sample| sample.failed);
+
+const FIGURES: [Figure<Sample>; 10] = [
+    PER_SECOND,
+    figure("P50, ms", |sample| sample.p50),
+    figure("P95, ms", |sample| sample.p95),
+    figure("P99, ms", |sample| sample.p99),
+    figure("admitted", |sample| sample.admitted),
+    SHARE,
+    EXCESS,
+    TRIPS,
+    figure("CPU of Redis per request, µs", |sample| sample.store_cpu),
+    FAILED,
 ];
 
 /// The aims.
@@ -32,30 +40,33 @@ const OF_NO_LIMITER: f64 = 0.95;
 const AT_THREE_TIMES: f64 = 93.0;
 const AT_MOST: f64 = 98.0;
 
-impl Results {
-    /// The values of a contender, by round.
-    fn values(&self, kind: Kind, contender: Contender, value: fn(&Sample) -> f64) -> Vec<f64> {
-        let load = LOADS.iter().position(|load| load.kind == kind).unwrap_or_default();
-        let place = Contender::ALL.iter().position(|one| *one == contender).unwrap_or_default();
-        self.samples[load][place].iter().map(value).collect()
-    }
+fn place(contender: Contender) -> usize {
+    Contender::ALL.iter().position(|one| *one == contender).unwrap_or_default()
+}
 
-    fn median(&self, kind: Kind, contender: Contender, value: fn(&Sample) -> f64) -> f64 {
-        Spread::of(self.values(kind, contender, value)).median
+fn case(kind: Kind) -> usize {
+    LOADS.iter().position(|load| load.kind == kind).unwrap_or_default()
+}
+
+impl Results {
+    /// The share that the agent admits.
+    fn share(&self, kind: Kind) -> f64 {
+        self.rounds.median(case(kind), place(Contender::Agent), SHARE.of)
     }
 
     /// Requests a second of the agent, as a multiple of those of another contender.
     fn times(&self, kind: Kind, contender: Contender) -> f64 {
-        let of = |contender| self.values(kind, contender, |sample| sample.per_second);
-        stats::ratio(&of(Contender::Agent), &of(contender))
+        self.rounds.times_as_good(case(kind), [Contender::Agent, contender].map(place), &PER_SECOND)
     }
 }
 
 pub(super) fn write(results: &[Results], part: &mut Part<'_>) {
     aims(results, part);
-    for (place, load) in LOADS.iter().enumerate() {
+    for (case, load) in LOADS.iter().enumerate() {
         for at in results {
-            part.table(table(at, place, load.name));
+            let table = at.rounds.of_case(case, format!("{}, {}", load.name, at.distance), "contender", &FIGURES);
+            let note = format!("A round trip to Redis without load took {} ms.", shown(at.round_trip));
+            part.table(table.note(note));
         }
     }
     charts(results, part);
@@ -66,83 +77,63 @@ fn aims(results: &[Results], part: &mut Part<'_>) {
         let distance = at.distance;
         let [times, local] = [Contender::Trip, Contender::Local].map(|other| at.times(Kind::Refused, other));
         if distance == FAR {
-            let most = figure(times / local);
-            let found = format!("{}×; scope Pod, which makes no trips: {most}×", figure(times));
+            let most = shown(times / local);
+            let found = format!("{}×; scope Pod, which makes no trips: {most}×", shown(times));
             part.aim(&format!("refused, {distance}: at least 20 times koa-ratelimit"), found, times >= TIMES_A_TRIP);
         }
         part.aim(
             &format!("refused, {distance}: at most 5 % below the agent with scope Pod"),
-            format!("{}×", figure(local)),
+            format!("{}×", shown(local)),
             local >= OF_NO_LIMITER,
         );
         let [idle, alone] = [Contender::Idle, Contender::Alone].map(|other| at.times(Kind::Admitted, other));
-        let all = at.median(Kind::Admitted, Contender::Agent, |sample| sample.share);
+        let all = at.share(Kind::Admitted);
         part.aim(
             &format!("admitted, {distance}: at most 5 % below the agent without a policy, and all are admitted"),
-            format!("{}×, {} % admitted; {}× of the app alone", figure(idle), figure(all), figure(alone)),
+            format!("{}×, {} % admitted; {}× of the app alone", shown(idle), shown(all), shown(alone)),
             idle >= OF_NO_LIMITER && all >= 100.0,
         );
         for (kind, load, least) in [
             (Kind::Open { tenths: 30 }, "three times the limit", AT_THREE_TIMES),
             (Kind::Open { tenths: 8 }, "0.8 of the limit", AT_MOST),
         ] {
-            let share = at.median(kind, Contender::Agent, |sample| sample.share);
+            let share = at.share(kind);
             part.aim(
-                &format!("{load}, {distance}: at least {} % of what is possible is admitted", figure(least)),
-                format!("{} %", figure(share)),
+                &format!("{load}, {distance}: at least {} % of what is possible is admitted", shown(least)),
+                format!("{} %", shown(share)),
                 share >= least,
             );
         }
     }
-    let most = |contender: Contender, value: fn(&Sample) -> f64| {
-        let each = |at: &Results| {
-            let of = |kind| at.values(kind, contender, value).into_iter().fold(0.0, f64::max);
-            LOADS.iter().map(|load| of(load.kind)).fold(0.0, f64::max)
-        };
-        results.iter().map(each).fold(0.0, f64::max)
+    let most = |contender: Contender, figure: &Figure<Sample>| {
+        let samples = results.iter().flat_map(|at| at.rounds.of_contender(place(contender)));
+        samples.map(figure.of).fold(0.0, f64::max)
     };
-    let found = |value: fn(&Sample) -> f64| {
+    let found = |figure: &Figure<Sample>| {
         let [ours, trip, optimistic] =
-            [Contender::Agent, Contender::Trip, Contender::Optimistic].map(|contender| most(contender, value));
-        let peers = format!("koa-ratelimit {}, optimistic counter {}", figure(trip), figure(optimistic));
-        (format!("{} ({peers})", figure(ours)), ours <= 0.0)
+            [Contender::Agent, Contender::Trip, Contender::Optimistic].map(|contender| most(contender, figure));
+        let peers = format!("koa-ratelimit {}, optimistic counter {}", shown(trip), shown(optimistic));
+        (format!("{} ({peers})", shown(ours)), ours <= 0.0)
     };
-    let (excess, is_exact) = found(|sample| sample.excess);
+    let (excess, is_exact) = found(&EXCESS);
     part.aim("no round of any load has an excess", excess, is_exact);
-    let (failed, is_whole) = found(|sample| sample.failed);
+    let (failed, is_whole) = found(&FAILED);
     part.aim("every request of every round is answered", failed, is_whole);
 }
 
-fn table(at: &Results, load: usize, name: &str) -> Table {
-    let rows = Contender::ALL.iter().zip(&at.samples[load]).filter(|(_, samples)| !samples.is_empty());
-    let row = |(contender, samples): (&Contender, &Vec<Sample>)| {
-        let cell = |(_, value): &Figure| Cell::Measured(Spread::over(samples, value));
-        Row::new(contender.name(), FIGURES.iter().map(cell))
-    };
-    Table::new(format!("{name}, {}", at.distance), "contender", FIGURES.map(|(title, _)| title), rows.map(row))
-        .note(format!("A round trip to Redis without load took {} ms.", figure(at.round_trip)))
-}
-
 fn charts(results: &[Results], part: &mut Part<'_>) {
-    let charts: [(&str, &str, Kind, Figure); 5] = [
-        ("refused", "refused, requests a second", Kind::Refused, FIGURES[0]),
-        ("admitted", "admitted, requests a second", Kind::Admitted, FIGURES[0]),
-        ("excess", "refused by two processes, excess over a limit of 1,000", Kind::RefusedByAll, FIGURES[6]),
-        (
-            "three-times",
-            "three times the limit, admitted, % of what is possible",
-            Kind::Open { tenths: 30 },
-            FIGURES[5],
-        ),
-        ("trips", "three times the limit, trips to Redis per request", Kind::Open { tenths: 30 }, FIGURES[7]),
-    ];
-    for (name, title, kind, (unit, value)) in charts {
+    const THREE_TIMES: Kind = Kind::Open { tenths: 30 };
+    for (name, title, kind, figure) in [
+        ("refused", "refused, requests a second", Kind::Refused, PER_SECOND),
+        ("admitted", "admitted, requests a second", Kind::Admitted, PER_SECOND),
+        ("excess", "refused by two processes, excess over a limit of 1,000", Kind::RefusedByAll, EXCESS),
+        ("three-times", "three times the limit, admitted, % of what is possible", THREE_TIMES, SHARE),
+        ("trips", "three times the limit, trips to Redis per request", THREE_TIMES, TRIPS),
+    ] {
         let bars = results.iter().flat_map(|at| {
-            let contenders = Contender::ALL.into_iter().filter(move |contender| kind.takes_part(*contender));
             let distance = at.distance.trim_start_matches("Redis at ");
-            contenders
-                .map(move |contender| (format!("{}, {distance}", contender.name()), at.median(kind, contender, value)))
+            at.rounds.bars(case(kind), figure.of).map(move |(name, value)| (format!("{name}, {distance}"), value))
         });
-        part.bars(Bars::new(name, title, unit, bars));
+        part.bars(Bars::new(name, title, figure.title, bars));
     }
 }

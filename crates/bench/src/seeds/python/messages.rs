@@ -14,8 +14,8 @@ use super::{
     contenders::{Contender, PLACEMENTS, Running},
     counting::Counting,
     plan::{KEY, Limit, Plan, Route},
-    rounds::{fresh_key, in_rounds},
-    tables::{Results, Rounds as _, figures},
+    rounds::fresh_key,
+    tables::{Results, figures},
 };
 use crate::{
     clock,
@@ -80,9 +80,10 @@ pub(super) fn measure(rounds: usize, length: Duration, folder: &Path, part: &mut
         for scenario in &SCENARIOS {
             eprintln!("seeds: messages, {}, {}", scenario.name, placement.name());
             let round = |place: usize| runtime.block_on(scenario.round(&running[place], length));
-            results.add(scenario.name, in_rounds(rounds, CONTENDERS.len(), round)?);
+            results.measure(scenario.name, rounds, round)?;
         }
-        wrong += results.all().map(|sample| sample.wrong).sum::<u64>();
+        let all = (0..CONTENDERS.len()).flat_map(|place| results.rounds.of_contender(place));
+        wrong += all.map(|sample| sample.wrong).sum::<u64>();
         write(&results, part);
     }
     Ok(wrong)

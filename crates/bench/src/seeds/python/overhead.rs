@@ -20,6 +20,7 @@ use super::{
 use crate::{
     proxy::start_app,
     report::{Cell, Part, Row, Table},
+    rounds::Rounds,
     stats::{Spread, figure, in_pairs},
     turns::order,
 };
@@ -132,10 +133,10 @@ const RULES: [Variant; 8] = [
     },
 ];
 
-/// The rounds of one contender, by variant.
+/// The rounds of one contender, whose variants take turns.
 struct Outcome {
     contender: Contender,
-    samples: Vec<Vec<Sample>>,
+    samples: Rounds<Sample>,
     /// CPU of the agent for each request before an app that answers immediately, in microseconds; no figures for
     /// others.
     cpu: Vec<f64>,
@@ -224,14 +225,12 @@ fn run(
             .check(&head(running.addresses[0])?)
             .with_context(|| format!("{}, {}", contender.name(), variant.name))?;
     }
-    let mut samples = vec![Vec::new(); variants.len()];
-    for round in 0..rounds {
-        eprintln!("seeds: overhead, {}, round {} of {rounds}", contender.name(), round + 1);
-        for place in order(round, variants.len()) {
-            let Some(running) = &running[place] else { continue };
-            samples[place].push(variants[place].round(running.addresses[0], length)?);
-        }
-    }
+    let mut samples = Rounds::new(variants.iter().map(|variant| variant.name));
+    samples.add(contender.name());
+    samples.measure("seeds: overhead", rounds, |_, place, _| {
+        let running = running[place].as_ref();
+        running.map(|running| variants[place].round(running.addresses[0], length)).transpose()
+    })?;
     drop(running);
     let cpu = if contender == Contender::Agent { cpu(variants, rounds, length, folder)? } else { Vec::new() };
     Ok(Outcome { contender, samples, cpu })
@@ -274,13 +273,11 @@ fn cpu(variants: &[Variant], rounds: usize, length: Duration, folder: &Path) -> 
 fn write(what: &str, variants: &[Variant], outcomes: &[Outcome], part: &mut Part<'_>) {
     let mut rows = Vec::new();
     for outcome in outcomes {
-        let per_second =
-            |place: usize| -> Vec<f64> { outcome.samples[place].iter().map(|sample| sample.per_second).collect() };
+        let per_second = |place: usize| outcome.samples.values(0, place, |sample| sample.per_second);
         let base = per_second(0);
-        for (place, variant) in variants.iter().enumerate().filter(|(place, _)| !outcome.samples[*place].is_empty()) {
-            let latency = |percentile: usize| {
-                Cell::Measured(Spread::over(&outcome.samples[place], |sample| sample.all[percentile]))
-            };
+        for place in outcome.samples.measured(0) {
+            let variant = &variants[place];
+            let latency = |percentile: usize| outcome.samples.cell(0, place, |sample| sample.all[percentile]);
             let change = change(&per_second(place), &base);
             rows.push(Row::new(
                 format!("{}, {}", outcome.contender.name(), variant.name),

@@ -11,7 +11,6 @@ use super::clients::{Answer, Clients};
 use crate::{
     clock,
     stats::{float, percentiles_ms},
-    turns::order,
 };
 
 pub(super) const PERCENTILES: [&str; 3] = ["P50", "P95", "P99"];
@@ -121,21 +120,6 @@ impl Sample {
             exceeding: counts.exceeding,
         }
     }
-}
-
-/// Measures all contenders in each round. Returns the samples by contender.
-pub(super) fn in_rounds<S>(
-    rounds: usize,
-    contenders: usize,
-    mut measure: impl FnMut(usize) -> anyhow::Result<S>,
-) -> anyhow::Result<Vec<Vec<S>>> {
-    let mut samples: Vec<Vec<S>> = (0..contenders).map(|_| Vec::with_capacity(rounds)).collect();
-    for round in 0..rounds {
-        for place in order(round, contenders) {
-            samples[place].push(measure(place)?);
-        }
-    }
-    Ok(samples)
 }
 
 #[cfg(test)]

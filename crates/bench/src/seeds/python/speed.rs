@@ -7,10 +7,10 @@ use super::{
     contenders::{CONTENDERS, Contender, PLACEMENTS, Placement, Running},
     counting::Counting,
     plan::{FREE, Limit, Plan, Route, UNREACHED},
-    rounds::{Admitted, Latencies, PERCENTILES, Round, Sample, in_rounds},
-    tables::{Results, Rounds as _, cell, figures, per_contender},
+    rounds::{Admitted, Latencies, PERCENTILES, Round, Sample},
+    tables::{Results, figures},
 };
-use crate::report::{Part, Table};
+use crate::report::{Part, Row, Table};
 
 const PATH: &str = "/limited";
 
@@ -143,12 +143,14 @@ pub(super) fn measure_at(
             eprintln!("python: {}, {name}", scenario.name);
             running.iter().try_for_each(|running| running.move_to(*placement))?;
             let round = |place: usize| scenario.round(&running[place], length);
-            results.add(scenario.name, in_rounds(rounds, running.len(), round)?);
+            results.measure(scenario.name, rounds, round)?;
         }
     }
     results.iter().for_each(|results| write(results, part));
     let count = |(place, contender): (usize, &Contender)| {
-        let of = |count: fn(&Sample) -> u64| results.iter().flat_map(|results| results.of(place)).map(count).sum();
+        let of = |count: fn(&Sample) -> u64| {
+            results.iter().flat_map(|results| results.rounds.of_contender(place)).map(count).sum()
+        };
         Lists {
             contender: *contender,
             all: of(|sample| sample.lists),
@@ -177,8 +179,8 @@ fn write(results: &Results<Sample>, part: &mut Part<'_>) {
     let figures = figures("requests a second", |sample: &Sample| sample.per_second, percentiles);
     results.write_all(&results.name, NOTE, &figures, part);
     write_half_refused(results, part);
-    for (scenario, name) in results.scenarios().into_iter().enumerate() {
-        if matches!(name, "high" | "sustained") {
+    for (scenario, name) in results.rounds.cases.iter().enumerate() {
+        if matches!(name.as_str(), "high" | "sustained") {
             results.draw(scenario, name, name, &figures[0], part);
         }
     }
@@ -197,11 +199,11 @@ fn write_half_refused(results: &Results<Sample>, part: &mut Part<'_>) {
             }
         }
     }
-    let rows = per_contender(&CONTENDERS, |place| {
+    let rows = CONTENDERS.iter().enumerate().map(|(place, contender)| {
         let of = |(scenario, latencies, percentile): &(usize, Kind, usize)| {
-            cell(results.rounds(*scenario, place, |sample| latencies(sample)[*percentile]))
+            results.rounds.cell(*scenario, place, |sample| latencies(sample)[*percentile])
         };
-        figures.iter().map(of).collect()
+        Row::new(contender.name(), figures.iter().map(of))
     });
     let title = format!("latency with half of the requests refused, ms, {}", results.name);
     part.table(Table::new(title, "contender", columns, rows).note("The app alone refuses none."));

@@ -10,13 +10,13 @@ use super::{
     counting::Counting,
     plan::{DAY, FREE, Limit, Plan, Route, STRATEGIES, Strategy},
     rounds::{Admitted, Round, Sample, fresh_key},
-    tables::cell,
+    tables::figures,
 };
 use crate::{
     clock,
     report::{Cell, Part, Row, Table},
+    rounds::Rounds,
     stats::{Spread, float},
-    turns::order,
 };
 
 const LIMIT: usize = 100;
@@ -209,6 +209,7 @@ fn edges(rounds: usize, running: &[Running], part: &mut Part<'_>) -> anyhow::Res
                 ours &= contender != Contender::Agent;
                 wrong_ones.push(name.clone());
             }
+            let cell = |rounds: Vec<f64>| Cell::Measured(Spread::of(rounds));
             let [before, after] = bursts.map(cell);
             let (low, high) = allowed.into_inner();
             let allowed = if low == high { low.to_string() } else { format!("{low} to {high}") };
@@ -299,39 +300,29 @@ fn speed(
     part: &mut Part<'_>,
 ) -> anyhow::Result<()> {
     let cases: Vec<_> = cases.iter().filter(|case| !case.waits).collect();
-    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); cases.len()];
-    for round in 0..rounds {
-        eprintln!("seeds: strategies, round {} of {rounds}", round + 1);
-        for place in order(round, cases.len()) {
-            let (case, addresses) = (cases[place], &running[cases[place].contender].addresses);
-            let path = case.path();
-            let list = |key: &str| vec![get(&path, key); 2 * LIMIT];
-            samples[place].push(
-                Round {
-                    addresses,
-                    connections: 50,
-                    length,
-                    list: &list,
-                    admitted: &|answers| Admitted::of(served(answers), case.exact()),
-                }
-                .run()?,
-            );
-        }
-    }
-    let wrong: u64 = samples.iter().flatten().map(|sample| sample.wrong).sum();
-    let lists: u64 = samples.iter().flatten().map(|sample| sample.lists).sum();
-    let row = |(case, samples): (&&Case, &Vec<Sample>)| {
-        let of = |figure: &dyn Fn(&Sample) -> f64| Cell::Measured(Spread::over(samples, figure));
-        let percentile = |place: usize| of(&move |sample| sample.all[place]);
-        Row::new(case.name(), [of(&|sample| sample.per_second), percentile(0), percentile(1), percentile(2)])
-    };
+    let mut found = Rounds::new(cases.iter().map(|case| case.name()));
+    found.add("half of the requests refused");
+    found.measure("seeds: strategies", rounds, |_, place, _| {
+        let (case, path) = (cases[place], cases[place].path());
+        let round = Round {
+            addresses: &running[case.contender].addresses,
+            connections: 50,
+            length,
+            list: &|key| vec![get(&path, key); 2 * LIMIT],
+            admitted: &|answers| Admitted::of(served(answers), case.exact()),
+        };
+        round.run().map(Some)
+    })?;
+    let sum = |of: fn(&Sample) -> u64| (0..cases.len()).flat_map(|place| found.samples(0, place)).map(of).sum::<u64>();
+    let (wrong, lists) = (sum(|sample| sample.wrong), sum(|sample| sample.lists));
     let note = format!(
         "200 requests over 50 connections with a limit of {LIMIT} for each key; {wrong} of {lists} lists were admitted \
         wrongly. The LeakyBucket of the agent refuses 199 of 200, because it admits requests only at even intervals."
     );
-    let columns = ["requests a second", "P50, ms", "P95, ms", "P99, ms"];
-    let (title, rows) = ("each strategy with half of the requests refused", cases.iter().zip(&samples).map(row));
-    part.table(Table::new(title, "contender, strategy", columns, rows).note(note));
+    let percentiles: [fn(&Sample) -> f64; 3] = [|sample| sample.all[0], |sample| sample.all[1], |sample| sample.all[2]];
+    let figures = figures("requests a second", |sample: &Sample| sample.per_second, percentiles);
+    let title = "each strategy with half of the requests refused";
+    part.table(found.of_case(0, title, "contender, strategy", &figures).note(note));
     Ok(())
 }
 
