@@ -78,6 +78,8 @@ pub(crate) fn boards() -> [Board; 3] {
 mod tests {
     use std::collections::BTreeSet;
 
+    use serde_json::Value;
+
     use super::*;
 
     #[test]
@@ -124,6 +126,18 @@ mod tests {
         }
     }
 
+    /// The boards, and what their files contain.
+    fn files() -> impl Iterator<Item = (Board, Value)> {
+        boards().into_iter().map(|board| {
+            let file = serde_json::from_str(&board.json()).expect("valid JSON");
+            (board, file)
+        })
+    }
+
+    fn panels(file: &Value) -> impl Iterator<Item = &Value> {
+        file["panels"].as_array().expect("a list").iter()
+    }
+
     fn variables_in(expr: &str) -> Vec<String> {
         let names = expr.split('$').skip(1);
         let end = |name: &str| name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(name.len());
@@ -134,8 +148,7 @@ mod tests {
     #[test]
     fn files_are_of_the_current_version_and_leave_nothing_to_a_default() {
         const OF_ANNOTATIONS: [&str; 6] = ["datasource", "enable", "hide", "iconColor", "name", "target"];
-        for board in boards() {
-            let value: serde_json::Value = serde_json::from_str(&board.json()).expect("valid JSON");
+        for (board, value) in files() {
             assert_eq!(value["schemaVersion"], 42);
             for annotation in value["annotations"]["list"].as_array().expect("a list") {
                 let names: Vec<_> = annotation.as_object().expect("an object").keys().map(String::as_str).collect();
@@ -144,7 +157,7 @@ mod tests {
             for link in value["links"].as_array().expect("a list") {
                 assert!(link["icon"].is_string() && link["targetBlank"].is_boolean(), "{}: {link}", board.uid);
             }
-            for panel in value["panels"].as_array().expect("a list").iter().filter(|panel| panel["type"] != "row") {
+            for panel in panels(&value).filter(|panel| panel["type"] != "row") {
                 // Grafana's default thresholds are green, and red from 80.
                 let steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"].as_array();
                 assert!(steps.is_some_and(|steps| steps[0]["value"].is_null()), "{}: {}", board.uid, panel["title"]);
@@ -161,12 +174,9 @@ mod tests {
     #[test]
     fn boards_lead_from_the_fleet_to_a_policy_to_an_agent() {
         let links = |board: &Board| {
-            let value: serde_json::Value = serde_json::from_str(&board.json()).expect("valid JSON");
-            let panels = value["panels"].as_array().expect("a list").clone();
-            let urls = panels
-                .iter()
-                .filter_map(|panel| panel["fieldConfig"]["defaults"]["links"][0]["url"].as_str().map(str::to_owned));
-            urls.collect::<Vec<_>>()
+            let value = serde_json::from_str(&board.json()).expect("valid JSON");
+            let url = |panel: &Value| panel["fieldConfig"]["defaults"]["links"][0]["url"].as_str().map(str::to_owned);
+            panels(&value).filter_map(url).collect::<Vec<_>>()
         };
         let [fleet, policy, agent] = boards();
         for (board, to) in [(&fleet, &policy), (&policy, &agent), (&agent, &policy)] {
@@ -185,10 +195,8 @@ mod tests {
 
     #[test]
     fn decisions_have_one_colour_and_nothing_else_has_it() {
-        for board in boards() {
-            let value: serde_json::Value = serde_json::from_str(&board.json()).expect("valid JSON");
-            let decisions =
-                value["panels"].as_array().expect("a list").iter().find(|panel| panel["title"] == "Decisions");
+        for (board, value) in files() {
+            let decisions = panels(&value).find(|panel| panel["title"] == "Decisions");
             let decisions = decisions.unwrap_or_else(|| panic!("{} shows no decisions", board.uid));
             let fixed = |name: &str| {
                 let overrides = decisions["fieldConfig"]["overrides"].as_array().expect("a list");
@@ -205,9 +213,8 @@ mod tests {
     #[test]
     fn legends_with_values_begin_with_the_highest() {
         let mut sorted = 0;
-        for board in boards() {
-            let value: serde_json::Value = serde_json::from_str(&board.json()).expect("valid JSON");
-            for panel in value["panels"].as_array().expect("a list") {
+        for (_, value) in files() {
+            for panel in panels(&value) {
                 let legend = &panel["options"]["legend"];
                 let by = match legend["calcs"][0].as_str() {
                     None => continue,
@@ -225,10 +232,8 @@ mod tests {
     /// Some shares can exceed 1, and Grafana does not draw what is above a hard maximum.
     #[test]
     fn no_panel_over_time_hides_a_value() {
-        for board in boards() {
-            let value: serde_json::Value = serde_json::from_str(&board.json()).expect("valid JSON");
-            let panels = value["panels"].as_array().expect("a list").iter();
-            for panel in panels.filter(|panel| panel["type"] == "timeseries") {
+        for (board, value) in files() {
+            for panel in panels(&value).filter(|panel| panel["type"] == "timeseries") {
                 let defaults = &panel["fieldConfig"]["defaults"];
                 assert!(defaults["max"].is_null(), "{}: {}", board.uid, panel["title"]);
                 let is_share = defaults["unit"] == "percentunit";
@@ -239,10 +244,9 @@ mod tests {
 
     #[test]
     fn panels_do_not_lie_over_each_other() {
-        for board in boards() {
-            let value: serde_json::Value = serde_json::from_str(&board.json()).expect("valid JSON");
+        for (board, value) in files() {
             let mut taken = BTreeSet::new();
-            for panel in value["panels"].as_array().expect("panels") {
+            for panel in panels(&value) {
                 let at = |name: &str| panel["gridPos"][name].as_u64().expect("a number");
                 assert!(at("x") + at("w") <= 24);
                 for x in at("x")..at("x") + at("w") {

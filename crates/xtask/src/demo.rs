@@ -24,7 +24,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::rates::{Line, Rates};
-pub(crate) use self::{agents::Agent, cast::Cast, screen::Screen};
+pub(crate) use self::{
+    agents::{Agent, get},
+    cast::Cast,
+    screen::Screen,
+};
 use crate::{clock, workspace::Workspace};
 
 /// The time between two reports of the load. The measured windows consist of whole reports.

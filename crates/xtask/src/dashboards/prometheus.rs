@@ -3,20 +3,16 @@
 use std::{
     fs,
     net::{Ipv4Addr, SocketAddr, TcpListener},
-    time::Duration,
 };
 
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-    process::Command,
+use tokio::process::Command;
+
+use crate::{
+    demo::{Cast, get},
+    workspace::Workspace,
 };
-
-use crate::{demo::Cast, workspace::Workspace};
-
-const ANSWER: Duration = Duration::from_secs(10);
 
 /// The candidates for ports. They are below the kernel's range of ephemeral ports, so that no connection takes the port
 /// before Prometheus listens.
@@ -108,7 +104,7 @@ impl Prometheus {
     }
 
     pub(super) async fn is_ready(&self) -> bool {
-        self.get("/-/ready").await.is_ok()
+        get(self.address, "/-/ready").await.is_ok()
     }
 
     /// Queries the current value of each series.
@@ -131,31 +127,11 @@ impl Prometheus {
     }
 
     async fn result(&self, path: &str) -> anyhow::Result<Vec<Series>> {
-        let body = self.get(path).await?;
+        let body = get(self.address, path).await?;
         match serde_json::from_str(&body).with_context(|| format!("the response of Prometheus: {body}"))? {
             Answer::Success { data } => Ok(data.result),
             Answer::Error { error } => bail!("{error}"),
         }
-    }
-
-    /// Requests a path, and returns the body of the response. A status other than 200 is an error, unless the body is
-    /// JSON, which contains the reason.
-    async fn get(&self, path: &str) -> anyhow::Result<String> {
-        let exchange = async {
-            let mut stream = TcpStream::connect(self.address).await?;
-            // With HTTP/1.0, the body is not chunked, and ends with the connection.
-            stream.write_all(format!("GET {path} HTTP/1.0\r\nhost: {}\r\n\r\n", self.address).as_bytes()).await?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).await?;
-            std::io::Result::Ok(answer)
-        };
-        let answer = tokio::time::timeout(ANSWER, exchange).await.context("Prometheus does not answer")??;
-        let (head, body) = answer.split_once("\r\n\r\n").context("the response of Prometheus is not HTTP")?;
-        let status = head.split(' ').nth(1).unwrap_or_default();
-        if status != "200" && !body.starts_with('{') {
-            bail!("Prometheus answered {status}: {body}");
-        }
-        Ok(body.to_owned())
     }
 }
 
