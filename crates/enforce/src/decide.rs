@@ -154,7 +154,7 @@ impl RequestContext<'_> {
     /// Decides in the common case of one rule whose decision is immediate and final, without a list of rules.
     fn enforce_one<'r>(&self, member: &'r Member, keys: &mut Vec<u8>) -> Verdict<'r> {
         let rule = &member.rule;
-        let Some(limits) = &rule.limits else { return Verdict::Refuse(Refusal::denied(rule, self.now())) };
+        let Some(limits) = rule.rates() else { return Verdict::Refuse(Refusal::denied(rule, self.now())) };
         if member.steps != Steps::Charge {
             return self.enforce_all(&[(member, limits)], self.deadline([member].into_iter()), keys);
         }
@@ -363,7 +363,7 @@ impl RequestContext<'_> {
 /// The rules at these indices that have limits.
 pub(super) fn limiting<'a>(set: &'a RuleSet, indices: &[usize]) -> Vec<(&'a Member, &'a Limits)> {
     let members = indices.iter().map(|index| set.get(*index));
-    members.filter_map(|member| Some((member, member.rule.limits.as_ref()?))).collect()
+    members.filter_map(|member| Some((member, member.rule.rates()?))).collect()
 }
 
 /// Returns the deferred costs of rules in shadow mode.

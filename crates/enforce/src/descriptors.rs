@@ -264,7 +264,7 @@ impl<'a> Question<'a, '_> {
                             continue;
                         }
                         let rule = member.rule.with_limit(limit, || context.now());
-                        let Some(limits) = &rule.limits else {
+                        let Some(limits) = rule.rates() else {
                             if !is_credit {
                                 denials.push((descriptor, member));
                             }

@@ -185,11 +185,11 @@ impl RequestContext<'_> {
             limit: None,
             source: None,
         };
-        if let Some(concurrency) = &rule.concurrency {
+        if let Some(concurrency) = rule.concurrency() {
             self.explain_concurrency(concurrency, &mut explained);
             return explained;
         }
-        let Some(limits) = &rule.limits else {
+        let Some(limits) = rule.rates() else {
             explained.decision = if rule.is_deny() { Decision::Deny } else { Decision::Bypass };
             return explained;
         };

@@ -33,7 +33,7 @@ impl RulesInForce {
         };
         let rules = self.snapshot().map_or(&[][..], |(snapshot, _)| &snapshot.policies[index].rules);
         let rate = rules.iter().find(|one| one.name == rule.name).and_then(|rule| rule.limits.get(state.limit));
-        let concurrent = rule.concurrency.as_ref().map(|concurrency| &*concurrency.name);
+        let concurrent = rule.concurrency().map(|concurrency| &*concurrency.name);
         tracing::info!(
             namespace = policy.namespace,
             policy = policy.name,

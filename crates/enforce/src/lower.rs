@@ -17,9 +17,7 @@ mod shared;
 
 use std::{collections::HashSet, time::Duration};
 
-use weir_wire::{
-    Action, Fault, HeaderStyle, HeadersOn, MAX_LOG_BYTES, Mode, Per, PolicyRules, Rule, Snapshot, log_bytes,
-};
+use weir_wire::{Action, Fault, HeaderStyle, MAX_LOG_BYTES, Mode, Per, PolicyRules, Rule, Snapshot, log_bytes};
 
 use self::faults::{Faults, Path};
 pub(super) use self::{
@@ -62,15 +60,24 @@ pub(super) struct LoweredRule {
     /// The names of the rules of the policy that do not apply to a question if this rule matches.
     pub(super) replaces: Vec<String>,
     pub(super) per: Per,
-    pub(super) action: Action,
-    /// The form of refusals. `None` for a bypass.
-    pub(super) refusal: Option<RefusalForm>,
-    /// The rates. `None` unless the action is [`Action::Limit`], and for a rule with `concurrency`.
-    pub(super) limits: Option<LoweredLimits>,
-    /// `None` for most rules.
-    pub(super) concurrency: Option<LoweredConcurrency>,
+    /// The form of refusals.
+    pub(super) refusal: RefusalForm,
+    pub(super) kind: RuleKind<LoweredLimits, LoweredConcurrency>,
     /// `None` if the rule accepts no limits of descriptors.
     pub(super) limit_override: Option<LoweredLimitOverride>,
+}
+
+/// What a rule does with the requests that it matches.
+#[derive(Debug)]
+pub(super) enum RuleKind<L, C> {
+    /// It exempts them from all limits.
+    Bypass,
+    /// It refuses them.
+    Deny,
+    /// It limits their rate.
+    Rates(L),
+    /// It limits how many of them are in flight.
+    Concurrency(C),
 }
 
 #[derive(Debug)]
@@ -89,9 +96,10 @@ pub(super) struct LoweredLimits {
 impl LoweredRule {
     /// Sets the position among all rules, in which their response headers have precedence.
     fn set_position(&mut self, position: usize) {
-        let quota_headers = self.limits.as_mut().map(|limits| &mut limits.quota_headers);
-        if let Some(quota_headers) = quota_headers.or(self.concurrency.as_mut().map(|own| &mut own.quota_headers)) {
-            quota_headers.set_position(position);
+        match &mut self.kind {
+            RuleKind::Rates(limits) => limits.quota_headers.set_position(position),
+            RuleKind::Concurrency(own) => own.quota_headers.set_position(position),
+            RuleKind::Bypass | RuleKind::Deny => {}
         }
         if let Some(limit_override) = &mut self.limit_override {
             limit_override.set_position(position);
@@ -99,12 +107,12 @@ impl LoweredRule {
     }
 
     /// Charges the hits that each descriptor names, or gives them back.
-    fn counting_hits(self) -> Self {
-        let counting = |limits: LoweredLimits| {
-            let shared = limits.shared.map(LoweredShared::with_credits);
-            LoweredLimits { cost: Cost::Hits, shared, ..limits }
-        };
-        Self { limits: self.limits.map(counting), ..self }
+    fn counting_hits(mut self) -> Self {
+        if let RuleKind::Rates(limits) = &mut self.kind {
+            limits.cost = Cost::Hits;
+            limits.shared = limits.shared.take().map(LoweredShared::with_credits);
+        }
+        self
     }
 }
 
@@ -209,15 +217,13 @@ fn lower_rule(
     let before = faults.len();
     let matcher = conditions::lower_matches(&rule.matches, rule.action, &path.field("match"), faults);
     let refusal = on_limit::lower_form(rule, policy, &path.field("onLimit"), faults);
-    let mut concurrency = None;
-    let limits = match (rule.action, &rule.concurrency) {
+    let kind = match (rule.action, &rule.concurrency) {
         (Action::Bypass | Action::Deny, _) => {
             without_limits(rule, path, faults);
-            None
+            if rule.action == Action::Deny { RuleKind::Deny } else { RuleKind::Bypass }
         }
         (Action::Limit, Some(own)) => {
-            concurrency = Some(concurrency::lower_concurrency(rule, own, policy, path, faults)?);
-            None
+            RuleKind::Concurrency(concurrency::lower_concurrency(rule, own, policy, path, faults)?)
         }
         (Action::Limit, None) => {
             let key = conditions::lower_key(&rule.key, &path.field("key"), faults);
@@ -237,24 +243,16 @@ fn lower_rule(
             if faults.len() > before {
                 return None;
             }
-            let style = rule.on_limit.as_ref().map(|on_limit| (on_limit.headers, on_limit.headers_on));
-            let (key, terms, cost) = (key?, terms?, cost?);
-            let quota_headers = QuotaHeaders::new(
-                style.unwrap_or((HeaderStyle::Ietf, HeadersOn::All)),
-                own,
-                &terms,
-                rule.overrides.len(),
-                cost.unit(),
-            );
-            let counted_by = counted_by?;
+            let (key, terms, cost, counted_by) = (key?, terms?, cost?, counted_by?);
+            let style = on_limit::style(rule);
+            let quota_headers = QuotaHeaders::new(style, own, &terms, rule.overrides.len(), cost.unit());
             let shared = match (shared, ban) {
                 (Some(shared), Some(ban)) => Some(shared.with_ban(ban.length)),
                 (shared, _) => shared,
             };
-            Some(LoweredLimits { key, terms, counted_by, cost, max_wait, quota_headers, shared, ban })
+            RuleKind::Rates(LoweredLimits { key, terms, counted_by, cost, max_wait, quota_headers, shared, ban })
         }
     };
-    let refusal = if rule.action == Action::Bypass { None } else { Some(refusal?) };
     let store = rule.shared.as_ref().and_then(|shared| stores.get(shared.store.as_str()));
     let is_memcached = store.copied().unwrap_or_default();
     Some(LoweredRule {
@@ -263,10 +261,8 @@ fn lower_rule(
         matcher: matcher?,
         replaces: rule.replaces.clone(),
         per: rule.per,
-        action: rule.action,
-        refusal,
-        limits,
-        concurrency,
+        refusal: refusal?,
+        kind,
         limit_override: LoweredLimitOverride::new(rule, mode, is_memcached),
     })
 }

@@ -192,7 +192,7 @@ impl MatchingRules {
             Matching::Rules { enforced, shadows } => (enforced, shadows),
         };
         let counted = |index: &usize| {
-            let limits = set.get(*index).rule.limits.as_ref();
+            let limits = set.get(*index).rule.rates();
             let mut key = Vec::new();
             let cost = limits.map_or(1, |limits| {
                 limits.key.write(&context.request, &context.tokens, &mut key);
@@ -208,7 +208,7 @@ impl MatchingRules {
 fn demands<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Demand<'a, 'a>> {
     let demand = |counted: &'a Counted| {
         let rule = &set.get(counted.index).rule;
-        Some(Demand::new(rule, rule.limits.as_ref()?, &counted.key, counted.cost))
+        Some(Demand::new(rule, rule.rates()?, &counted.key, counted.cost))
     };
     counted.iter().filter_map(demand).collect()
 }

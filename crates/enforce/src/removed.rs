@@ -42,10 +42,10 @@ struct RemovedRule {
 impl Removed {
     /// Adds a removed rule of a policy, unless the rule has no limits.
     pub(super) fn add(&mut self, policy: &Policy, rule: &Arc<Rule>, now: Time) {
-        if rule.limits.is_none() && rule.concurrency.is_none() {
+        if rule.is_exception() {
             return;
         }
-        if let Some(shared) = rule.limits.as_ref().and_then(|limits| limits.shared.as_ref()) {
+        if let Some(shared) = rule.rates().and_then(|limits| limits.shared.as_ref()) {
             shared.limiter.forget_refusal();
         }
         let policy = full_name(&policy.namespace, &policy.name).into();

@@ -45,7 +45,7 @@ impl RulesInForce {
     pub async fn reset_count(&self, selection: &BanSelection, now: impl Fn() -> Time) -> Result<ResetCount, NotReset> {
         let rule = self.rule_of(selection)?;
         let scope = rule.scope();
-        let Some(limits) = &rule.limits else {
+        let Some(limits) = rule.rates() else {
             let message = "has no count to reset: its action is Bypass or Deny, or its limit is concurrent";
             return Err(NotReset::Invalid(format!("rule: {:?} {message}", rule.name)));
         };

@@ -7,7 +7,7 @@ use std::{collections::HashMap, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use weir_core::{KeyStats, KeySurvey, Quota, RuleLimiter, Terms, Time};
 use weir_store::{SharedKeys, SharedLimiter, StoreClient};
-use weir_wire::{Action, Mode, OPERATOR_STORE, Per};
+use weir_wire::{Mode, OPERATOR_STORE, Per};
 
 use self::limit_overrides::LimitOverrides;
 use super::{
@@ -15,7 +15,7 @@ use super::{
     concurrency::Concurrency,
     cost::Cost,
     key::KeySpec,
-    lower::{DescriptorLimit, LoweredLimits, LoweredRule, LoweredShared},
+    lower::{DescriptorLimit, LoweredLimits, LoweredRule, LoweredShared, RuleKind},
     policy_deadline::PolicyDeadline,
     prepared_refusal::RefusalText,
     quota_headers::QuotaHeaders,
@@ -58,13 +58,9 @@ pub struct Rule {
     pub(super) replaces: Vec<String>,
     pub(super) per: Per,
     pub(super) statistics: Arc<Statistics>,
-    pub(super) action: Action,
-    /// The prepared refusals. `None` for a bypass, which never refuses.
-    pub(super) refusal: Option<RefusalText>,
-    /// The rates. `None` for a bypass, for a rule that denies, and for a rule with a concurrent limit.
-    pub(super) limits: Option<Limits>,
-    /// `None` for a rule without a concurrent limit.
-    pub(super) concurrency: Option<Concurrency>,
+    /// The prepared refusals. A bypass never refuses.
+    pub(super) refusal: RefusalText,
+    pub(super) kind: RuleKind<Limits, Concurrency>,
     /// `None` if the rule accepts no limits of descriptors.
     limit_overrides: Option<Arc<LimitOverrides>>,
 }
@@ -103,6 +99,33 @@ pub(super) struct SharedPart {
 pub type Stores = HashMap<String, Arc<StoreClient>>;
 
 impl Limits {
+    /// Takes over the limiter of the predecessor if it has an equal key.
+    fn from_lowered(
+        predecessor: Predecessor<'_>,
+        lowered: LoweredLimits,
+        rule: &str,
+        (clock, stores): (&impl Fn() -> Time, &Stores),
+    ) -> Self {
+        let LoweredLimits { key, terms, counted_by, cost, max_wait, quota_headers, shared, ban } = lowered;
+        let before = predecessor.rule().and_then(Rule::rates).filter(|before| before.key == key);
+        let quotas = terms.quotas(None).to_vec();
+        let names: Vec<Box<str>> = terms.limits().map(|(limit, _)| limit.into()).collect();
+        let full_names = names.iter().map(|limit| format!("{rule}.{limit}").into()).collect();
+        let shared = shared.and_then(|shared| SharedPart::from_lowered(before, &terms, shared, stores));
+        // If a store counts the keys, the limiter needs no table of keys.
+        let max_keys = counted_by.max_keys().filter(|_| shared.is_none());
+        let limiter = match before.filter(|before| before.shared.is_some() == shared.is_some()) {
+            Some(before) => before.limiter.retune(clock, terms, max_keys),
+            None => full(clock(), terms, max_keys),
+        };
+        let ban = ban.map(|terms| {
+            let in_force = before.filter(|_| matches!(predecessor, Predecessor::InForce(_)));
+            Ban::from_lowered(in_force.and_then(|before| before.ban.as_ref()), terms, clock())
+        });
+        let quota_headers = Arc::new(quota_headers);
+        Self { limiter, key, cost, max_wait, quota_headers, names, full_names, quotas, shared, ban }
+    }
+
     /// The limiter of a rule of scope Pod.
     pub(super) fn pod_limiter(&self) -> &RuleLimiter {
         debug_assert!(self.shared.is_none(), "a store counts the rule");
@@ -184,42 +207,38 @@ impl Rule {
         policy: &str,
         (clock, stores): (&impl Fn() -> Time, &Stores),
     ) -> Self {
-        let LoweredRule { name, mode, matcher, replaces, per, action, refusal, limits, concurrency, limit_override } =
-            rule;
+        let LoweredRule { name, mode, matcher, replaces, per, refusal, kind, limit_override } = rule;
         let limit_overrides =
             limit_override.map(|own| LimitOverrides::new(predecessor, own, &statistics, policy, (clock, stores)));
-        let before = predecessor.rule();
-        let concurrency = concurrency
-            .map(|own| Concurrency::from_lowered(before.and_then(|before| before.concurrency.as_ref()), own));
-        let before = before.and_then(|before| before.limits.as_ref());
-        let limits = limits.map(|lowered| {
-            let LoweredLimits { key, terms, counted_by, cost, max_wait, quota_headers, shared, ban } = lowered;
-            let max_keys = counted_by.max_keys();
-            let quotas = terms.quotas(None).to_vec();
-            let names: Vec<Box<str>> = terms.limits().map(|(limit, _)| limit.into()).collect();
-            let full_names = names.iter().map(|limit| format!("{name}.{limit}").into()).collect();
-            let shared = shared.and_then(|shared| SharedPart::from_lowered(before, &key, &terms, shared, stores));
-            // If a store counts the keys, the limiter needs no table of keys.
-            let max_keys = max_keys.filter(|_| shared.is_none());
-            let limiter = match before.filter(|before| before.key == key && before.shared.is_some() == shared.is_some())
-            {
-                Some(before) => before.limiter.retune(clock, terms, max_keys),
-                None => full(clock(), terms, max_keys),
-            };
-            let ban = ban.map(|terms| {
-                let is_in_force = matches!(predecessor, Predecessor::InForce(_));
-                let same = before.filter(|before| before.key == key && is_in_force);
-                Ban::from_lowered(same.and_then(|before| before.ban.as_ref()), terms, clock())
-            });
-            let quota_headers = Arc::new(quota_headers);
-            Limits { limiter, key, cost, max_wait, quota_headers, names, full_names, quotas, shared, ban }
-        });
-        let (error, names) = match (&limits, &concurrency) {
-            (_, Some(own)) => ("too many concurrent requests", std::slice::from_ref(&own.name)),
-            (limits, None) => ("rate limited", limits.as_ref().map_or(&[][..], |limits| &limits.names)),
+        let kind = match kind {
+            RuleKind::Bypass => RuleKind::Bypass,
+            RuleKind::Deny => RuleKind::Deny,
+            RuleKind::Rates(lowered) => {
+                RuleKind::Rates(Limits::from_lowered(predecessor, lowered, &name, (clock, stores)))
+            }
+            RuleKind::Concurrency(lowered) => {
+                let before = predecessor.rule().and_then(Self::concurrency);
+                RuleKind::Concurrency(Concurrency::from_lowered(before, lowered))
+            }
         };
-        let refusal = refusal.map(|form| RefusalText::new(form, (policy, &name), error, names));
-        Self { name, mode, matcher, replaces, per, statistics, action, refusal, limits, concurrency, limit_overrides }
+        let (error, names) = match &kind {
+            RuleKind::Concurrency(own) => ("too many concurrent requests", std::slice::from_ref(&own.name)),
+            RuleKind::Rates(limits) => ("rate limited", &*limits.names),
+            RuleKind::Bypass | RuleKind::Deny => ("denied", &[][..]),
+        };
+        let refusal = RefusalText::new(refusal, (policy, &name), error, names);
+        Self { name, mode, matcher, replaces, per, statistics, refusal, kind, limit_overrides }
+    }
+
+    /// The rates. `None` for a bypass, for a rule that denies, and for a rule with a concurrent limit.
+    #[inline]
+    pub(super) fn rates(&self) -> Option<&Limits> {
+        if let RuleKind::Rates(limits) = &self.kind { Some(limits) } else { None }
+    }
+
+    /// `None` for a rule without a concurrent limit.
+    pub(super) fn concurrency(&self) -> Option<&Concurrency> {
+        if let RuleKind::Concurrency(own) = &self.kind { Some(own) } else { None }
     }
 
     /// Returns true if the rule accepts the limit that a descriptor contains, and this limit has no requests.
@@ -257,7 +276,7 @@ impl Rule {
 
     /// Returns the scope as it is spelled in a policy: whether all pods together have the limits, or each pod alone.
     pub fn scope(&self) -> &'static str {
-        match self.limits.as_ref().and_then(|limits| limits.shared.as_ref()) {
+        match self.rates().and_then(|limits| limits.shared.as_ref()) {
             None => "Pod",
             Some(shared) if shared.limiter.client().name() == OPERATOR_STORE => "Fleet",
             Some(_) => "Shared",
@@ -266,40 +285,38 @@ impl Rule {
 
     /// Whether requests may wait for their turn, or some have waited before a change of the rule.
     pub fn is_patient(&self) -> bool {
-        self.limits.as_ref().is_some_and(Limits::is_patient) || self.statistics().waited > 0
+        self.rates().is_some_and(Limits::is_patient) || self.statistics().waited > 0
     }
 
     /// Whether requests that the rule matches are exempt from all limits.
     pub fn is_bypass(&self) -> bool {
-        self.action == Action::Bypass
+        matches!(self.kind, RuleKind::Bypass)
     }
 
     /// Whether it does not limit: it denies or exempts all requests that it matches.
     pub(super) fn is_exception(&self) -> bool {
-        self.action != Action::Limit
+        matches!(self.kind, RuleKind::Bypass | RuleKind::Deny)
     }
 
     /// Whether requests that the rule matches are refused.
     pub(super) fn is_deny(&self) -> bool {
-        self.action == Action::Deny
+        matches!(self.kind, RuleKind::Deny)
     }
 
     /// The prepared response fields.
     pub(super) fn quota_headers(&self) -> Option<&Arc<QuotaHeaders>> {
-        let of_concurrency = || self.concurrency.as_ref().map(|own| &own.quota_headers);
-        self.limits.as_ref().map(|limits| &limits.quota_headers).or_else(of_concurrency)
+        let of_concurrency = || self.concurrency().map(|own| &own.quota_headers);
+        self.rates().map(|limits| &limits.quota_headers).or_else(of_concurrency)
     }
 
     /// What requests are counted separately by.
     pub(super) fn key(&self) -> Option<&KeySpec> {
-        let of_concurrency = || self.concurrency.as_ref().map(|own| &own.key);
-        self.limits.as_ref().map(|limits| &limits.key).or_else(of_concurrency)
+        self.rates().map(|limits| &limits.key).or_else(|| Some(&self.concurrency()?.key))
     }
 
     /// How many units a request costs.
     pub(super) fn cost(&self) -> Option<&Cost> {
-        let of_concurrency = || self.concurrency.as_ref().map(|own| &own.cost);
-        self.limits.as_ref().map(|limits| &limits.cost).or_else(of_concurrency)
+        self.rates().map(|limits| &limits.cost).or_else(|| Some(&self.concurrency()?.cost))
     }
 
     /// Whether the rule sets headers in all responses to requests that it matches.
@@ -309,23 +326,23 @@ impl Rule {
 
     /// Whether a request can be charged other than one unit of the rates. If so, requests cannot be compared with them.
     pub fn is_weighted(&self) -> bool {
-        self.limits.as_ref().is_some_and(|limits| limits.cost != Cost::Fixed(1))
+        self.rates().is_some_and(|limits| limits.cost != Cost::Fixed(1))
     }
 
     /// The name of its concurrent limit, the limit without overrides, and how many requests of all keys are in flight.
     pub fn in_flight(&self) -> Option<(&str, u64, u64)> {
-        self.concurrency.as_ref().map(|own| (&*own.name, own.limits.limit.get(), own.total()))
+        self.concurrency().map(|own| (&*own.name, own.limits.limit.get(), own.total()))
     }
 
     /// Returns the limits by name, without overrides.
     pub fn limits(&self) -> impl Iterator<Item = (&str, Quota)> {
-        let limits = self.limits.iter();
+        let limits = self.rates().into_iter();
         limits.flat_map(|limits| limits.names.iter().map(AsRef::as_ref).zip(limits.quotas.iter().copied()))
     }
 
     /// Returns the usage of the table of keys. `None` if the rule has no key.
     pub fn keys(&self) -> Option<KeyStats> {
-        let limits = self.limits.as_ref()?;
+        let limits = self.rates()?;
         let Some(shared) = &limits.shared else { return limits.limiter.keys() };
         let SharedKeys { tracked, capacity, evicted, overflowed } = shared.limiter.keys();
         (capacity > 1).then_some(KeyStats { tracked, capacity, evicted, overflowed })
@@ -334,7 +351,7 @@ impl Rule {
     /// Returns the remaining units of a rule without a key, and the size of the limit with the smallest part of its
     /// requests left. `None` for a rule with a key, and for a rule of which the store has not answered, or is lost.
     pub fn headroom(&self, now: Time) -> Option<(u64, u64)> {
-        let limits = self.limits.as_ref()?;
+        let limits = self.rates()?;
         match &limits.shared {
             None => limits.limiter.headroom(now),
             Some(_) if self.keys().is_some() => None,
@@ -344,22 +361,22 @@ impl Rule {
 
     /// Returns how near keys are to their limits. Reads a bounded number of keys, so that a scrape is short.
     pub fn survey(&self, now: Time) -> Option<KeySurvey> {
-        self.limits.as_ref().filter(|limits| limits.shared.is_none())?.pod_limiter().survey(now, SURVEYED)
+        self.rates().filter(|limits| limits.shared.is_none())?.pod_limiter().survey(now, SURVEYED)
     }
 }
 
 impl SharedPart {
-    /// Continues with the limiter of the earlier rule, if the store, the name of the counts and the key are the same.
+    /// Continues with the limiter of the earlier rule, which has the same key, if the store and the name of the counts are
+    /// the same.
     /// Returns `None` if `stores` does not have the store.
     fn from_lowered(
         before: Option<&Limits>,
-        key: &KeySpec,
         terms: &Terms,
         LoweredShared { store, rule }: LoweredShared,
         stores: &Stores,
     ) -> Option<Self> {
         let client = stores.get(&store)?;
-        let same = before.filter(|before| before.key == *key).and_then(|before| before.shared.as_ref());
+        let same = before.and_then(|before| before.shared.as_ref());
         let limiter = match same.filter(|before| before.limiter.goes_on_with(client, &rule)) {
             Some(before) => {
                 before.limiter.retune(rule);

@@ -7,10 +7,9 @@
 
 use std::sync::Arc;
 
-use weir_wire::Action;
-
 use super::{
     cost::Cost,
+    lower::RuleKind,
     policy_deadline::PolicyDeadline,
     rule::{Limits, Rule},
     statistics::Unmatched,
@@ -87,7 +86,7 @@ pub(super) enum Matching<'a> {
 
 impl Member {
     pub(super) fn new(rule: &Arc<Rule>, policy: usize, deadline: Option<Arc<PolicyDeadline>>) -> Self {
-        let is_of = |property: fn(&Limits) -> bool| rule.limits.as_ref().is_some_and(property);
+        let is_of = |property: fn(&Limits) -> bool| rule.rates().is_some_and(property);
         let is_shared = is_of(|limits| limits.shared.is_some());
         let is_delayed = is_of(|limits| limits.is_patient() || limits.cost.is_known_later());
         let needs_more = is_delayed || deadline.is_some();
@@ -95,7 +94,7 @@ impl Member {
             Steps::OnlyStore
         } else if is_shared || is_of(|limits| limits.cost == Cost::ResponseBytes) {
             Steps::Full
-        } else if needs_more && rule.limits.is_some() {
+        } else if needs_more && rule.rates().is_some() {
             Steps::ChargeAndMore
         } else {
             Steps::Charge
@@ -114,10 +113,10 @@ impl RuleSet {
     /// Creates a set. `shadows`, the rules in shadow mode, must be grouped by policy.
     pub(super) fn new(enforced: Vec<Member>, shadows: Vec<Member>) -> Self {
         let mut rules = enforced;
-        rules.sort_by_key(|member| match member.rule.action {
-            Action::Deny => 0,
-            Action::Bypass => 1,
-            Action::Limit => 2,
+        rules.sort_by_key(|member| match member.rule.kind {
+            RuleKind::Deny => 0,
+            RuleKind::Bypass => 1,
+            RuleKind::Rates(_) | RuleKind::Concurrency(_) => 2,
         });
         let denials = rules.partition_point(|member| member.rule.is_deny());
         let exceptions = rules.partition_point(|member| member.rule.is_exception());
@@ -126,7 +125,7 @@ impl RuleSet {
         let index = Index::new(rules.iter().map(|member| &member.rule.matcher));
         let matching_all = exceptions == 0 && rules.iter().all(|member| member.rule.matcher.matches_everything());
         let matching_all = if matching_all { (0..rules.len()).collect() } else { Vec::new() };
-        let has_concurrency = rules.iter().any(|member| member.rule.concurrency.is_some());
+        let has_concurrency = rules.iter().any(|member| member.rule.concurrency().is_some());
         let has_bans = rules.iter().any(|member| member.rule.ban().is_some());
         let has_replacing = rules.iter().any(|member| !member.rule.replaces.is_empty());
         let counts_bodies = rules.iter().any(|member| member.counts_body);

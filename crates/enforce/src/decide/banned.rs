@@ -63,7 +63,7 @@ impl RequestContext<'_> {
     fn banned_by<'r>(&self, set: &'r RuleSet, indices: &[usize], keys: &mut Vec<u8>) -> Option<BannedBy<'r>> {
         let bans = indices.iter().filter_map(|index| {
             let rule = &set.get(*index).rule;
-            let limits = rule.limits.as_ref()?;
+            let limits = rule.rates()?;
             limits.ban.as_ref().filter(|ban| ban.is_active())?;
             keys.clear();
             limits.key.write(&self.request, &self.tokens, keys);

@@ -99,7 +99,7 @@ impl DeferredCost {
     /// As [`in_shadow`](Self::in_shadow), for a rule that would refuse the request. `None` if the response has no header
     /// to remove.
     pub(crate) fn refused_in_shadow(rule: &Arc<Rule>) -> Option<Self> {
-        let Cost::ResponseHeader(_) = rule.limits.as_ref()?.cost else { return None };
+        let Cost::ResponseHeader(_) = rule.rates()?.cost else { return None };
         let shadow = Some(Arc::new(Mutex::new(Shadow::Refuses)));
         Some(Self::new(Arc::clone(rule), Box::default(), shadow))
     }
@@ -167,7 +167,7 @@ impl DeferredCost {
     }
 
     fn is(&self, cost: &Cost) -> bool {
-        self.rule.limits.as_ref().is_some_and(|limits| limits.cost == *cost)
+        self.rule.rates().is_some_and(|limits| limits.cost == *cost)
     }
 
     /// Charges the costs that headers of the response contain, and removes these headers, which clients must not see.
@@ -201,7 +201,7 @@ impl DeferredCost {
     }
 
     fn give_back(&self, unit: Unit, clock: MonotonicClock) {
-        match (unit, &self.rule.limits) {
+        match (unit, self.rule.rates()) {
             (Unit::Shared(seats), _) => seats.give_back(),
             (Unit::Pod(charge), Some(limits)) => limits.pod_limiter().refund(&self.key, charge, || clock.now()),
             (Unit::Pod(_), None) => {}
@@ -209,7 +209,7 @@ impl DeferredCost {
     }
 
     fn header_cost(&self) -> Option<&HeaderCost> {
-        match &self.rule.limits.as_ref()?.cost {
+        match &self.rule.rates()?.cost {
             Cost::ResponseHeader(header) => Some(header),
             _ => None,
         }
@@ -225,37 +225,32 @@ impl DeferredCost {
     }
 
     fn charge_now(&self, cost: u64, clock: MonotonicClock) {
-        if let Some(limits) = &self.rule.limits
-            && let Some(shared) = &limits.shared
-        {
-            if cost > 0 {
-                shared.limiter.owe(limits.key.hash(&self.key), cost);
-            }
-            return;
-        }
-        if let Some(limits) = &self.rule.limits {
-            limits.pod_limiter().charge_incurred(|| clock.now(), &self.key, cost);
+        let Some(limits) = self.rule.rates() else { return };
+        match &limits.shared {
+            Some(shared) if cost > 0 => shared.limiter.owe(limits.key.hash(&self.key), cost),
+            Some(_) => {}
+            None => limits.pod_limiter().charge_incurred(|| clock.now(), &self.key, cost),
         }
     }
 
     /// Whether the limit has room after everything that it was charged, also ahead.
     pub(crate) fn has_room(&self, now: Time) -> bool {
-        self.rule.limits.as_ref().is_none_or(|limits| limits.pod_limiter().peek(now, &self.key, 1).is_ok())
+        self.rule.rates().is_none_or(|limits| limits.pod_limiter().peek(now, &self.key, 1).is_ok())
     }
 
     /// Returns the number of bodies that wait for this key of the rule.
     pub(crate) fn queue_len(&self) -> usize {
-        self.rule.limits.as_ref().map_or(0, |limits| limits.pod_limiter().queue_len(&self.key))
+        self.rule.rates().map_or(0, |limits| limits.pod_limiter().queue_len(&self.key))
     }
 
     /// Takes the last position in the queue, without a latest time.
     pub(crate) fn enqueue(&self, now: Time) -> Option<Ticket> {
-        self.rule.limits.as_ref()?.pod_limiter().enqueue(now, &self.key, 1, None).ok()
+        self.rule.rates()?.pod_limiter().enqueue(now, &self.key, 1, None).ok()
     }
 
     /// Reserves capacity for this cost.
     pub(crate) fn reserve(&self, cost: u64, clock: MonotonicClock) -> Result<RuleChargedAhead, NotReserved> {
-        let Some(limits) = &self.rule.limits else { return Err(NotReserved::After(FAR)) };
+        let Some(limits) = self.rule.rates() else { return Err(NotReserved::After(FAR)) };
         let latest: Time = clock.now().saturating_add(FAR);
         limits.pod_limiter().charge_ahead(|| clock.now(), &self.key, cost, latest).map_err(|refused| {
             match refused.retry_after() {

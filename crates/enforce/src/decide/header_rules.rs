@@ -73,10 +73,10 @@ impl HeaderRule {
     /// The state of the rule's tightest limit.
     fn state(&self, now: Time) -> Option<QuotaState> {
         let Self { rule, key, cost } = self;
-        if let Some(concurrency) = &rule.concurrency {
+        if let Some(concurrency) = rule.concurrency() {
             return Some(concurrency.peek(key, *cost).unwrap_or_else(|none| none.state));
         }
-        let limits = rule.limits.as_ref()?;
+        let limits = rule.rates()?;
         if limits.shared.is_some() {
             let demand = Demand::new(rule, limits, key, *cost);
             let shared = split(&[demand], now).0.pop()?;

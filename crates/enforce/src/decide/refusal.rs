@@ -66,8 +66,7 @@ impl<'a> Refusal<'a> {
     /// Counts this refusal for the ban of the rule, if the rule has a ban. If the key is banned now, the client may
     /// not retry before the ban has ended.
     pub(crate) fn counted_for_ban(self, key: &[u8]) -> Self {
-        let limits = self.rule.limits.as_ref();
-        match limits.and_then(|limits| limits.count_for_ban(key, self.at, self.rule)) {
+        match self.rule.rates().and_then(|limits| limits.count_for_ban(key, self.at, self.rule)) {
             Some(rest) => self.until_the_end_of(rest),
             None => self,
         }
@@ -195,6 +194,6 @@ impl Refusal<'_> {
     }
 
     pub(crate) fn text(&self) -> &RefusalText {
-        self.rule.refusal.as_ref().expect("the rule that refused is no bypass")
+        &self.rule.refusal
     }
 }

@@ -101,7 +101,7 @@ pub(crate) fn refuse_banned_key<'r>(
 
 impl SharedDemand {
     pub(crate) fn limits(&self) -> &Limits {
-        self.rule.limits.as_ref().expect("a shared rule has limits")
+        self.rule.rates().expect("a shared rule has limits")
     }
 
     fn part(&self) -> &SharedPart {
@@ -187,7 +187,7 @@ impl SharedDemand {
 
     /// As [`refusal`](Self::refusal). The refusal borrows the rule from `rule`, which must be the rule of this charge.
     pub(crate) fn refusal_by<'r>(&self, rule: &'r Arc<Rule>, refused: Refused, at: Time) -> Refusal<'r> {
-        if let (Some(rest), Some(key), Some(limits)) = (refused.ban_rest, &self.key, &rule.limits) {
+        if let (Some(rest), Some(key), Some(limits)) = (refused.ban_rest, &self.key, rule.rates()) {
             limits.learn_ban(key, rest, at);
             return refuse_banned_key((rule, limits), (key, self.cost.into()), rest, at);
         }

@@ -288,7 +288,7 @@ impl LateRefusal {
 impl OwnedDemands {
     fn demands(&self) -> Vec<Demand<'_, '_>> {
         let demands = self.all.iter().filter_map(|held| {
-            let limits = held.rule.limits.as_ref()?;
+            let limits = held.rule.rates()?;
             let demand = Demand::new(&held.rule, limits, &held.key, held.cost);
             Some(Demand { counts_for_ban: held.counts_for_ban, ..demand })
         });
@@ -325,7 +325,7 @@ impl AtHead for OwnedDemands {
 
     fn late(&self, now: Time) -> HeadRefusal {
         let late = self.patient().find_map(|(index, held)| {
-            let limits = held.rule.limits.as_ref()?;
+            let limits = held.rule.rates()?;
             let refused = limits.pod_limiter().enqueue(now, &held.key, held.cost, Some(Time::default())).err()?;
             Some(HeadRefusal { at: RuleRefusedAt { index, refused }, is_patient: true })
         });

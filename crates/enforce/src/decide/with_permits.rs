@@ -23,7 +23,7 @@ impl RequestContext<'_> {
         keys: &mut Vec<u8>,
     ) -> Verdict<'r> {
         let members = || indices.iter().map(|index| set.get(*index));
-        if members().all(|member| member.rule.concurrency.is_none()) {
+        if members().all(|member| member.rule.concurrency().is_none()) {
             return self.enforce_rates(set, indices, keys);
         }
         let permits = match self.acquire_permits(members(), keys) {
@@ -51,7 +51,7 @@ impl RequestContext<'_> {
     ) -> Result<Vec<HeldPermit>, (&'r Arc<Rule>, NoPermit)> {
         let mut permits = Vec::new();
         for rule in members.map(|member| &member.rule) {
-            let Some(concurrency) = &rule.concurrency else { continue };
+            let Some(concurrency) = rule.concurrency() else { continue };
             keys.clear();
             concurrency.key.write(&self.request, &self.tokens, keys);
             let cost = concurrency.cost.on_arrival(&self.request);

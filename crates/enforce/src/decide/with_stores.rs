@@ -25,7 +25,7 @@ impl RequestContext<'_> {
     /// Decides on a request of one shared rule. Returns `None` if the store must be asked.
     pub(super) fn claim_one<'r>(&self, member: &'r Member, keys: &mut Vec<u8>) -> Option<Verdict<'r>> {
         let rule = &member.rule;
-        let limits = rule.limits.as_ref()?;
+        let limits = rule.rates()?;
         keys.clear();
         limits.key.write(&self.request, &self.tokens, keys);
         let cost = limits.cost.on_arrival(&self.request);

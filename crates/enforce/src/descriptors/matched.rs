@@ -35,7 +35,7 @@ pub(super) struct Matched {
 
 impl Matched {
     pub(super) fn demand(&self) -> Option<Demand<'_, '_>> {
-        let limits = self.rule.limits.as_ref()?;
+        let limits = self.rule.rates()?;
         let cost = if self.is_credit { 1 } else { self.hits.max(1) };
         let demand = Demand::new(&self.rule, limits, &self.key, cost);
         Some(Demand { counts_for_ban: !self.is_quota, ..demand })

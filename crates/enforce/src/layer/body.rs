@@ -255,7 +255,7 @@ impl<B> Counted<B> {
     fn refund(&self, charges: Vec<(usize, RuleCharge)>) {
         for (index, charge) in charges {
             let deferred = &self.costs[index];
-            if let Some(limits) = &deferred.rule.limits {
+            if let Some(limits) = deferred.rule.rates() {
                 limits.pod_limiter().refund(&deferred.key, charge, || self.clock.now());
             }
         }

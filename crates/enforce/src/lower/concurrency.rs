@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, num::NonZeroU64};
 
-use weir_wire::{Concurrency, HeaderStyle, HeadersOn, Per, Rule};
+use weir_wire::{Concurrency, Per, Rule};
 
 use super::{
     conditions, cost,
@@ -84,9 +84,7 @@ pub(super) fn lower_concurrency(
         return None;
     }
     let limits = ConcurrentLimits { limit: limit?, overrides, keys };
-    let style = rule.on_limit.as_ref().map(|on_limit| (on_limit.headers, on_limit.headers_on));
-    let style = style.unwrap_or((HeaderStyle::Ietf, HeadersOn::All));
-    let quota_headers = QuotaHeaders::of_concurrency(style, own, &concurrency.name, limits.all());
+    let quota_headers = QuotaHeaders::of_concurrency(on_limit::style(rule), own, &concurrency.name, limits.all());
     Some(LoweredConcurrency { key: key?, cost: cost?, name: concurrency.name.as_str().into(), quota_headers, limits })
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use weir_expressions::{body_template, template};
-use weir_wire::{Action, HeaderStyle, OnMessage, Per, ResponseHeader, Rule};
+use weir_wire::{Action, HeaderStyle, HeadersOn, OnMessage, Per, ResponseHeader, Rule};
 
 use super::{
     conditions::header_name,
@@ -23,6 +23,12 @@ pub(super) fn lower_max_wait(rule: &Rule, path: &Path, faults: &mut Faults) -> O
         return None;
     }
     Some(Duration::from_millis(millis))
+}
+
+/// The style of the headers that describe the quota, and the responses that have them.
+pub(super) fn style(rule: &Rule) -> (HeaderStyle, HeadersOn) {
+    let style = rule.on_limit.as_ref().map(|on_limit| (on_limit.headers, on_limit.headers_on));
+    style.unwrap_or((HeaderStyle::Ietf, HeadersOn::All))
 }
 
 /// Lowers the form of the refusals of a rule.
@@ -71,7 +77,7 @@ pub(super) fn lower_headers(
     path: &Path,
     faults: &mut Faults,
 ) -> Vec<RuleHeader> {
-    let style = rule.on_limit.as_ref().map_or(HeaderStyle::Ietf, |on_limit| on_limit.headers);
+    let (style, _) = style(rule);
     let mut own = Vec::with_capacity(headers.len());
     for (index, header) in headers.iter().enumerate() {
         let path = path.index(index);

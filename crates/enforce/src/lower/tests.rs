@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use weir_wire::{Action, Fault, Mode, Snapshot};
+use weir_wire::{Fault, Mode, Snapshot};
 
 use super::{
     super::{
@@ -10,7 +10,7 @@ use super::{
         own_header::OwnBody,
         tests::with,
     },
-    lower,
+    LoweredLimits, LoweredRule, RuleKind, lower,
 };
 
 fn parse(policies: &Value) -> Snapshot {
@@ -40,17 +40,21 @@ fn faults(policies: &Value) -> Vec<Fault> {
     lower(&parse(policies)).err().unwrap_or_default()
 }
 
+fn rates(rule: &LoweredRule) -> &LoweredLimits {
+    if let RuleKind::Rates(limits) = &rule.kind { limits } else { panic!("no rates") }
+}
+
 #[test]
 fn the_golden_snapshot_is_lowered() {
     let golden = include_str!("../../../wire/tests/golden/snapshot.json");
     let lowered = lower(&serde_json::from_str(golden).expect("a snapshot")).expect("no faults");
     let [bypass, limited] = lowered.policies[0].rules.as_slice() else { panic!("two rules") };
-    assert!(bypass.limits.is_none() && bypass.refusal.is_none());
-    let limits = limited.limits.as_ref().expect("limits");
+    assert!(matches!(bypass.kind, RuleKind::Bypass));
+    let limits = rates(limited);
     assert_eq!(limits.key.parts()[1], Part::ClientIp { trusted_hops: 1, ipv6_prefix: 64 });
     assert_eq!(limits.terms.limits().map(|(name, _)| name).collect::<Vec<_>>(), ["burst", "hourly", "spacing"]);
     assert_eq!(limits.counted_by.max_keys().map(std::num::NonZeroUsize::get), Some(65_536));
-    assert_eq!(limited.refusal.as_ref().map(|refusal| refusal.status.as_u16()), Some(429));
+    assert_eq!(limited.refusal.status, 429);
 }
 
 #[test]
@@ -58,18 +62,24 @@ fn a_rule_has_the_weaker_mode_and_denies_with_its_own_status() {
     let golden = include_str!("../../../wire/tests/golden/snapshot-exceptions.json");
     let lowered = lower(&serde_json::from_str(golden).expect("a snapshot")).expect("no faults");
     let rules = lowered.policies.iter().flat_map(|policy| &policy.rules);
+    let status = |rule: &LoweredRule| rule.refusal.status.as_u16();
     let found: Vec<_> = rules
         .map(|rule| {
-            let status = rule.refusal.as_ref().map(|refusal| refusal.status.as_u16());
-            (rule.name.as_str(), rule.mode, rule.action, status)
+            let refuses_with = match &rule.kind {
+                RuleKind::Bypass => None,
+                RuleKind::Deny => Some(("all", status(rule))),
+                RuleKind::Rates(_) => Some(("beyond rates", status(rule))),
+                RuleKind::Concurrency(_) => Some(("beyond concurrency", status(rule))),
+            };
+            (rule.name.as_str(), rule.mode, refuses_with)
         })
         .collect();
     let expected = [
-        ("blocked", Mode::Enforce, Action::Deny, Some(404)),
-        ("scanners", Mode::Shadow, Action::Deny, Some(403)),
-        ("office", Mode::Enforce, Action::Bypass, None),
-        ("others", Mode::Disabled, Action::Limit, Some(429)),
-        ("strict", Mode::Shadow, Action::Limit, Some(429)),
+        ("blocked", Mode::Enforce, Some(("all", 404))),
+        ("scanners", Mode::Shadow, Some(("all", 403))),
+        ("office", Mode::Enforce, None),
+        ("others", Mode::Disabled, Some(("beyond rates", 429))),
+        ("strict", Mode::Shadow, Some(("beyond rates", 429))),
     ];
     assert_eq!(found, expected);
 }
@@ -83,19 +93,18 @@ fn everything_that_a_snapshot_can_say_is_lowered() {
     assert_eq!((deadline.after, deadline.status.as_u16()), (Duration::from_millis(500), 503));
     assert_eq!((&deadline.body, deadline.content_type.as_bytes()), (&Some("try later\n".into()), &b"text/plain"[..]));
     let [_, per_client, bandwidth, uploads, chat] = policy.rules.as_slice() else { panic!("five rules") };
-    let [per_client, bandwidth, uploads, chat] =
-        [per_client, bandwidth, uploads, chat].map(|rule| rule.limits.as_ref().expect("limits"));
+    let [per_client, bandwidth, uploads, chat] = [per_client, bandwidth, uploads, chat].map(rates);
     let header = HeaderCost { name: http::HeaderName::from_static("x-cost"), most: 100 };
     assert_eq!(per_client.cost, Cost::RequestHeader(header));
     assert_eq!(per_client.max_wait, Some(Duration::from_millis(75)));
     let [_, refused, _, _, closing] = policy.rules.as_slice() else { panic!("five rules") };
-    let form = refused.refusal.as_ref().expect("it refuses");
+    let form = &refused.refusal;
     let body = OwnBody::Constant("slow down".into());
     assert_eq!((&form.body, form.content_type.as_bytes()), (&Some(body), &b"text/plain"[..]));
     assert_eq!(bandwidth.key.parts().len(), 6);
     assert_eq!((&bandwidth.cost, bandwidth.terms.quotas(None)[0].debt()), (&Cost::ResponseBytes, 500_000));
     assert_eq!(uploads.cost, Cost::RequestBytes);
-    assert_eq!((&chat.cost, closing.refusal.as_ref().map(|form| form.closes)), (&Cost::Fixed(2), Some(true)));
+    assert_eq!((&chat.cost, closing.refusal.closes), (&Cost::Fixed(2), true));
 }
 
 /// Each row has one fault: its path, a word of its message, and the fields of the rule. `@limit` stands for a valid limit

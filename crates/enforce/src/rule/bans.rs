@@ -89,7 +89,7 @@ impl Limits {
 
 impl Rule {
     pub(crate) fn ban(&self) -> Option<&Ban> {
-        self.limits.as_ref()?.ban.as_ref()
+        self.rates()?.ban.as_ref()
     }
 
     /// Returns the number of banned keys, with a bound on the work: of more than 16,384 keys, some bans count that have
@@ -100,11 +100,11 @@ impl Rule {
 
     /// Whether a store has the bans of this rule, too.
     pub(crate) fn has_bans_in_store(&self) -> bool {
-        self.limits.as_ref().is_some_and(|limits| limits.ban.is_some() && limits.shared.is_some())
+        self.rates().is_some_and(|limits| limits.ban.is_some() && limits.shared.is_some())
     }
 
     /// A key in the store of the rule. `None` for a rule of scope Pod.
     pub(crate) fn key_in_store(&self, key: &[u8]) -> Option<KeyInStore> {
-        self.limits.as_ref()?.key_in_store(key)
+        self.rates()?.key_in_store(key)
     }
 }

@@ -139,7 +139,7 @@ async fn a_banned_client_that_waits_as_told_is_admitted() {
         let limits = Limits::new(&[policy("p", &rules)]);
         assert_eq!(limits.of_key("ann", false).await, 200);
         for rule in &limits.rules.load().policies()[0].rules {
-            let own = rule.limits.as_ref().expect("limits");
+            let own = rule.rates().expect("limits");
             let key = own.key.named(&["ann".to_owned()]).expect("a key");
             own.count_for_ban(&key, limits.clock.now(), rule);
         }

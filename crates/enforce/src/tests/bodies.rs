@@ -112,7 +112,7 @@ async fn who_stops_reading_gives_its_place_back() {
     let mut context = Context::from_waker(std::task::Waker::noop());
     assert!(Pin::new(&mut left).poll_frame(&mut context).is_pending());
     let rules = limits.rules.load();
-    let limiter = rules.policies()[0].rules[0].limits.as_ref().expect("limits").pod_limiter();
+    let limiter = rules.policies()[0].rules[0].rates().expect("limits").pod_limiter();
     let owed = || {
         let refused = limiter.peek(limits.clock.now(), &[], 1).expect_err("overdrawn");
         refused.retry_after().expect("some time")

@@ -64,7 +64,7 @@ async fn rules_of_different_costs_are_charged_together_or_not_at_all() {
         assert_eq!(limits.status("/").await, expected);
     }
     let rules = limits.rules.load();
-    let dear = rules.policies()[0].rules[0].limits.as_ref().expect("limits");
+    let dear = rules.policies()[0].rules[0].rates().expect("limits");
     assert_eq!(dear.pod_limiter().peek(limits.clock.now(), &[], 1).expect("some left").standing.remaining(), 50);
 }
 

@@ -106,7 +106,7 @@ async fn nothing_is_taken_from_a_policy_that_is_in_force() {
     limits.apply(&[renamed.clone(), keyed("two", "shop", "p", "r")]);
     let left = |limits: &Limits, policy: usize| {
         let rules = limits.rules.load();
-        let limiter = rules.policies()[policy].rules[0].limits.as_ref().expect("limits").pod_limiter();
+        let limiter = rules.policies()[policy].rules[0].rates().expect("limits").pod_limiter();
         limiter.keys().expect("a keyed limiter").tracked
     };
     assert_eq!((left(&limits, 0), left(&limits, 1)), (1, 0), "each policy has its own table");
@@ -136,8 +136,7 @@ async fn no_more_than_the_latest_256_are_kept() {
     assert_eq!(limits.rules.load().removed(), (0, None), "new rules took over all limiters, more than can be kept");
     let left = |limits: &Limits| {
         let rules = limits.rules.load();
-        let limiters =
-            rules.policies().iter().map(|policy| policy.rules[0].limits.as_ref().expect("limits").pod_limiter());
+        let limiters = rules.policies().iter().map(|policy| policy.rules[0].rates().expect("limits").pod_limiter());
         limiters.filter(|limiter| limiter.peek(limits.clock.now(), &[], 1).is_ok()).count()
     };
     assert_eq!(left(&limits), 0);

@@ -101,7 +101,7 @@ impl Limits {
 
     fn peek(&self) -> Result<weir_core::Tightest, weir_core::RuleRefused> {
         let rules = self.rules.load();
-        let limits = rules.policies()[0].rules[0].limits.as_ref().expect("limits");
+        let limits = rules.policies()[0].rules[0].rates().expect("limits");
         limits.pod_limiter().peek(self.clock.now(), &[], 1)
     }
 
@@ -281,7 +281,7 @@ async fn several_rules_count_a_body_together() {
     assert_eq!(limits.upload(Upload::of(&[1000]), 9).await.0, 200);
     let left = |index: usize| {
         let rules = limits.rules.load();
-        let of_rule = rules.policies()[0].rules[index].limits.as_ref().expect("limits");
+        let of_rule = rules.policies()[0].rules[index].rates().expect("limits");
         of_rule.pod_limiter().peek(limits.clock.now(), &[], 1).map_or(0, |tightest| tightest.standing.remaining())
     };
     assert_eq!([left(0), left(1), left(2), left(3)], [PLENTY - 2000, 500, 3, PLENTY - 2000]);

@@ -264,7 +264,7 @@ async fn a_cost_of_a_request_from_before_a_change_has_the_limits_of_its_key() {
     let before = policy(1, &[of("a", 1), of("b", 1_000)]);
     let limits = Rc::new(world.program_of(&[before], move || Ok(Backend::Memory(Arc::clone(&memory)))));
     let shared = |rule: &Rule| {
-        rule.limits.as_ref().and_then(|limits| limits.shared.as_ref()).map(|shared| Arc::clone(shared.limiter.client()))
+        rule.rates().and_then(|limits| limits.shared.as_ref()).map(|shared| Arc::clone(shared.limiter.client()))
     };
     let client = shared(&limits.rules.load().policies()[0].rules[0]).expect("a shared rule");
     let stores = Stores::from([(client.name().to_owned(), client)]);

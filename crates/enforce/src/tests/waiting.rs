@@ -69,7 +69,7 @@ async fn several_rules_give_their_turns_together_or_not_at_all() {
     // The fast queue was charged when the requests passed. If the refused requests had kept their positions, two more
     // requests would be in this queue.
     let rules = limits.rules.load();
-    let fast = rules.policies()[0].rules[0].limits.as_ref().expect("limits");
+    let fast = rules.policies()[0].rules[0].rates().expect("limits");
     let opens = fast.pod_limiter().opens(limits.clock.now(), &[], 1).expect("some time");
     assert_eq!(opens.duration_since(limits.clock.now()), Duration::from_millis(100));
     assert_eq!(limits.counts(0, 0), [3, 0, 0, 2]);
