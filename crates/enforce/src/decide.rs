@@ -36,7 +36,7 @@ use self::{
     deferred::{DeferredCost, Shadow},
     follow_up::{Deadline, FollowUp, HeldPermit},
     header_rules::{HeaderRule, HeaderRules},
-    outcome::{fields_of_one, fields_of_several, refusal},
+    outcome::{admit, fields_of_one, refusal},
     refusal::Refusal,
     verdict::{Pass, Verdict},
     wait::{Entry, enter},
@@ -198,9 +198,8 @@ impl RequestContext<'_> {
                     Verdict::Wait(wait)
                 }
                 Ok(Entry::Goes(charged)) => {
-                    demands.iter().for_each(|demand| demand.rule.statistics.count_allowed());
-                    let (fields, follow_up) = (fields_of_several(demands, &charged), follow_up());
-                    DeferredCost::keep_charges(&follow_up.costs, demands, charged, self.clock);
+                    let follow_up = follow_up();
+                    let fields = admit(demands, charged, &mut Vec::new(), (&follow_up.costs, self.clock));
                     Verdict::Pass(Pass { fields, follow_up: follow_up.boxed() })
                 }
                 Err(refused) => Verdict::Refuse(refusal(demands, refused, self.now())),

@@ -24,7 +24,7 @@ use super::{
         charge::{Demand, charge_rules},
         follow_up::FollowUp,
         header_rules::{HeaderRule, HeaderRules},
-        outcome::{fields_of_several, refusal},
+        outcome::{admit, refusal},
         refusal::Refusal,
         verdict::{Pass, Verdict},
         wait::Wait,
@@ -313,8 +313,8 @@ impl<'a> Question<'a, '_> {
         }
         match charge_rules(&demands, || context.now()) {
             Ok(charged) => {
-                demands.iter().for_each(|demand| demand.rule.statistics.count_allowed());
-                (Verdict::Pass(Pass { fields: fields_of_several(&demands, &charged), follow_up: None }), None)
+                let fields = admit(&demands, charged, &mut Vec::new(), (&[], context.clock));
+                (Verdict::Pass(Pass { fields, follow_up: None }), None)
             }
             Err(at) => {
                 let refusal = refusal(&demands, at, context.now());

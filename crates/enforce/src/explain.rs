@@ -17,7 +17,7 @@ use super::{
     decide::{
         RequestContext,
         charge::{Demand, opens_after},
-        shared::split,
+        shared::SharedDemand,
     },
     in_force::RulesInForce,
     jwt::Tokens,
@@ -197,21 +197,15 @@ impl RequestContext<'_> {
         limits.key.write(&self.request, &self.tokens, &mut key);
         let demand = Demand::new(rule, limits, &key, limits.cost.on_arrival(&self.request));
         let now = self.now();
-        if limits.shared.is_some() {
-            explained.key = limits.key.show(&self.request, &self.tokens);
-            let patience = limits.max_wait.map(|wait| policy.bounded(wait));
-            explain_shared(
-                Demand { latest: patience.map(|patience| now.saturating_add(patience)), ..demand },
-                now,
-                &mut explained,
-            );
+        explained.key = limits.key.show(&self.request, &self.tokens);
+        explained.cost = demand.cost;
+        let patience = limits.max_wait.map(|wait| policy.bounded(wait));
+        if let Some(shared) = SharedDemand::of(&demand, now) {
+            explain_shared(&shared, &demand, patience.unwrap_or_default(), &mut explained);
             explain_ban(&demand, now, &mut explained);
             return explained;
         }
         let standing = limits.pod_limiter().peek(now, demand.key, demand.cost);
-        explained.key = limits.key.show(&self.request, &self.tokens);
-        explained.cost = demand.cost;
-        let patience = limits.max_wait.map(|wait| policy.bounded(wait));
         // A request that may wait would wait behind all requests in the queue.
         let turn = patience.map(|patience| (limits.pod_limiter().opens(now, demand.key, demand.cost), patience));
         explained.decision = match (&turn, &standing) {
@@ -277,12 +271,8 @@ impl RequestContext<'_> {
 }
 
 /// Explains a rule that a store counts from the data in this program, without asking the store.
-fn explain_shared(demand: Demand<'_, '_>, now: Time, explained: &mut ExplainedRule) {
-    let (shared, _) = split(&[demand], now);
-    let Some(shared) = shared.first() else { return };
+fn explain_shared(shared: &SharedDemand, demand: &Demand<'_, '_>, patience: Duration, explained: &mut ExplainedRule) {
     let KeyView { seats, left, refused_for, never, is_lost } = shared.known();
-    let patience = demand.latest.map_or(Duration::ZERO, |latest| latest.duration_since(now));
-    explained.cost = demand.cost;
     explained.override_index = shared.override_index();
     explained.decision = match refused_for {
         _ if never => Decision::Limit,

@@ -269,7 +269,7 @@ impl Fields {
 
     /// Adds the fields that several rules set.
     pub(super) fn with_own(self, own: impl Iterator<Item = (Arc<QuotaHeaders>, QuotaState)>) -> Self {
-        let mut own: Vec<_> = own.filter(|(quota_headers, _)| quota_headers.has_own()).collect();
+        let mut own: Vec<_> = own.collect();
         own.sort_by_key(|(quota_headers, _)| quota_headers.position);
         Self { own, ..self }
     }

@@ -14,10 +14,10 @@ use crate::{
         charge::Demand,
         outcome::{quota_state, refused_state},
         refusal::Refusal,
-        shared::split,
+        shared::SharedDemand,
     },
     quota_headers::{QuotaHeaders, QuotaState},
-    rule::{Limits, Rule},
+    rule::Rule,
 };
 
 /// The rules that match a request and set headers, in their order.
@@ -77,18 +77,12 @@ impl HeaderRule {
             return Some(concurrency.peek(key, *cost).unwrap_or_else(|none| none.state));
         }
         let limits = rule.rates()?;
-        if limits.shared.is_some() {
-            let demand = Demand::new(rule, limits, key, *cost);
-            let shared = split(&[demand], now).0.pop()?;
+        if let Some(shared) = SharedDemand::of(&Demand::new(rule, limits, key, *cost), now) {
             return Some(shared.known_state(None));
         }
-        Some(Self::state_in_pod(limits, key, *cost, now))
-    }
-
-    fn state_in_pod(limits: &Limits, key: &[u8], cost: u64, now: Time) -> QuotaState {
-        match limits.pod_limiter().peek(now, key, cost) {
-            Ok(tightest) => quota_state(&tightest, tightest.standing.remaining()),
+        Some(match limits.pod_limiter().peek(now, key, *cost) {
+            Ok(tightest) => quota_state(&tightest),
             Err(refused) => refused_state(&refused, refused.retry_after()),
-        }
+        })
     }
 }

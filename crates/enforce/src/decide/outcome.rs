@@ -3,11 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use weir_core::{MAX_LIMITS, RuleCharged, RuleRefused, RuleRefusedAt, Tightest, Time};
-use weir_tower::retry_after_seconds;
+use weir_store::Grant;
+use weir_tower::{MonotonicClock, retry_after_seconds};
 
 use crate::{
     decide::{
         charge::{Demand, opens_after},
+        deferred::{DeferredCost, Unit},
         refusal::Refusal,
         shared::SharedDemand,
     },
@@ -88,63 +90,91 @@ pub(crate) fn fields_of_one(limits: &Limits, tightest: &Tightest) -> Fields {
     if !(limits.quota_headers.describes_admitted() || limits.quota_headers.has_own()) {
         return Fields::default();
     }
-    Fields::of_one(&limits.quota_headers, quota_state(tightest, tightest.standing.remaining()), tightest.override_index)
+    Fields::of_one(&limits.quota_headers, quota_state(tightest), tightest.override_index)
 }
 
-/// Returns the headers for a request that shared rules, and possibly rules of scope Pod, admitted.
-pub(crate) fn fields_with_shared(
+/// Counts an admitted request, uses its seats, and returns the headers for its response. A response that supplies one of
+/// the costs can give the charges and the seats back.
+pub(crate) fn admit(
     demands: &[Demand<'_, '_>],
-    charged: &[RuleCharged],
-    shared: &[(&SharedDemand, QuotaState)],
+    charged: Vec<RuleCharged>,
+    seats: &mut Vec<(SharedDemand, Grant)>,
+    (costs, clock): (&[DeferredCost], MonotonicClock),
 ) -> Fields {
-    let own = demands.iter().zip(charged).map(|(demand, one)| {
-        let state = quota_state(&one.tightest, one.tightest.standing.remaining());
-        (&demand.limits.quota_headers, state, one.tightest.override_index)
+    demands.iter().for_each(|demand| demand.rule.statistics.count_allowed());
+    let shared = settle(seats, (costs, clock));
+    let fields = fields_of(demands, &charged, &shared);
+    DeferredCost::keep_charges(costs, demands, charged, clock);
+    fields
+}
+
+/// Uses and counts the seats of an admitted request. Returns the remaining quota of their rules.
+pub(crate) fn settle(
+    seats: &mut Vec<(SharedDemand, Grant)>,
+    (costs, clock): (&[DeferredCost], MonotonicClock),
+) -> Vec<(SharedDemand, QuotaState)> {
+    let settled = seats.drain(..).map(|(demand, grant)| {
+        let state = demand.state(grant.left());
+        DeferredCost::keep(costs, &demand.rule, Unit::Shared(grant.into_used()), clock);
+        demand.rule.statistics.count_allowed();
+        (demand, state)
     });
-    let shared = shared.iter().map(|(demand, state)| (&demand.limits().quota_headers, *state, demand.override_index()));
-    let all: Vec<_> = own.chain(shared).collect();
-    if let [(quota_headers, state, override_index)] = &all[..] {
-        return Fields::of_one(quota_headers, *state, *override_index);
-    }
-    let telling: Vec<_> = all.iter().filter(|(quota_headers, ..)| quota_headers.describes_admitted()).collect();
-    let fields = match &telling[..] {
-        [] => Fields::default(),
-        [(first, state, _), rest @ ..] => {
-            let tightest = rest.iter().fold((*first, *state), |tightest, (quota_headers, state, _)| {
-                if state.remaining < tightest.1.remaining { (*quota_headers, *state) } else { tightest }
-            });
-            let policies =
-                telling.iter().map(|(quota_headers, _, override_index)| quota_headers.policy(*override_index));
-            Fields::of_several(tightest.0, tightest.1, quota_headers::join(policies))
+    settled.collect()
+}
+
+/// The quota that an admitted request has left in one rule. The state of a charge is computed only if it is needed.
+enum Left<'a> {
+    Charged(&'a Tightest),
+    Shared(&'a QuotaState),
+}
+
+impl Left<'_> {
+    fn remaining(&self) -> u64 {
+        match self {
+            Self::Charged(tightest) => tightest.standing.remaining(),
+            Self::Shared(state) => state.remaining,
         }
-    };
-    fields.with_own(all.iter().map(|(quota_headers, state, _)| (Arc::clone(quota_headers), *state)))
+    }
+
+    fn state(&self) -> QuotaState {
+        match self {
+            Self::Charged(tightest) => quota_state(tightest),
+            Self::Shared(state) => **state,
+        }
+    }
 }
 
-/// Returns the headers for a request that was charged to several rules. They list the limits of all rules, and the
-/// state of the limit with the fewest remaining requests.
-pub(crate) fn fields_of_several(demands: &[Demand<'_, '_>], charged: &[RuleCharged]) -> Fields {
-    let telling = || demands.iter().zip(charged).filter(|(demand, _)| demand.limits.quota_headers.describes_admitted());
-    let own = || {
-        let own = demands.iter().zip(charged).filter(|(demand, _)| demand.limits.quota_headers.has_own());
-        own.map(|(demand, one)| {
-            (Arc::clone(&demand.limits.quota_headers), quota_state(&one.tightest, one.tightest.standing.remaining()))
-        })
+/// Returns the headers for a request that these rules have admitted. They list the limits of all rules, and the state of
+/// the limit with the fewest remaining requests.
+fn fields_of(demands: &[Demand<'_, '_>], charged: &[RuleCharged], shared: &[(SharedDemand, QuotaState)]) -> Fields {
+    let all = || {
+        let own = demands.iter().zip(charged).map(|(demand, RuleCharged { tightest, .. })| {
+            (&demand.limits.quota_headers, tightest.override_index, Left::Charged(tightest))
+        });
+        let shared = shared
+            .iter()
+            .map(|(demand, state)| (&demand.limits().quota_headers, demand.override_index(), Left::Shared(state)));
+        own.chain(shared)
     };
-    let places = telling().map(|(demand, one)| (demand.limits, &one.tightest, one.tightest.standing.remaining()));
-    let Some((limits, tightest, remaining)) = places.min_by_key(|(_, _, remaining)| *remaining) else {
-        return Fields::default().with_own(own());
-    };
-    let policies = telling().map(|(demand, one)| demand.limits.quota_headers.policy(one.tightest.override_index));
-    Fields::of_several(&limits.quota_headers, quota_state(tightest, remaining), quota_headers::join(policies))
-        .with_own(own())
+    if demands.len() + shared.len() == 1
+        && let Some((quota_headers, override_index, left)) = all().next()
+    {
+        return Fields::of_one(quota_headers, left.state(), override_index);
+    }
+    let telling = || all().filter(|(quota_headers, ..)| quota_headers.describes_admitted());
+    let fields = telling().min_by_key(|(.., left)| left.remaining()).map(|(quota_headers, _, left)| {
+        let policies = telling().map(|(quota_headers, override_index, _)| quota_headers.policy(override_index));
+        Fields::of_several(quota_headers, left.state(), quota_headers::join(policies))
+    });
+    let own = all().filter(|(quota_headers, ..)| quota_headers.has_own());
+    fields.unwrap_or_default().with_own(own.map(|(quota_headers, _, left)| (Arc::clone(quota_headers), left.state())))
 }
 
-pub(crate) fn quota_state(tightest: &Tightest, remaining: u64) -> QuotaState {
+pub(crate) fn quota_state(tightest: &Tightest) -> QuotaState {
     QuotaState {
         limit: tightest.limit,
         requests: tightest.standing.quota().requests(),
-        remaining,
+        remaining: tightest.standing.remaining(),
         seconds: retry_after_seconds(tightest.standing.reset_after()),
     }
 }

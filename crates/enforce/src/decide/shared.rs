@@ -33,18 +33,7 @@ pub(crate) struct SharedDemand {
 
 /// Splits the charges of a request into charges of shared rules and charges of rules of scope Pod.
 pub(crate) fn split<'r, 'k>(demands: &[Demand<'r, 'k>], now: Time) -> (Vec<SharedDemand>, Vec<Demand<'r, 'k>>) {
-    let shared = demands.iter().filter_map(|demand| {
-        let SharedPart { terms, .. } = demand.limits.shared.as_ref()?;
-        Some(SharedDemand {
-            rule: Arc::clone(demand.rule),
-            key: demand.limits.ban.as_ref().map(|_| demand.key.into()),
-            hash: demand.limits.key.hash(demand.key),
-            override_index: terms.override_of(demand.key),
-            cost: u32::try_from(demand.cost).unwrap_or(u32::MAX),
-            patience: demand.latest.map_or(Duration::ZERO, |latest| latest.duration_since(now)),
-            counts_for_ban: demand.counts_for_ban,
-        })
-    });
+    let shared = demands.iter().filter_map(|demand| SharedDemand::of(demand, now));
     let others = demands.iter().filter(|demand| demand.limits.shared.is_none()).copied();
     (shared.collect(), others.collect())
 }
@@ -83,8 +72,8 @@ pub(crate) fn refuse_banned_key<'r>(
     rule.statistics.count_limited();
     rule.statistics.count_banned(rule.mode);
     let demand = Demand::new(rule, limits, key, cost);
-    let (limit, override_index, retry_after) = match &limits.shared {
-        Some(shared) => (0, shared.terms.override_of(key), refused_for(&split(&[demand], at).0)),
+    let (limit, override_index, retry_after) = match SharedDemand::of(&demand, at) {
+        Some(shared) => (0, shared.override_index, refused_for(&[shared])),
         None => match limits.pod_limiter().peek(at, key, cost) {
             Ok(Tightest { limit, override_index, .. }) => (limit, override_index, Some(Duration::ZERO)),
             Err(refused) => {
@@ -100,6 +89,20 @@ pub(crate) fn refuse_banned_key<'r>(
 }
 
 impl SharedDemand {
+    /// Returns `None` for the charge of a rule of scope Pod.
+    pub(crate) fn of(demand: &Demand<'_, '_>, now: Time) -> Option<Self> {
+        let SharedPart { terms, .. } = demand.limits.shared.as_ref()?;
+        Some(Self {
+            rule: Arc::clone(demand.rule),
+            key: demand.limits.ban.as_ref().map(|_| demand.key.into()),
+            hash: demand.limits.key.hash(demand.key),
+            override_index: terms.override_of(demand.key),
+            cost: u32::try_from(demand.cost).unwrap_or(u32::MAX),
+            patience: demand.latest.map_or(Duration::ZERO, |latest| latest.duration_since(now)),
+            counts_for_ban: demand.counts_for_ban,
+        })
+    }
+
     pub(crate) fn limits(&self) -> &Limits {
         self.rule.rates().expect("a shared rule has limits")
     }

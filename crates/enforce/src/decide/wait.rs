@@ -21,14 +21,13 @@ use weir_store::{Grant, Refused};
 use weir_tower::{AtHead, MonotonicClock, Waiting};
 
 use self::questions::StoreQuestions;
-pub(crate) use self::questions::settle;
 use crate::{
     decide::{
         charge::{Demand, charge_rules, opens_after},
         deferred::DeferredCost,
         follow_up::FollowUp,
         header_rules::HeaderRules,
-        outcome::{fields_of_several, fields_with_shared, refusal},
+        outcome::{admit, refusal},
         refusal::Refusal,
         shared::SharedDemand,
     },
@@ -197,23 +196,12 @@ impl Wait {
 impl Turn {
     /// Uses the charges and the seats, and counts the request.
     fn go(mut self, seats: &mut Vec<(SharedDemand, Grant)>, costs: &[DeferredCost]) -> Fields {
-        for OwnedDemand { rule, waits, .. } in &self.demands.all {
-            rule.statistics.count_allowed();
-            if *waits && self.waited > Duration::ZERO {
-                rule.statistics.count_wait(self.waited);
-            }
+        for OwnedDemand { rule, .. } in self.demands.all.iter().filter(|demand| demand.waits && !self.waited.is_zero())
+        {
+            rule.statistics.count_wait(self.waited);
         }
-        let (charged, clock) = (std::mem::take(&mut self.charged), self.demands.clock);
-        let demands = self.demands.demands();
-        let fields = if seats.is_empty() {
-            fields_of_several(&demands, &charged)
-        } else {
-            let states = settle(seats, (costs, clock));
-            let states: Vec<_> = states.iter().map(|(demand, state)| (demand, *state)).collect();
-            fields_with_shared(&demands, &charged, &states)
-        };
-        DeferredCost::keep_charges(costs, &demands, charged, clock);
-        fields
+        let charged = std::mem::take(&mut self.charged);
+        admit(&self.demands.demands(), charged, seats, (costs, self.demands.clock))
     }
 
     /// Refunds the charges, because a store refuses the request.

@@ -3,7 +3,7 @@
 //! The whole body is charged at once. If the limits have no room for it now, the body must pass in pieces, and nothing
 //! is charged here.
 
-use super::{Entry, RequestContext, RuleSet, charge_rules, enter, fields_of_several, limiting, refusal};
+use super::{Entry, RequestContext, RuleSet, admit, charge_rules, enter, limiting, refusal};
 use crate::{
     cost::Cost,
     decide::{
@@ -50,11 +50,9 @@ impl RequestContext<'_> {
                 }
                 return None;
             }
-            demands.iter().for_each(|demand| demand.rule.statistics.count_allowed());
-            let fields = fields_of_several(demands, &charged);
             let costs = demands.iter().filter_map(DeferredCost::of);
             let costs: Vec<_> = costs.filter(|cost| !cost.is_request_bytes()).collect();
-            DeferredCost::keep_charges(&costs, demands, charged, self.clock);
+            let fields = admit(demands, charged, &mut Vec::new(), (&costs, self.clock));
             Some(Verdict::Pass(Pass { fields, follow_up: FollowUp { deadline, costs, permits: Vec::new() }.boxed() }))
         })?;
         if !permits.is_empty() {

@@ -2,23 +2,19 @@
 
 use std::future::poll_fn;
 
-use weir_core::{RuleCharged, RuleRefusedAt};
+use weir_core::RuleRefusedAt;
 use weir_store::{Claim, Grant, Refused};
-use weir_tower::MonotonicClock;
 
 use super::{Member, RequestContext, shadow_costs};
-use crate::{
-    decide::{
-        charge::{Demand, charge_rules, opens_after},
-        deferred::{DeferredCost, Shadow},
-        follow_up::FollowUp,
-        outcome::{fields_with_shared, final_refusal, refusal},
-        refusal::Refusal,
-        shared::{SharedDemand, claim_all, refused_for, split},
-        verdict::{Pass, Verdict},
-        wait::{Entry, Wait, enter, settle},
-    },
-    quota_headers::Fields,
+use crate::decide::{
+    charge::{Demand, charge_rules, opens_after},
+    deferred::{DeferredCost, Shadow},
+    follow_up::FollowUp,
+    outcome::{admit, final_refusal, refusal, settle},
+    refusal::Refusal,
+    shared::{SharedDemand, claim_all, refused_for, split},
+    verdict::{Pass, Verdict},
+    wait::{Entry, Wait, enter},
 };
 
 impl RequestContext<'_> {
@@ -30,12 +26,10 @@ impl RequestContext<'_> {
         limits.key.write(&self.request, &self.tokens, keys);
         let cost = limits.cost.on_arrival(&self.request);
         let demand = Demand::new(rule, limits, keys, cost);
-        let now = self.now();
-        let (shared, _) = split(&[demand], now);
-        let shared = shared.into_iter().next()?;
+        let shared = SharedDemand::of(&demand, self.now())?;
         match shared.claim() {
             Claim::Granted(grant) => {
-                let fields = all_settled(&mut vec![(shared, grant)], (&[], Vec::new()), (&[], self.clock));
+                let fields = admit(&[], Vec::new(), &mut vec![(shared, grant)], (&[], self.clock));
                 Some(Verdict::Pass(Pass { fields, follow_up: None }))
             }
             Claim::Refused(refused) => Some(Verdict::Refuse(refusal_of(&shared, &[demand], refused, self))),
@@ -79,8 +73,7 @@ impl RequestContext<'_> {
                 Verdict::Wait(wait)
             }
             Ok(Entry::Goes(charged)) => {
-                others.iter().for_each(|demand| demand.rule.statistics.count_allowed());
-                let fields = all_settled(&mut seats, (&others, charged), (&follow_up.costs, self.clock));
+                let fields = admit(&others, charged, &mut seats, (&follow_up.costs, self.clock));
                 Verdict::Pass(Pass { fields, follow_up: follow_up.boxed() })
             }
             Err(at) => {
@@ -132,18 +125,6 @@ impl RequestContext<'_> {
             }
         }
     }
-}
-
-fn all_settled(
-    seats: &mut Vec<(SharedDemand, Grant)>,
-    (others, charged): (&[Demand<'_, '_>], Vec<RuleCharged>),
-    (costs, clock): (&[DeferredCost], MonotonicClock),
-) -> Fields {
-    let states = settle(seats, (costs, clock));
-    let states: Vec<_> = states.iter().map(|(demand, state)| (demand, *state)).collect();
-    let fields = fields_with_shared(others, &charged, &states);
-    DeferredCost::keep_charges(costs, others, charged, clock);
-    fields
 }
 
 /// Counts and builds the refusal of a shared rule. The refusal borrows its rule from the rule set.

@@ -11,7 +11,7 @@ use super::{
             charge::Demand,
             outcome::refusal,
             refusal::Refusal,
-            shared::{SharedDemand, refuse_banned_key, split},
+            shared::{SharedDemand, refuse_banned_key},
         },
         rule::{Limits, Rule},
     },
@@ -44,7 +44,7 @@ impl Matched {
     /// Gives the units back to the limits.
     pub(super) fn credit(&self, clock: MonotonicClock) {
         let Some(demand) = self.demand().filter(|_| self.hits > 0) else { return };
-        match Self::shared(demand, clock.now()) {
+        match SharedDemand::of(&demand, clock.now()) {
             Some(shared) => shared.credit(self.hits),
             None => demand.limits.pod_limiter().credit(demand.key, self.hits, || clock.now()),
         }
@@ -61,7 +61,7 @@ impl Matched {
         if self.hits > 0 {
             return None;
         }
-        if let Some(shared) = Self::shared(demand, now) {
+        if let Some(shared) = SharedDemand::of(&demand, now) {
             // A check takes no seats. It is answered from what the store reported last.
             let known = shared.known();
             let refused = weir_store::Refused::new(known.refused_for, known.left);
@@ -85,7 +85,7 @@ impl Matched {
 
     fn state_of_limits(demand: Demand<'_, '_>, now: Time, earlier: u64) -> Option<(bool, LimitState)> {
         let Demand { limits, key, cost, .. } = demand;
-        if let Some(shared) = Self::shared(demand, now) {
+        if let Some(shared) = SharedDemand::of(&demand, now) {
             let known = shared.known();
             let left = known.left;
             let index = left.map_or(0, |left| left.limit);
@@ -106,12 +106,6 @@ impl Matched {
             };
         let remaining = standing.remaining();
         Some((is_refused, limit_state(limits, index, standing.quota(), remaining, reset_after)))
-    }
-
-    /// Returns the demand as one of a rule that a store counts. `None` for a rule of scope Pod.
-    fn shared(demand: Demand<'_, '_>, now: Time) -> Option<SharedDemand> {
-        demand.limits.shared.as_ref()?;
-        split(&[demand], now).0.pop()
     }
 }
 

@@ -13,12 +13,11 @@ use super::{Entry, LateRefusal, OwnedDemand, OwnedDemands, Reason, Turn, Wait, e
 use crate::{
     decide::{
         charge::{Demand, opens_after},
-        deferred::{DeferredCost, Unit},
         follow_up::FollowUp,
-        outcome::fields_with_shared,
+        outcome::admit,
         shared::SharedDemand,
     },
-    quota_headers::{Fields, QuotaState},
+    quota_headers::Fields,
 };
 
 /// The questions of a request to stores.
@@ -169,15 +168,10 @@ impl Wait {
                 Poll::Ready(Ok(None))
             }
             Ok(Entry::Goes(charged)) => {
-                demands.iter().for_each(|demand| demand.rule.statistics.count_allowed());
                 for (demand, _) in self.seats.iter().filter(|(demand, _)| demand.limits().is_patient()) {
                     demand.rule.statistics.count_wait(clock.now().duration_since(since));
                 }
-                let costs = &self.follow_up.costs;
-                let states = settle(&mut self.seats, (costs, clock));
-                let states: Vec<_> = states.iter().map(|(demand, state)| (demand, *state)).collect();
-                let fields = fields_with_shared(&demands, &charged, &states);
-                DeferredCost::keep_charges(costs, &demands, charged, clock);
+                let fields = admit(&demands, charged, &mut self.seats, (&self.follow_up.costs, clock));
                 Poll::Ready(Ok(Some(fields)))
             }
         }
@@ -193,19 +187,4 @@ impl OwnedDemands {
 
 fn late_refusal(demand: SharedDemand, refused: Refused, clock: MonotonicClock) -> LateRefusal {
     LateRefusal::new(Reason::Shared { demand, refused, clock })
-}
-
-/// Uses and counts the seats of an admitted request. Returns the remaining quota of their rules. A response that supplies one
-/// of the costs can give the seats of its rule back.
-pub(crate) fn settle(
-    seats: &mut Vec<(SharedDemand, Grant)>,
-    (costs, clock): (&[DeferredCost], MonotonicClock),
-) -> Vec<(SharedDemand, QuotaState)> {
-    let settled = seats.drain(..).map(|(demand, grant)| {
-        let state = demand.state(grant.left());
-        DeferredCost::keep(costs, &demand.rule, Unit::Shared(grant.into_used()), clock);
-        demand.rule.statistics.count_allowed();
-        (demand, state)
-    });
-    settled.collect()
 }
