@@ -169,7 +169,7 @@ impl RequestContext<'_> {
         };
         match limits.pod_limiter().charge(now, keys, cost) {
             Ok(admitted) => {
-                rule.statistics.count_allowed();
+                rule.statistics.allowed.count();
                 let fields = fields_of_one(limits, &admitted.tightest);
                 Verdict::Pass(Pass { fields, follow_up: None })
             }
@@ -274,10 +274,10 @@ impl RequestContext<'_> {
         for indices in indices.chunk_by(|one, other| set.get(*one).policy == set.get(*other).policy) {
             let rules = || indices.iter().map(|index| &set.get(*index).rule);
             let admitted = if let Some(deny) = rules().find(|rule| rule.is_deny()) {
-                deny.statistics.count_shadow_limited();
+                deny.statistics.shadow_limited.count();
                 None
             } else if let Some(bypass) = rules().find(|rule| rule.is_bypass()) {
-                bypass.statistics.count_bypassed();
+                bypass.statistics.bypassed.count();
                 continue;
             } else {
                 self.try_policy(set, indices, keys)
@@ -299,7 +299,7 @@ impl RequestContext<'_> {
             return None;
         }
         let permits = self.acquire_permits(indices.iter().map(|index| set.get(*index)), keys);
-        let mut permits = permits.inspect_err(|(rule, _)| rule.statistics.count_shadow_limited()).ok()?;
+        let mut permits = permits.inspect_err(|(rule, _)| rule.statistics.shadow_limited.count()).ok()?;
         let rules = limiting(set, indices);
         let deadline = rules.iter().filter_map(|(member, _)| Some(member.deadline.as_ref()?.after)).min();
         let costs = self.with_demands(&rules, deadline, keys, |demands| {
@@ -310,7 +310,7 @@ impl RequestContext<'_> {
                 Ok(charged) => {
                     let now = self.now();
                     for (demand, RuleCharged { at, .. }) in demands.iter().zip(&charged) {
-                        demand.rule.statistics.count_allowed();
+                        demand.rule.statistics.allowed.count();
                         if let Some(at) = at {
                             demand.rule.statistics.count_wait(at.duration_since(now));
                         }
@@ -326,7 +326,7 @@ impl RequestContext<'_> {
             }
         })?;
         let admitted = permits.iter_mut().filter_map(|held| held.admitted.take());
-        admitted.for_each(|admitted| admitted.rule.statistics.count_allowed());
+        admitted.for_each(|admitted| admitted.rule.statistics.allowed.count());
         Some((costs, permits))
     }
 

@@ -149,7 +149,7 @@ impl LiveRules {
         let options = *self.options();
         let clock = options.clock;
         let Some(set) = rules.domains.get(domain) else {
-            rules.unmatched.count();
+            rules.unmatched.0.count();
             return DescriptorVerdict::Decided(DescriptorAnswer::passing(descriptors.len()));
         };
         let now = || clock.now();
@@ -232,7 +232,7 @@ impl<'a> Question<'a, '_> {
         let mut matching: Vec<Vec<usize>> =
             self.contexts.iter().map(|context| set.all_matching(&context.request, |_| true)).collect();
         if matching.iter().all(Vec::is_empty) {
-            rules.unmatched.count();
+            rules.unmatched.0.count();
         }
         let members = matching.iter().flatten().map(|index| set.get(*index));
         let replacing: Vec<&Member> = members.filter(|member| !member.rule.replaces.is_empty()).collect();
@@ -246,7 +246,7 @@ impl<'a> Question<'a, '_> {
             match set.effective(matching) {
                 Matching::Bypass(member) => {
                     self.matched.exempt[descriptor] = true;
-                    member.rule.statistics.count_bypassed();
+                    member.rule.statistics.bypassed.count();
                 }
                 Matching::Rules { enforced, shadows } => {
                     let Given { is_credit, is_quota, limit } = self.matched.given[descriptor];
@@ -304,7 +304,7 @@ impl<'a> Question<'a, '_> {
         }
         let charging = asking().filter(|matched| matched.hits > 0);
         let (descriptors, demands): (Vec<usize>, Vec<Demand<'_, '_>>) =
-            charging.filter_map(|matched| Some((matched.descriptor, matched.demand()?))).unzip();
+            charging.map(|matched| (matched.descriptor, matched.demand())).unzip();
         if demands.is_empty() {
             return (Verdict::Pass(Pass::default()), None);
         }

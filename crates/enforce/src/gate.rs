@@ -55,7 +55,11 @@ pub trait Gate {
     /// Counts and returns the refusal of a request that waited and can no longer be admitted in time.
     fn refuse_late<B, T>(&self, late: LateRefusal, request: &Request<B>, then: impl FnOnce(&Refusal<'_>) -> T) -> T {
         late.refuse(|refusal| {
-            self.with_rules(|rules| log(self, rules, refusal, request));
+            self.with_rules(|rules| {
+                with_request_context(self, rules, request, |context| {
+                    rules.log(refusal, context, self.options().log_keys)
+                });
+            });
             then(refusal)
         })
     }
@@ -163,13 +167,8 @@ impl ConnectionGate {
     }
 }
 
-/// Logs a refusal that was decided elsewhere.
-pub(super) fn log<B>(gate: &(impl Gate + ?Sized), rules: &RulesInForce, refusal: &Refusal<'_>, request: &Request<B>) {
-    with_request_context(gate, rules, request, |context| rules.log(refusal, context, gate.options().log_keys));
-}
-
 /// Calls `then` with the view of a request that rules read.
-pub(super) fn with_request_context<B, T>(
+fn with_request_context<B, T>(
     gate: &(impl Gate + ?Sized),
     rules: &RulesInForce,
     request: &Request<B>,

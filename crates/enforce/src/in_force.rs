@@ -62,7 +62,7 @@ impl RulesInForce {
 
     /// Returns the number of requests that no rule matched, under these rules and all earlier ones.
     pub fn unmatched(&self) -> u64 {
-        self.unmatched.get()
+        self.unmatched.0.get()
     }
 
     pub(super) fn jwks(&self) -> Option<&Jwks> {

@@ -8,8 +8,6 @@
 //! turn: no future in these layers depends on another future.
 
 mod body;
-mod body_costs;
-mod in_queue;
 mod respond;
 mod turns;
 
@@ -19,11 +17,9 @@ use tower_layer::Layer;
 use weir_tower::{Answers, DeadlineLayer, DeadlineService, OfRequests, ThroughputLayer, ThroughputService};
 
 pub use self::{
-    body::LimitedBody,
-    body_costs::BodyCosts,
-    in_queue::InQueue,
+    body::{BodyCosts, LimitedBody},
     respond::{Responses, Tunnel, refused, too_late},
-    turns::{Turns, WaitTicket},
+    turns::{InQueue, Turns, WaitTicket},
 };
 use crate::gate::Gate;
 

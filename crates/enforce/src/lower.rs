@@ -15,7 +15,7 @@ mod limits;
 mod on_limit;
 mod shared;
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, num::NonZeroUsize, time::Duration};
 
 use weir_wire::{Action, Fault, HeaderStyle, MAX_LOG_BYTES, Mode, Per, PolicyRules, Rule, Snapshot, log_bytes};
 
@@ -84,7 +84,8 @@ pub(super) enum RuleKind<L, C> {
 pub(super) struct LoweredLimits {
     pub(super) key: KeySpec,
     pub(super) terms: weir_core::Terms,
-    pub(super) counted_by: limits::CountedBy,
+    /// `None` for a rule without a key.
+    pub(super) max_keys: Option<NonZeroUsize>,
     pub(super) cost: Cost,
     pub(super) max_wait: Option<Duration>,
     pub(super) quota_headers: QuotaHeaders,
@@ -228,12 +229,12 @@ fn lower_rule(
         (Action::Limit, None) => {
             let key = conditions::lower_key(&rule.key, &path.field("key"), faults);
             let terms = limits::lower_terms(rule, key.as_ref(), path, faults);
-            let counted_by = limits::lower_counted_by(rule, path, faults);
+            let max_keys = limits::lower_max_keys(rule, path, faults);
             let cost = cost::lower_cost(rule, terms.as_ref(), path, faults);
             let max_wait = on_limit::lower_max_wait(rule, &path.field("onLimit"), faults);
-            let known = (key.as_ref(), terms.as_ref(), counted_by);
+            let known = (key.as_ref(), terms.as_ref(), max_keys);
             let shared = shared::lower_shared(rule, known, stores, path, faults);
-            let ban = ban::lower_ban(rule, counted_by, path, faults);
+            let ban = ban::lower_ban(rule, max_keys, path, faults);
             let path_of_headers = path.field("responseHeaders");
             let own = on_limit::lower_headers(&rule.response_headers, (policy, rule), &path_of_headers, faults);
             if rule.per == Per::Message && !rule.response_headers.is_empty() {
@@ -243,14 +244,14 @@ fn lower_rule(
             if faults.len() > before {
                 return None;
             }
-            let (key, terms, cost, counted_by) = (key?, terms?, cost?, counted_by?);
+            let (key, terms, cost) = (key?, terms?, cost?);
             let style = on_limit::style(rule);
             let quota_headers = QuotaHeaders::new(style, own, &terms, rule.overrides.len(), cost.unit());
             let shared = match (shared, ban) {
                 (Some(shared), Some(ban)) => Some(shared.with_ban(ban.length)),
                 (shared, _) => shared,
             };
-            RuleKind::Rates(LoweredLimits { key, terms, counted_by, cost, max_wait, quota_headers, shared, ban })
+            RuleKind::Rates(LoweredLimits { key, terms, max_keys, cost, max_wait, quota_headers, shared, ban })
         }
     };
     let store = rule.shared.as_ref().and_then(|shared| stores.get(shared.store.as_str()));

@@ -160,13 +160,13 @@ impl Messages {
                 });
                 MessageRefusal::new(&refusal)
             })?;
-            demands.iter().for_each(|demand| demand.rule.statistics.count_allowed());
+            demands.iter().for_each(|demand| demand.rule.statistics.allowed.count());
         }
         for policy in found.shadows.chunk_by(|one, other| set.get(one.index).policy == set.get(other.index).policy) {
             let demands = demands_of_shadow(set, policy);
             match charge_rules(&demands, || clock.now()) {
-                Ok(_) => demands.iter().for_each(|demand| demand.rule.statistics.count_allowed()),
-                Err(at) => demands[at.index].rule.statistics.count_shadow_limited(),
+                Ok(_) => demands.iter().for_each(|demand| demand.rule.statistics.allowed.count()),
+                Err(at) => demands[at.index].rule.statistics.shadow_limited.count(),
             }
         }
         Ok(())

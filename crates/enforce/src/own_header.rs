@@ -8,19 +8,16 @@ use weir_expressions::{Piece, Placeholder};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RuleHeader {
     name: HeaderName,
-    value: OwnValue,
+    value: OwnText<HeaderValue>,
 }
 
 /// A body that can contain numbers of a limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum OwnBody {
-    Constant(Bytes),
-    Pieces(Box<[OwnPiece]>),
-}
+pub(super) type OwnBody = OwnText<Bytes>;
 
+/// A text that can contain numbers of a limit. A text without numbers is `T`, which costs nothing for each response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum OwnValue {
-    Constant(HeaderValue),
+pub(super) enum OwnText<T> {
+    Constant(T),
     Pieces(Box<[OwnPiece]>),
 }
 
@@ -43,11 +40,7 @@ pub(super) struct Numbers {
 impl RuleHeader {
     /// Prepares a header. The names `policy` and `rule` must be visible ASCII.
     pub(super) fn new(name: HeaderName, pieces: Vec<Piece>, policy: &str, rule: &str) -> Self {
-        let value = match own_pieces(pieces, policy, rule) {
-            Ok(constant) => OwnValue::Constant(value(constant.into())),
-            Err(pieces) => OwnValue::Pieces(pieces),
-        };
-        Self { name, value }
+        Self { name, value: OwnText::prepared(pieces, policy, rule, value) }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -59,15 +52,7 @@ impl RuleHeader {
     }
 
     pub(super) fn insert(&self, numbers: Numbers, headers: &mut HeaderMap) {
-        let value = match &self.value {
-            OwnValue::Constant(constant) => constant.clone(),
-            OwnValue::Pieces(pieces) => {
-                let mut text = Vec::new();
-                write_pieces(pieces, numbers, &mut text);
-                value(text)
-            }
-        };
-        headers.insert(self.name.clone(), value);
+        headers.insert(self.name.clone(), self.value.with(numbers, value));
     }
 
     /// Appends the header as a line of a response's head.
@@ -75,29 +60,38 @@ impl RuleHeader {
         head.extend_from_slice(self.name.as_str().as_bytes());
         head.extend_from_slice(b": ");
         match &self.value {
-            OwnValue::Constant(constant) => head.extend_from_slice(constant.as_bytes()),
-            OwnValue::Pieces(pieces) => write_pieces(pieces, numbers, head),
+            OwnText::Constant(constant) => head.extend_from_slice(constant.as_bytes()),
+            OwnText::Pieces(pieces) => write_pieces(pieces, numbers, head),
         }
         head.extend_from_slice(b"\r\n");
     }
 }
 
 impl OwnBody {
-    /// Prepares a body. A body without numbers costs nothing for each refusal.
     pub(super) fn new(pieces: Vec<Piece>, policy: &str, rule: &str) -> Self {
+        Self::prepared(pieces, policy, rule, Bytes::from)
+    }
+
+    pub(super) fn text(&self, numbers: Numbers) -> Bytes {
+        self.with(numbers, Bytes::from)
+    }
+}
+
+impl<T: Clone> OwnText<T> {
+    fn prepared(pieces: Vec<Piece>, policy: &str, rule: &str, of: fn(Vec<u8>) -> T) -> Self {
         match own_pieces(pieces, policy, rule) {
-            Ok(constant) => Self::Constant(constant.into()),
+            Ok(constant) => Self::Constant(of(constant.into())),
             Err(pieces) => Self::Pieces(pieces),
         }
     }
 
-    pub(super) fn text(&self, numbers: Numbers) -> Bytes {
+    fn with(&self, numbers: Numbers, of: fn(Vec<u8>) -> T) -> T {
         match self {
             Self::Constant(constant) => constant.clone(),
             Self::Pieces(pieces) => {
                 let mut text = Vec::new();
                 write_pieces(pieces, numbers, &mut text);
-                text.into()
+                of(text)
             }
         }
     }

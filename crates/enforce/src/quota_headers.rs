@@ -151,17 +151,9 @@ impl QuotaHeaders {
     }
 
     /// Inserts the fields that describe the quota. `policy` is the policy field of this rule, or of all rules that the
-    /// request was charged to.
-    pub(super) fn insert(&self, state: &QuotaState, policy: &HeaderValue, headers: &mut HeaderMap) {
-        self.insert_with(state, self.has_reset.then_some(state.seconds), policy, headers);
-    }
-
-    /// As [`insert`](Self::insert), without the time of reset, which both formats allow to omit.
-    pub(super) fn insert_without_reset(&self, state: &QuotaState, policy: &HeaderValue, headers: &mut HeaderMap) {
-        self.insert_with(state, None, policy, headers);
-    }
-
-    fn insert_with(&self, state: &QuotaState, reset: Option<u64>, policy: &HeaderValue, headers: &mut HeaderMap) {
+    /// request was charged to. Both formats allow to omit the time of reset.
+    pub(super) fn insert(&self, state: &QuotaState, with_reset: bool, policy: &HeaderValue, headers: &mut HeaderMap) {
+        let reset = (with_reset && self.has_reset).then_some(state.seconds);
         if self.is_ietf() {
             headers.insert(POLICY, policy.clone());
             let (mut limit, mut digits) = (Vec::with_capacity(LONGEST_LIMIT), itoa::Buffer::new());
@@ -175,17 +167,19 @@ impl QuotaHeaders {
         }
     }
 
-    /// Appends the fields as lines of a head. `seconds` is the decimal form of `state.seconds`.
-    pub(super) fn append_to(&self, state: &QuotaState, seconds: &str, policy: &HeaderValue, head: &mut Vec<u8>) {
+    /// Appends the fields as lines of a head.
+    fn append_to(&self, state: &QuotaState, policy: &HeaderValue, head: &mut Vec<u8>) {
+        let reset = self.has_reset.then_some(state.seconds);
         if self.is_ietf() {
+            let mut digits = itoa::Buffer::new();
             head.extend_from_slice(b"ratelimit-policy: ");
             head.extend_from_slice(policy.as_bytes());
             head.extend_from_slice(b"\r\nratelimit: ");
-            self.write_limit(state, self.has_reset.then_some(seconds), head);
+            self.write_limit(state, reset.map(|seconds| digits.format(seconds)), head);
             head.extend_from_slice(b"\r\n");
         }
         if self.is_legacy() {
-            for (name, number) in Self::legacy(state, self.has_reset.then_some(state.seconds)) {
+            for (name, number) in Self::legacy(state, reset) {
                 head.extend_from_slice(name.as_str().as_bytes());
                 head.extend_from_slice(b": ");
                 write_number(number, head);
@@ -277,7 +271,7 @@ impl Fields {
     pub(super) fn write(self, headers: &mut HeaderMap) {
         if let Some(LimitFields { quota_headers, policy, state }) = &self.quota {
             if quota_headers.describes_admitted() {
-                quota_headers.insert(state, policy.value(quota_headers), headers);
+                quota_headers.insert(state, true, policy.value(quota_headers), headers);
             }
             if policy.is_of_one() {
                 quota_headers.insert_own(state, headers);
@@ -290,8 +284,7 @@ impl Fields {
     pub fn append_to(&self, head: &mut Vec<u8>) {
         if let Some(LimitFields { quota_headers, policy, state }) = &self.quota {
             if quota_headers.describes_admitted() {
-                let mut digits = itoa::Buffer::new();
-                quota_headers.append_to(state, digits.format(state.seconds), policy.value(quota_headers), head);
+                quota_headers.append_to(state, policy.value(quota_headers), head);
             }
             if policy.is_of_one() {
                 self.append_own(quota_headers, state, 0, head);

@@ -106,14 +106,14 @@ impl Limits {
         rule: &str,
         (clock, stores): (&impl Fn() -> Time, &Stores),
     ) -> Self {
-        let LoweredLimits { key, terms, counted_by, cost, max_wait, quota_headers, shared, ban } = lowered;
+        let LoweredLimits { key, terms, max_keys, cost, max_wait, quota_headers, shared, ban } = lowered;
         let before = predecessor.rule().and_then(Rule::rates).filter(|before| before.key == key);
         let quotas = terms.quotas(None).to_vec();
         let names: Vec<Box<str>> = terms.limits().map(|(limit, _)| limit.into()).collect();
         let full_names = names.iter().map(|limit| format!("{rule}.{limit}").into()).collect();
         let shared = shared.and_then(|shared| SharedPart::from_lowered(before, &terms, shared, stores));
         // If a store counts the keys, the limiter needs no table of keys.
-        let max_keys = counted_by.max_keys().filter(|_| shared.is_none());
+        let max_keys = max_keys.filter(|_| shared.is_none());
         let limiter = match before.filter(|before| before.shared.is_some() == shared.is_some()) {
             Some(before) => before.limiter.retune(clock, terms, max_keys),
             None => full(clock(), terms, max_keys),
@@ -234,6 +234,11 @@ impl Rule {
     #[inline]
     pub(super) fn rates(&self) -> Option<&Limits> {
         if let RuleKind::Rates(limits) = &self.kind { Some(limits) } else { None }
+    }
+
+    /// The rates of a rule that a demand or a cost names.
+    pub(super) fn charged_rates(&self) -> &Limits {
+        self.rates().expect("only rules with rates are charged")
     }
 
     /// `None` for a rule without a concurrent limit.

@@ -125,22 +125,17 @@ impl RuleSet {
         let index = Index::new(rules.iter().map(|member| &member.rule.matcher));
         let matching_all = exceptions == 0 && rules.iter().all(|member| member.rule.matcher.matches_everything());
         let matching_all = if matching_all { (0..rules.len()).collect() } else { Vec::new() };
-        let has_concurrency = rules.iter().any(|member| member.rule.concurrency().is_some());
-        let has_bans = rules.iter().any(|member| member.rule.ban().is_some());
-        let has_replacing = rules.iter().any(|member| !member.rule.replaces.is_empty());
-        let counts_bodies = rules.iter().any(|member| member.counts_body);
-        let sets_headers = rules[..enforced].iter().any(|member| member.rule.sets_headers());
         Self {
+            has_concurrency: rules.iter().any(|member| member.rule.concurrency().is_some()),
+            has_bans: rules.iter().any(|member| member.rule.ban().is_some()),
+            counts_bodies: rules.iter().any(|member| member.counts_body),
+            sets_headers: rules[..enforced].iter().any(|member| member.rule.sets_headers()),
+            has_replacing: rules.iter().any(|member| !member.rule.replaces.is_empty()),
             rules,
             index,
             denials,
             exceptions,
             enforced,
-            has_concurrency,
-            has_bans,
-            counts_bodies,
-            sets_headers,
-            has_replacing,
             matching_all,
         }
     }
@@ -160,12 +155,12 @@ impl RuleSet {
     ) -> (&'a [usize], &'a [usize]) {
         match self.matching(request, buffers) {
             Matching::Rules { enforced: [], shadows: [] } => {
-                unmatched.count();
+                unmatched.0.count();
                 (&[], &[])
             }
             Matching::Rules { enforced, shadows } => (enforced, shadows),
             Matching::Bypass(member) => {
-                member.rule.statistics.count_bypassed();
+                member.rule.statistics.bypassed.count();
                 (&[], &[])
             }
         }

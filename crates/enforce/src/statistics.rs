@@ -18,15 +18,16 @@ use crate::{
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Statistics {
-    allowed: AtomicU64,
-    limited: AtomicU64,
-    shadow_limited: AtomicU64,
-    bypassed: AtomicU64,
-    expired: AtomicU64,
-    bans_started: AtomicU64,
-    banned: AtomicU64,
-    shadow_banned: AtomicU64,
-    ban_overflow: AtomicU64,
+    pub(super) allowed: Count,
+    pub(super) limited: Count,
+    pub(super) shadow_limited: Count,
+    pub(super) bypassed: Count,
+    /// Exceeded deadlines. Such a request also counts as allowed.
+    pub(super) expired: Count,
+    pub(super) bans_started: Count,
+    banned: Count,
+    shadow_banned: Count,
+    pub(super) ban_overflow: Count,
     /// The waits of admitted requests.
     waits: Histogram,
     /// Decides which refusals are logged.
@@ -35,10 +36,14 @@ pub(crate) struct Statistics {
     logged: AtomicU64,
 }
 
-/// The number of requests that no rule matched. The number never decreases, and a change of rules does not reset it.
+/// A number that never decreases.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+/// The number of requests that no rule matched. A change of rules does not reset it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(crate) struct Unmatched(AtomicU64);
+pub(crate) struct Unmatched(pub(super) Count);
 
 /// The statistics of a rule at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,7 +71,7 @@ pub struct RuleStatistics {
     pub ban_overflow: u64,
 }
 
-impl Unmatched {
+impl Count {
     pub(super) fn count(&self) {
         self.0.fetch_add(1, Relaxed);
     }
@@ -77,49 +82,20 @@ impl Unmatched {
 }
 
 impl Statistics {
-    pub(super) fn count_allowed(&self) {
-        self.allowed.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn count_limited(&self) {
-        self.limited.fetch_add(1, Relaxed);
-    }
-
     /// Returns the number of earlier refusals that were not logged, if the refusal that was just counted should be
     /// logged.
     #[inline]
     pub(super) fn log_limited(&self, now: Time) -> Option<u64> {
         self.refusals.begin(now).then(|| {
-            let limited = self.limited.load(Relaxed);
+            let limited = self.limited.get();
             limited.saturating_sub(self.logged.swap(limited, Relaxed)).saturating_sub(1)
         })
-    }
-
-    pub(super) fn count_shadow_limited(&self) {
-        self.shadow_limited.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn count_bypassed(&self) {
-        self.bypassed.fetch_add(1, Relaxed);
-    }
-
-    /// Counts an exceeded deadline, in addition to [`count_allowed`](Self::count_allowed).
-    pub(super) fn count_expired(&self) {
-        self.expired.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn count_ban_started(&self) {
-        self.bans_started.fetch_add(1, Relaxed);
     }
 
     /// Counts a request of a key that a rule in this mode has banned, in addition to its refusal.
     pub(super) fn count_banned(&self, mode: Mode) {
         let count = if mode == Mode::Shadow { &self.shadow_banned } else { &self.banned };
-        count.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn count_ban_overflow(&self) {
-        self.ban_overflow.fetch_add(1, Relaxed);
+        count.count();
     }
 
     /// Counts the wait of an admitted request.
@@ -133,15 +109,15 @@ impl Statistics {
 
     pub(super) fn read(&self) -> RuleStatistics {
         RuleStatistics {
-            allowed: self.allowed.load(Relaxed),
-            limited: self.limited.load(Relaxed),
-            shadow_limited: self.shadow_limited.load(Relaxed),
-            bypassed: self.bypassed.load(Relaxed),
-            expired: self.expired.load(Relaxed),
-            bans_started: self.bans_started.load(Relaxed),
-            banned: self.banned.load(Relaxed),
-            shadow_banned: self.shadow_banned.load(Relaxed),
-            ban_overflow: self.ban_overflow.load(Relaxed),
+            allowed: self.allowed.get(),
+            limited: self.limited.get(),
+            shadow_limited: self.shadow_limited.get(),
+            bypassed: self.bypassed.get(),
+            expired: self.expired.get(),
+            bans_started: self.bans_started.get(),
+            banned: self.banned.get(),
+            shadow_banned: self.shadow_banned.get(),
+            ban_overflow: self.ban_overflow.get(),
             waited: self.waits.values().buckets.iter().sum(),
         }
     }
@@ -155,11 +131,11 @@ mod tests {
     fn a_line_contains_the_number_of_unlogged_refusals() {
         let (statistics, start) = (Statistics::default(), Time::from_nanos(1_700_000_000_000_000_000));
         let refuse_at = |millis| {
-            statistics.count_limited();
+            statistics.limited.count();
             statistics.log_limited(start.saturating_add(Duration::from_millis(millis)))
         };
-        let told = [0, 0, 1, 999, 1000, 1001, 5000].map(refuse_at);
-        assert_eq!(told, [Some(0), None, None, None, Some(3), None, Some(1)]);
+        let unlogged = [0, 0, 1, 999, 1000, 1001, 5000].map(refuse_at);
+        assert_eq!(unlogged, [Some(0), None, None, None, Some(3), None, Some(1)]);
         assert_eq!(statistics.read().limited, 7);
     }
 }

@@ -52,7 +52,7 @@ impl RequestContext<'_> {
     pub(super) fn is_banned_in_shadow(&self, set: &RuleSet, indices: &[usize], keys: &mut Vec<u8>) -> bool {
         let banned = if set.has_bans { self.banned_by(set, indices, keys) } else { None };
         if let Some(BannedBy { rule, .. }) = &banned {
-            rule.statistics.count_shadow_limited();
+            rule.statistics.shadow_limited.count();
             rule.statistics.count_banned(rule.mode);
         }
         banned.is_some()

@@ -33,7 +33,7 @@ impl<'r, 'k> Demand<'r, 'k> {
 impl Demand<'_, '_> {
     /// Counts a refusal by a rule in shadow mode, also for the rule's ban.
     pub(crate) fn count_shadow_limited(&self, at: Time) {
-        self.rule.statistics.count_shadow_limited();
+        self.rule.statistics.shadow_limited.count();
         self.limits.count_for_ban(self.key, at, self.rule);
     }
 

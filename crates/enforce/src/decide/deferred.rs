@@ -29,7 +29,7 @@ use weir_tower::MonotonicClock;
 use crate::{
     cost::{Cost, HeaderCost},
     decide::charge::Demand,
-    rule::Rule,
+    rule::{Limits, Rule},
 };
 
 /// A time after every possible reservation.
@@ -167,7 +167,11 @@ impl DeferredCost {
     }
 
     fn is(&self, cost: &Cost) -> bool {
-        self.rule.rates().is_some_and(|limits| limits.cost == *cost)
+        self.limits().cost == *cost
+    }
+
+    fn limits(&self) -> &Limits {
+        self.rule.charged_rates()
     }
 
     /// Charges the costs that headers of the response contain, and removes these headers, which clients must not see.
@@ -201,15 +205,19 @@ impl DeferredCost {
     }
 
     fn give_back(&self, unit: Unit, clock: MonotonicClock) {
-        match (unit, self.rule.rates()) {
-            (Unit::Shared(seats), _) => seats.give_back(),
-            (Unit::Pod(charge), Some(limits)) => limits.pod_limiter().refund(&self.key, charge, || clock.now()),
-            (Unit::Pod(_), None) => {}
+        match unit {
+            Unit::Shared(seats) => seats.give_back(),
+            Unit::Pod(charge) => self.refund(charge, clock),
         }
     }
 
+    /// Gives back a charge of a rule of scope Pod.
+    pub(crate) fn refund(&self, charge: RuleCharge, clock: MonotonicClock) {
+        self.limits().pod_limiter().refund(&self.key, charge, || clock.now());
+    }
+
     fn header_cost(&self) -> Option<&HeaderCost> {
-        match &self.rule.rates()?.cost {
+        match &self.limits().cost {
             Cost::ResponseHeader(header) => Some(header),
             _ => None,
         }
@@ -225,7 +233,7 @@ impl DeferredCost {
     }
 
     fn charge_now(&self, cost: u64, clock: MonotonicClock) {
-        let Some(limits) = self.rule.rates() else { return };
+        let limits = self.limits();
         match &limits.shared {
             Some(shared) if cost > 0 => shared.limiter.owe(limits.key.hash(&self.key), cost),
             Some(_) => {}
@@ -235,24 +243,23 @@ impl DeferredCost {
 
     /// Whether the limit has room after everything that it was charged, also ahead.
     pub(crate) fn has_room(&self, now: Time) -> bool {
-        self.rule.rates().is_none_or(|limits| limits.pod_limiter().peek(now, &self.key, 1).is_ok())
+        self.limits().pod_limiter().peek(now, &self.key, 1).is_ok()
     }
 
     /// Returns the number of bodies that wait for this key of the rule.
     pub(crate) fn queue_len(&self) -> usize {
-        self.rule.rates().map_or(0, |limits| limits.pod_limiter().queue_len(&self.key))
+        self.limits().pod_limiter().queue_len(&self.key)
     }
 
     /// Takes the last position in the queue, without a latest time.
     pub(crate) fn enqueue(&self, now: Time) -> Option<Ticket> {
-        self.rule.rates()?.pod_limiter().enqueue(now, &self.key, 1, None).ok()
+        self.limits().pod_limiter().enqueue(now, &self.key, 1, None).ok()
     }
 
     /// Reserves capacity for this cost.
     pub(crate) fn reserve(&self, cost: u64, clock: MonotonicClock) -> Result<RuleChargedAhead, NotReserved> {
-        let Some(limits) = self.rule.rates() else { return Err(NotReserved::After(FAR)) };
         let latest: Time = clock.now().saturating_add(FAR);
-        limits.pod_limiter().charge_ahead(|| clock.now(), &self.key, cost, latest).map_err(|refused| {
+        self.limits().pod_limiter().charge_ahead(|| clock.now(), &self.key, cost, latest).map_err(|refused| {
             match refused.retry_after() {
                 None => NotReserved::TooMany(refused.standing.quota().most()),
                 Some(wait) => NotReserved::After(wait),

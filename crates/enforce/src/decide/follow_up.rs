@@ -59,7 +59,7 @@ impl Deadline {
 
     /// Counts a request whose deadline passed before the app answered.
     pub(crate) fn expire(&self) {
-        self.rule.statistics.count_expired();
+        self.rule.statistics.expired.count();
     }
 }
 
@@ -79,7 +79,7 @@ impl FollowUp {
         for AdmittedBy { rule, state, override_index } in
             self.permits.iter_mut().filter_map(|held| held.admitted.take())
         {
-            rule.statistics.count_allowed();
+            rule.statistics.allowed.count();
             if let Some(quota_headers) = rule.quota_headers() {
                 fields.add_concurrency(quota_headers, state, override_index);
             }

@@ -63,14 +63,12 @@ pub(crate) fn final_refusal<'r>(demands: &[Demand<'r, '_>], at: Time) -> Option<
 
 fn refusal_by<'r>(
     demand: &Demand<'r, '_>,
-    (state, override_index): (QuotaState, Option<usize>),
+    state: (QuotaState, Option<usize>),
     retry_after: Option<Duration>,
     at: Time,
 ) -> Refusal<'r> {
     let Demand { rule, key, counts_for_ban, .. } = *demand;
-    rule.statistics.count_limited();
-    let headers = Vec::new();
-    let refusal = Refusal { rule, state, override_index, retry_after, is_banned: false, at, headers };
+    let refusal = Refusal::new(rule, state, retry_after, at);
     if counts_for_ban { refusal.counted_for_ban(key) } else { refusal }
 }
 
@@ -101,7 +99,7 @@ pub(crate) fn admit(
     seats: &mut Vec<(SharedDemand, Grant)>,
     (costs, clock): (&[DeferredCost], MonotonicClock),
 ) -> Fields {
-    demands.iter().for_each(|demand| demand.rule.statistics.count_allowed());
+    demands.iter().for_each(|demand| demand.rule.statistics.allowed.count());
     let shared = settle(seats, (costs, clock));
     let fields = fields_of(demands, &charged, &shared);
     DeferredCost::keep_charges(costs, demands, charged, clock);
@@ -116,7 +114,7 @@ pub(crate) fn settle(
     let settled = seats.drain(..).map(|(demand, grant)| {
         let state = demand.state(grant.left());
         DeferredCost::keep(costs, &demand.rule, Unit::Shared(grant.into_used()), clock);
-        demand.rule.statistics.count_allowed();
+        demand.rule.statistics.allowed.count();
         (demand, state)
     });
     settled.collect()

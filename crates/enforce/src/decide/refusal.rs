@@ -49,18 +49,27 @@ pub struct TextKey {
 }
 
 impl<'a> Refusal<'a> {
+    /// Counts a request that this rule refuses.
+    pub(crate) fn new(
+        rule: &'a Arc<Rule>,
+        (state, override_index): (QuotaState, Option<usize>),
+        retry_after: Option<Duration>,
+        at: Time,
+    ) -> Self {
+        rule.statistics.limited.count();
+        Self { rule, state, override_index, retry_after, is_banned: false, at, headers: Vec::new() }
+    }
+
     /// Counts a request that this rule denies, and refuses it.
     pub(crate) fn denied(rule: &'a Arc<Rule>, at: Time) -> Self {
-        rule.statistics.count_limited();
-        Self {
-            rule,
-            state: QuotaState::default(),
-            override_index: None,
-            retry_after: None,
-            is_banned: false,
-            at,
-            headers: Vec::new(),
-        }
+        Self::new(rule, (QuotaState::default(), None), None, at)
+    }
+
+    /// Counts a request for which a concurrent limit has no capacity, and refuses it.
+    pub(crate) fn without_permit(rule: &'a Arc<Rule>, none: &NoPermit, at: Time) -> Self {
+        let NoPermit { state, override_index, never } = *none;
+        let retry_after = (!never).then(|| Duration::from_secs(state.seconds));
+        Self::new(rule, (state, override_index), retry_after, at)
     }
 
     /// Counts this refusal for the ban of the rule, if the rule has a ban. If the key is banned now, the client may
@@ -91,19 +100,7 @@ impl<'a> Refusal<'a> {
         let seconds = retry_after_seconds(retry_after.unwrap_or(rest));
         Self { state: QuotaState { remaining: 0, seconds, ..self.state }, retry_after, is_banned: true, ..self }
     }
-}
 
-impl<'a> Refusal<'a> {
-    /// Counts a request for which a concurrent limit has no capacity, and refuses it.
-    pub(crate) fn without_permit(rule: &'a Arc<Rule>, none: &NoPermit, at: Time) -> Self {
-        rule.statistics.count_limited();
-        let NoPermit { state, override_index, never } = *none;
-        let retry_after = (!never).then(|| Duration::from_secs(state.seconds));
-        Self { rule, state, override_index, retry_after, is_banned: false, at, headers: Vec::new() }
-    }
-}
-
-impl Refusal<'_> {
     /// Returns the key for a cache of the text.
     pub fn text_key(&self) -> TextKey {
         let &Self { rule, state, override_index, is_banned, .. } = self;
@@ -180,11 +177,7 @@ impl Refusal<'_> {
     pub fn insert_fields(&self, headers: &mut HeaderMap) {
         if let Some(quota_headers) = self.rule.quota_headers() {
             let policy = quota_headers.policy(self.override_index);
-            if self.is_final() {
-                quota_headers.insert_without_reset(&self.state, policy, headers);
-            } else {
-                quota_headers.insert(&self.state, policy, headers);
-            }
+            quota_headers.insert(&self.state, !self.is_final(), policy, headers);
             if self.headers.is_empty() {
                 quota_headers.insert_own(&self.state, headers);
             }

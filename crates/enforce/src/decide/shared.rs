@@ -69,7 +69,6 @@ pub(crate) fn refuse_banned_key<'r>(
     rest: Duration,
     at: Time,
 ) -> Refusal<'r> {
-    rule.statistics.count_limited();
     rule.statistics.count_banned(rule.mode);
     let demand = Demand::new(rule, limits, key, cost);
     let (limit, override_index, retry_after) = match SharedDemand::of(&demand, at) {
@@ -84,8 +83,7 @@ pub(crate) fn refuse_banned_key<'r>(
     };
     let requests = limits.quota(limit, override_index).map_or(0, |quota| quota.requests());
     let state = QuotaState { limit, requests, ..QuotaState::default() };
-    let headers = Vec::new();
-    Refusal { rule, state, override_index, retry_after, is_banned: false, at, headers }.until_the_end_of(rest)
+    Refusal::new(rule, (state, override_index), retry_after, at).until_the_end_of(rest)
 }
 
 impl SharedDemand {
@@ -104,7 +102,7 @@ impl SharedDemand {
     }
 
     pub(crate) fn limits(&self) -> &Limits {
-        self.rule.rates().expect("a shared rule has limits")
+        self.rule.charged_rates()
     }
 
     fn part(&self) -> &SharedPart {
@@ -194,11 +192,8 @@ impl SharedDemand {
             limits.learn_ban(key, rest, at);
             return refuse_banned_key((rule, limits), (key, self.cost.into()), rest, at);
         }
-        rule.statistics.count_limited();
         let state = self.refused_state(&refused);
-        let (override_index, retry_after) = (self.override_index, refused.retry_after);
-        let headers = Vec::new();
-        let refusal = Refusal { rule, state, override_index, retry_after, is_banned: false, at, headers };
+        let refusal = Refusal::new(rule, (state, self.override_index), refused.retry_after, at);
         match &self.key {
             Some(key) if self.counts_for_ban => {
                 self.end_lifted_ban(key, at);
@@ -215,7 +210,7 @@ impl SharedDemand {
 
     /// Counts a refusal in shadow mode, also for the rule's ban.
     pub(crate) fn count_shadow_limited(&self, refused: Refused, at: Time) {
-        self.rule.statistics.count_shadow_limited();
+        self.rule.statistics.shadow_limited.count();
         let Some(key) = &self.key else { return };
         match refused.ban_rest {
             Some(rest) => {

@@ -275,10 +275,9 @@ impl LateRefusal {
 
 impl OwnedDemands {
     fn demands(&self) -> Vec<Demand<'_, '_>> {
-        let demands = self.all.iter().filter_map(|held| {
-            let limits = held.rule.rates()?;
-            let demand = Demand::new(&held.rule, limits, &held.key, held.cost);
-            Some(Demand { counts_for_ban: held.counts_for_ban, ..demand })
+        let demands = self.all.iter().map(|held| {
+            let demand = Demand::new(&held.rule, held.rule.charged_rates(), &held.key, held.cost);
+            Demand { counts_for_ban: held.counts_for_ban, ..demand }
         });
         demands.collect()
     }
@@ -313,8 +312,8 @@ impl AtHead for OwnedDemands {
 
     fn late(&self, now: Time) -> HeadRefusal {
         let late = self.patient().find_map(|(index, held)| {
-            let limits = held.rule.rates()?;
-            let refused = limits.pod_limiter().enqueue(now, &held.key, held.cost, Some(Time::default())).err()?;
+            let limiter = held.rule.charged_rates().pod_limiter();
+            let refused = limiter.enqueue(now, &held.key, held.cost, Some(Time::default())).err()?;
             Some(HeadRefusal { at: RuleRefusedAt { index, refused }, is_patient: true })
         });
         late.expect("a request that waits has a patient rule, and no turn comes before now")

@@ -113,7 +113,7 @@ impl RequestContext<'_> {
         let mut seats: Vec<(SharedDemand, Grant)> = shared.into_iter().zip(grants.into_iter().flatten()).collect();
         match charge_rules(&others, || self.now()) {
             Ok(charged) => {
-                others.iter().for_each(|demand| demand.rule.statistics.count_allowed());
+                others.iter().for_each(|demand| demand.rule.statistics.allowed.count());
                 let costs = shadow_costs(demands, || Shadow::Admits);
                 DeferredCost::keep_charges(&costs, &others, charged, self.clock);
                 settle(&mut seats, (&costs, self.clock));

@@ -34,16 +34,18 @@ pub(super) struct Matched {
 }
 
 impl Matched {
-    pub(super) fn demand(&self) -> Option<Demand<'_, '_>> {
-        let limits = self.rule.rates()?;
+    pub(super) fn demand(&self) -> Demand<'_, '_> {
         let cost = if self.is_credit { 1 } else { self.hits.max(1) };
-        let demand = Demand::new(&self.rule, limits, &self.key, cost);
-        Some(Demand { counts_for_ban: !self.is_quota, ..demand })
+        let demand = Demand::new(&self.rule, self.rule.charged_rates(), &self.key, cost);
+        Demand { counts_for_ban: !self.is_quota, ..demand }
     }
 
     /// Gives the units back to the limits.
     pub(super) fn credit(&self, clock: MonotonicClock) {
-        let Some(demand) = self.demand().filter(|_| self.hits > 0) else { return };
+        if self.hits == 0 {
+            return;
+        }
+        let demand = self.demand();
         match SharedDemand::of(&demand, clock.now()) {
             Some(shared) => shared.credit(self.hits),
             None => demand.limits.pod_limiter().credit(demand.key, self.hits, || clock.now()),
@@ -52,7 +54,7 @@ impl Matched {
 
     /// Returns the refusal of a banned key, or of a check that charges nothing.
     pub(super) fn refuse_unasked(&self, now: Time) -> Option<Refusal<'_>> {
-        let demand = self.demand()?;
+        let demand = self.demand();
         let Demand { rule, limits, key, cost, .. } = demand;
         let rest = if self.hits > 0 { limits.ban_rest(key, now) } else { limits.known_ban(key, now) };
         if let Some(rest) = rest {
@@ -75,7 +77,7 @@ impl Matched {
     /// addition to `earlier` ones. A banned key has nothing left until the ban ends and the limits admit it; the
     /// answer to a descriptor that gives units back does not depend on bans.
     pub(super) fn state(&self, now: Time, earlier: u64) -> Option<(bool, LimitState)> {
-        let demand = self.demand()?;
+        let demand = self.demand();
         let (is_refused, limit) = Self::state_of_limits(demand, now, earlier)?;
         let rest = if self.is_credit { None } else { demand.limits.known_ban(demand.key, now) };
         let Some(rest) = rest else { return Some((is_refused, limit)) };

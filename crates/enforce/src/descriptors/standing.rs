@@ -37,7 +37,7 @@ impl LiveRules {
             Question { set, contexts: &contexts, matched: MatchedRules::new(std::slice::from_ref(descriptor), clock) };
         let (denied, _) = question.find_rules(&rules);
         let (now, all) = (clock.now(), &question.matched.all);
-        let mut demands = all.iter().filter_map(Matched::demand);
+        let mut demands = all.iter().map(Matched::demand);
         if denied.is_some() || demands.any(|demand| demand.limits.known_ban(demand.key, now).is_some()) {
             return DescriptorStanding::Denied;
         }

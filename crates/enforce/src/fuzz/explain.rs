@@ -94,10 +94,10 @@ fn same(described: &ExplainRequest, clock: MonotonicClock) -> Result<(), String>
     let reply = match rules.load().explain(described, clock, AmbiguousPaths::Keep) {
         Ok(reply) => reply,
         Err(invalid) => {
-            let told = invalid.to_string();
-            let field = told.split_once(": ").map(|(field, _)| field.to_owned()).unwrap_or_default();
+            let message = invalid.to_string();
+            let field = message.split_once(": ").map(|(field, _)| field.to_owned()).unwrap_or_default();
             let known = ["method", "target"].contains(&field.as_str()) || header(described, &field);
-            return if known { Ok(()) } else { Err(format!("{described:?} has no {field:?}: {told}")) };
+            return if known { Ok(()) } else { Err(format!("{described:?} has no {field:?}: {message}")) };
         }
     };
     let request = request(described).ok_or_else(|| format!("{described:?} is not a request, and was explained"))?;
@@ -113,11 +113,11 @@ fn same(described: &ExplainRequest, clock: MonotonicClock) -> Result<(), String>
     // The verdict on the first request and on the next one with the same key must agree with the explanation.
     let options = GateOptions { clock, paths: AmbiguousPaths::Keep, log_keys: false };
     let gate = Gates::new(Arc::clone(&rules), options).of(peer);
-    for (turn, told) in [reply.decision, explained(&rules, described, clock)?].into_iter().enumerate() {
-        let told = if turn == 0 { told } else { explained(&rules, described, clock)? };
+    for (turn, decision) in [reply.decision, explained(&rules, described, clock)?].into_iter().enumerate() {
+        let decision = if turn == 0 { decision } else { explained(&rules, described, clock)? };
         let passes = gate.decide(&request, |verdict| matches!(verdict, Verdict::Pass(_)));
-        if passes != matches!(told, Decision::Allow | Decision::Bypass) {
-            return Err(format!("{described:?} is explained as {told:?} at turn {turn}, and passes: {passes}"));
+        if passes != matches!(decision, Decision::Allow | Decision::Bypass) {
+            return Err(format!("{described:?} is explained as {decision:?} at turn {turn}, and passes: {passes}"));
         }
     }
     Ok(())

@@ -2,6 +2,10 @@
 
 use std::{
     mem,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -11,8 +15,7 @@ use http::{Request, Response};
 use weir_tower::{QueueTicket, Reserve, Timed, Turn};
 
 use super::{
-    body_costs::BodyCosts,
-    in_queue::InQueue,
+    body::BodyCosts,
     respond::{ambiguous, refused},
 };
 use crate::{
@@ -39,6 +42,30 @@ pub struct Turns<G> {
 pub struct WaitTicket<G> {
     wait: Box<Wait>,
     gate: G,
+}
+
+/// Shows a server whether a request waits in the queue of a rule.
+///
+/// A server adds a clone of this value to the extensions of a request. The [`LimitLayer`](super::LimitLayer) sets the
+/// value while the request is in a queue. So the server can end a request whose client seems to have left, before the
+/// request takes capacity. If a request is dropped in the queue, the value stays set until the server clears it.
+#[derive(Clone, Debug, Default)]
+pub struct InQueue(Arc<AtomicBool>);
+
+impl InQueue {
+    /// Whether the request waits in a queue.
+    pub fn get(&self) -> bool {
+        self.0.load(Relaxed)
+    }
+
+    /// Clears the value, before the next request of a connection.
+    pub fn clear(&self) {
+        self.set(false);
+    }
+
+    fn set(&self, is_queued: bool) {
+        self.0.store(is_queued, Relaxed);
+    }
 }
 
 impl<A, G: Gate + Clone> Reserve<Request<A>> for Turns<G> {

@@ -4,10 +4,7 @@ use std::{num::NonZeroUsize, time::Duration};
 
 use weir_wire::{LogsTooLarge, MOST_BAN_AFTER, Per, Rule, check_ban};
 
-use super::{
-    faults::{Faults, Path},
-    limits::CountedBy,
-};
+use super::faults::{Faults, Path};
 
 /// When a rule bans a key, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,10 +21,10 @@ pub(crate) struct LoweredBan {
 /// The longest time of a ban in milliseconds: a week.
 const LONGEST: u64 = 7 * 24 * 60 * 60 * 1_000;
 
-/// Lowers the ban of a rule with rates. `counted_by` is `None` if the rule's `maxKeys` has faults.
+/// Lowers the ban of a rule with rates. `max_keys` is `None` if it has faults, or if the rule has no key.
 pub(super) fn lower_ban(
     rule: &Rule,
-    counted_by: Option<CountedBy>,
+    max_keys: Option<NonZeroUsize>,
     path: &Path,
     faults: &mut Faults,
 ) -> Option<LoweredBan> {
@@ -50,7 +47,7 @@ pub(super) fn lower_ban(
     if faults.len() > before {
         return None;
     }
-    let max_keys = counted_by?.max_keys()?;
+    let max_keys = max_keys?;
     if let Err(LogsTooLarge { path: at, message }) = check_ban(ban, u32::try_from(max_keys.get()).unwrap_or(u32::MAX)) {
         faults.add(&path.field(&at), message);
     }

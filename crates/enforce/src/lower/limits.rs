@@ -177,32 +177,14 @@ fn quota(limit: &Limit, path: &Path, faults: &mut Faults) -> Option<Quota> {
     quota.and_then(|quota| limit.debt.map_or(Ok(quota), |debt| quota.with_debt(debt))).map_err(fault).ok()
 }
 
-/// The unit for which a rule counts separately.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CountedBy {
-    /// All requests of the rule are counted together.
-    Rule,
-    /// Each key is counted separately, up to this number of keys.
-    Key { max_keys: NonZeroUsize },
-}
-
-impl CountedBy {
-    pub(crate) fn max_keys(self) -> Option<NonZeroUsize> {
-        match self {
-            Self::Rule => None,
-            Self::Key { max_keys } => Some(max_keys),
-        }
-    }
-}
-
-pub(super) fn lower_counted_by(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<CountedBy> {
+/// Lowers the number of keys that a rule counts separately. Returns `None` for a rule without a key, and after a fault.
+pub(super) fn lower_max_keys(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<NonZeroUsize> {
     let at = path.field("maxKeys");
     if rule.key.is_empty() {
         if rule.max_keys.is_some() {
             faults.add(&at, "has no meaning without a `key`: remove it");
-            return None;
         }
-        return Some(CountedBy::Rule);
+        return None;
     }
     let max_keys = rule.max_keys.unwrap_or(DEFAULT_MAX_KEYS);
     let lowered = usize::try_from(max_keys).ok().and_then(NonZeroUsize::new).filter(|_| max_keys <= LARGEST_MAX_KEYS);
@@ -212,5 +194,5 @@ pub(super) fn lower_counted_by(rule: &Rule, path: &Path, faults: &mut Faults) ->
         faults.add(&path.field(&at), message);
         return None;
     }
-    lowered.map(|max_keys| CountedBy::Key { max_keys })
+    lowered
 }

@@ -1,16 +1,13 @@
 //! Lowers stores and the `shared` part of rules, and refuses rules that their store cannot count.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, num::NonZeroUsize, time::Duration};
 
 use sha2::{Digest, Sha256};
 use weir_core::Terms;
 use weir_store::{InvalidRule, OnLoss, SharedRule};
 use weir_wire::{Cost, OnStoreLoss, Override, Per, Rule, Store, StoreBackend, Topology};
 
-use super::{
-    faults::{Faults, Path},
-    limits::CountedBy,
-};
+use super::faults::{Faults, Path};
 use crate::key::KeySpec;
 
 /// A rule that is counted in a store.
@@ -61,7 +58,7 @@ pub(super) fn kinds<'a>(stores: &'a [Store], path: &Path, faults: &mut Faults) -
 /// Lowers the shared part of a rule. Returns `None` if the rule has no shared part, or if that part has faults.
 pub(super) fn lower_shared(
     rule: &Rule,
-    (key, terms, counted_by): (Option<&KeySpec>, Option<&Terms>, Option<CountedBy>),
+    (key, terms, max_keys): (Option<&KeySpec>, Option<&Terms>, Option<NonZeroUsize>),
     stores: &Kinds<'_>,
     path: &Path,
     faults: &mut Faults,
@@ -98,7 +95,8 @@ pub(super) fn lower_shared(
             faults.add(&path.field("limits").index(index).field("strategy"), message);
         }
     }
-    let (key, terms, counted_by) = (key?, terms?, counted_by?);
+    let (key, terms) = (key?, terms?);
+    let most_keys = if rule.key.is_empty() { 1 } else { max_keys?.get() };
     let sets = std::iter::once(None).chain((0..rule.overrides.len()).map(Some));
     let sets: Vec<Vec<_>> = sets
         .map(|set| {
@@ -111,7 +109,6 @@ pub(super) fn lower_shared(
         OnStoreLoss::FailClosed => OnLoss::Closed,
         OnStoreLoss::LocalShare => OnLoss::LocalShare,
     };
-    let most_keys = counted_by.max_keys().map_or(1, usize::from);
     let lowered = SharedRule::new(&shared.counters, shared.stamp, &sets, on_loss, shared.sharers, most_keys);
     match lowered {
         Ok(lowered) => {

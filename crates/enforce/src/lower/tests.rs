@@ -53,7 +53,7 @@ fn the_golden_snapshot_is_lowered() {
     let limits = rates(limited);
     assert_eq!(limits.key.parts()[1], Part::ClientIp { trusted_hops: 1, ipv6_prefix: 64 });
     assert_eq!(limits.terms.limits().map(|(name, _)| name).collect::<Vec<_>>(), ["burst", "hourly", "spacing"]);
-    assert_eq!(limits.counted_by.max_keys().map(std::num::NonZeroUsize::get), Some(65_536));
+    assert_eq!(limits.max_keys.map(std::num::NonZeroUsize::get), Some(65_536));
     assert_eq!(limited.refusal.status, 429);
 }
 

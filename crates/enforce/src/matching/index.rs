@@ -216,25 +216,20 @@ fn ways_to_file(conditions: &Conditions) -> Vec<Vec<Key<'_>>> {
     if !conditions.hosts.is_empty() {
         ways.push(conditions.hosts.iter().map(host_key).collect());
     }
-    for field in &conditions.headers {
-        if let ValueCondition::Exactly(value) = &field.value {
-            ways.push(vec![Key::Header(&field.name, value)]);
-        }
-    }
-    for field in &conditions.query {
-        if let ValueCondition::Exactly(value) = &field.value {
-            ways.push(vec![Key::Query(&field.name, value)]);
-        }
-    }
-    for field in &conditions.descriptor {
-        if let ValueCondition::Exactly(value) = &field.value {
-            ways.push(vec![Key::Descriptor(&field.name, value)]);
-        }
-    }
+    let headers = conditions.headers.iter().filter_map(|field| Some(Key::Header(&field.name, whole(&field.value)?)));
+    let query = conditions.query.iter().filter_map(|field| Some(Key::Query(&field.name, whole(&field.value)?)));
+    let entries =
+        conditions.descriptor.iter().filter_map(|entry| Some(Key::Descriptor(&entry.name, whole(&entry.value)?)));
+    ways.extend(headers.chain(query).chain(entries).map(|key| vec![key]));
     if !conditions.path_regexes.is_empty() {
         ways.push(conditions.path_regexes.iter().map(PathRegex::as_str).map(Key::Regex).collect());
     }
     ways
+}
+
+/// The value that a condition requires. `None` if several values meet the condition.
+fn whole(value: &ValueCondition) -> Option<&[u8]> {
+    if let ValueCondition::Exactly(whole) = value { Some(whole) } else { None }
 }
 
 /// The key of a glob. `None` if the glob has no literal before its first `**`.

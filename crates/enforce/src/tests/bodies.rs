@@ -39,8 +39,8 @@ async fn bytes_pass_at_the_rate() {
     let limits = Limits::new(&[bandwidth(json!({}))]);
     let response = limits.send(get("/12500"), body).await;
     assert_eq!(response.body().size_hint().exact(), Some(12_500), "a counted body has an exact length, too");
-    let told = response.headers()["ratelimit-policy"].to_str().expect("text");
-    assert!(told.ends_with(";q=1000;w=1;qu=\"content-bytes\""), "{told}");
+    let policy = response.headers()["ratelimit-policy"].to_str().expect("text");
+    assert!(policy.ends_with(";q=1000;w=1;qu=\"content-bytes\""), "{policy}");
     let pieces = read(&limits, response.into_body()).await;
     assert_eq!(pieces.iter().map(|(_, length)| length).sum::<usize>(), 12_500);
     let mut passed = 0;
@@ -138,8 +138,8 @@ async fn a_shadow_counts_bytes_and_holds_nothing_up() {
 #[tokio::test(start_paused = true)]
 async fn a_cost_told_by_the_app_is_owed() {
     let limit = limit("TokenBucketWithDebt", 10, 1000, json!({"burst": 20, "debt": 5}));
-    let told = json!({"cost": {"responseHeader": {"name": "x-units", "most": 100}}});
-    let limits = Limits::new(&[policy("p", &[rule("r", &[limit], told)])]);
+    let cost = json!({"cost": {"responseHeader": {"name": "x-units", "most": 100}}});
+    let limits = Limits::new(&[policy("p", &[rule("r", &[limit], cost)])]);
     let units = |units: &'static str| {
         move |_| async move {
             let mut response = Response::new(AppBody::from("ok"));
@@ -162,12 +162,12 @@ async fn a_cost_told_by_the_app_is_owed() {
 /// Each of several rules that read the same header is charged its value.
 #[tokio::test(start_paused = true)]
 async fn several_rules_read_the_same_cost() {
-    let told = |limit: Value| {
+    let costing = |limit: Value| {
         let cost = json!({"cost": {"responseHeader": {"name": "x-units", "most": 100}}});
         rule(limit["name"].as_str().expect("a name"), std::slice::from_ref(&limit), cost)
     };
     let of = |name: &str| limit("TokenBucketWithDebt", 100, 86_400_000, json!({"name": name}));
-    let limits = Limits::new(&[policy("p", &[told(of("one")), told(of("two")), told(of("three"))])]);
+    let limits = Limits::new(&[policy("p", &[costing(of("one")), costing(of("two")), costing(of("three"))])]);
     let answer =
         |_| async { Response::builder().header("x-units", "40").body(AppBody::from("ok")).expect("a response") };
     let response = limits.send(get("/"), answer).await;
@@ -181,10 +181,10 @@ async fn several_rules_read_the_same_cost() {
 /// A small limit next to a large one does not reduce the charge of the large one.
 #[tokio::test(start_paused = true)]
 async fn each_limit_of_a_rule_is_charged_the_whole_cost() {
-    let told = json!({"cost": {"responseHeader": {"name": "x-units", "most": 1_000_000}}});
+    let cost = json!({"cost": {"responseHeader": {"name": "x-units", "most": 1_000_000}}});
     let day = limit("TokenBucketWithDebt", 1_000_000, 86_400_000, json!({"name": "day", "debt": 1_000_000}));
     let second = limit("TokenBucketWithDebt", 10, 1000, json!({"name": "second", "debt": 10}));
-    let rules = |limits: &[Value]| [policy("p", &[rule("r", limits, told.clone())])];
+    let rules = |limits: &[Value]| [policy("p", &[rule("r", limits, cost.clone())])];
     let limits = Limits::new(&rules(&[day.clone(), second]));
     let answer =
         |_| async { Response::builder().header("x-units", "500000").body(AppBody::from("ok")).expect("a response") };

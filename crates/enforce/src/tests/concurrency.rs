@@ -168,8 +168,8 @@ async fn keys_with_an_override_have_their_own_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_takes_as_much_as_its_cost() {
-    let told = json!({"cost": {"requestHeader": {"name": "x-cost", "most": 10}}});
-    let limits = Limits::new(&[policy("p", &[parallel("r", 5, told)])]);
+    let cost = json!({"cost": {"requestHeader": {"name": "x-cost", "most": 10}}});
+    let limits = Limits::new(&[policy("p", &[parallel("r", 5, cost)])]);
     let send = |cost: &str| {
         let request = Request::builder().uri("/").header("x-cost", cost).body(()).expect("a request");
         limits.send(request, ok)

@@ -33,12 +33,12 @@ async fn every_strategy_is_enforced() {
 #[tokio::test(start_paused = true)]
 async fn costs_are_fixed_or_told() {
     let bucket = || limit("TokenBucket", 100, 86_400_000, json!({}));
-    let told = json!({"cost": {"requestHeader": {"name": "x-cost", "most": 50}}});
+    let from_header = json!({"cost": {"requestHeader": {"name": "x-cost", "most": 50}}});
     let limits = Limits::new(&[policy(
         "p",
         &[
             rule("fixed", &[bucket()], with(json!({"match": [{"paths": ["/fixed"]}]}), json!({"cost": {"fixed": 30}}))),
-            rule("told", &[bucket()], with(json!({"match": [{"paths": ["/told"]}]}), told)),
+            rule("told", &[bucket()], with(json!({"match": [{"paths": ["/told"]}]}), from_header)),
         ],
     )]);
     for expected in [200, 200, 200, 429] {
@@ -119,13 +119,13 @@ async fn what_goes_or_is_refused_now_is_decided_at_once() {
     drop(waits);
     assert_eq!((decide(&limits), limits.counts(0, 0)), (None, [1, 1, 0, 0]));
 
-    let (none, told) = (json!({}), json!({"cost": {"responseHeader": {"name": "x", "most": 9}}}));
+    let (none, answered) = (json!({}), json!({"cost": {"responseHeader": {"name": "x", "most": 9}}}));
     let (hurried, bytes) = (json!({"deadlineMillis": 5000}), json!({"cost": "responseBytes"}));
     for (more, mode, policy_more, expected) in [
         (&none, "Enforce", &none, Some(Ok(None))),
         (&none, "Enforce", &hurried, Some(Ok(Some((true, 0))))),
-        (&told, "Enforce", &none, Some(Ok(Some((false, 1))))),
-        (&told, "Shadow", &none, Some(Ok(Some((false, 1))))),
+        (&answered, "Enforce", &none, Some(Ok(Some((false, 1))))),
+        (&answered, "Shadow", &none, Some(Ok(Some((false, 1))))),
         (&bytes, "Enforce", &none, None),
         (&bytes, "Shadow", &none, None),
     ] {
@@ -261,8 +261,8 @@ async fn both_entries_refuse_alike() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_has_the_status_of_its_rule_and_one_time_in_all_fields() {
-    let told = json!({"onLimit": {"status": 503, "headers": "Both"}});
-    let limits = Limits::new(&[policy("p", &[rule("r", &[limit("TokenBucket", 1, 10_000, json!({}))], told)])]);
+    let form = json!({"onLimit": {"status": 503, "headers": "Both"}});
+    let limits = Limits::new(&[policy("p", &[rule("r", &[limit("TokenBucket", 1, 10_000, json!({}))], form)])]);
     assert_eq!(limits.status("/").await, 200);
     let refusal = limits.get("/").await;
     assert_eq!(refusal.status(), 503);

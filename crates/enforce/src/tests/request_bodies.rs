@@ -67,9 +67,9 @@ impl Limits {
         let mut request = Request::builder().method("POST").uri("/").body(body).expect("a request");
         request.extensions_mut().insert(BodyCosts::default());
         let (clock, start) = (self.clock, self.clock.now());
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, pieces) = std::sync::mpsc::channel();
         let app = tower::service_fn(move |mut request: Request<Upload>| {
-            let tell = tell.clone();
+            let sender = sender.clone();
             let costs = request.extensions_mut().remove::<BodyCosts>().expect("the extension");
             async move {
                 let mut body = match costs.limit(request.into_body(), clock) {
@@ -79,14 +79,14 @@ impl Limits {
                 for _ in 0..reads {
                     let Some(Ok(frame)) = body.frame().await else { break };
                     let length = u64::try_from(frame.into_data().expect("data").len()).expect("small");
-                    tell.send((millis(clock.now().duration_since(start)), length)).expect("the test listens");
+                    sender.send((millis(clock.now().duration_since(start)), length)).expect("the test listens");
                 }
                 Ok::<_, Infallible>(Response::new(AppBody::from("ok")))
             }
         });
         let mut service = LimitLayer::new(self.gate(), "weir-agent").layer(app);
         let answer = tower::Service::call(&mut service, request).await.unwrap_or_else(|never| match never {});
-        (answer.status().as_u16(), told.try_iter().collect())
+        (answer.status().as_u16(), pieces.try_iter().collect())
     }
 
     /// The units that remain, including the debt.

@@ -9,7 +9,7 @@ use weir_store::Backend;
 use super::{ended_seats::World, *};
 
 /// A rule with this limit and the cost in `x-units`.
-fn told(limit: Value, more: Value) -> Value {
+fn costing(limit: Value, more: Value) -> Value {
     let cost = json!({"cost": {"responseHeader": {"name": "x-units", "most": 100}}});
     rule("told", &[limit], with(cost, more))
 }
@@ -32,7 +32,8 @@ fn costly(after: Duration) -> impl Fn(Request<()>) -> BoxFuture<'static, Respons
 /// The client never gets the header, also if rules in shadow mode would refuse the request, for any reason.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_in_shadow_mode_hides_the_cost() {
-    let told = |more: Value| told(limit("TokenBucketWithDebt", 1, 3_600_000, json!({"burst": 1, "debt": 0})), more);
+    let costing =
+        |more: Value| costing(limit("TokenBucketWithDebt", 1, 3_600_000, json!({"burst": 1, "debt": 0})), more);
     let ban = json!({"key": [{"header": "x-user"}], "ban": {"after": 1, "withinMillis": 60_000, "forMillis": 600_000}});
     let store = json!({"shared": {
         "store": "shop/limits", "counters": "shop/p.told", "stamp": 1, "onStoreLoss": "LocalShare", "sharers": 2,
@@ -42,12 +43,12 @@ async fn a_refusal_in_shadow_mode_hides_the_cost() {
     let bypass = other(json!({"action": "Bypass"}));
     let concurrent = other(json!({"action": "Limit", "concurrency": {"name": "l", "limit": 1}}));
     for (rules, is_hidden, refuses) in [
-        (vec![told(json!({}))], true, true),
-        (vec![told(ban)], true, true),
-        (vec![told(store)], true, true),
-        (vec![told(json!({})), deny], true, true),
-        (vec![told(json!({})), concurrent], true, true),
-        (vec![told(json!({})), bypass], false, false),
+        (vec![costing(json!({}))], true, true),
+        (vec![costing(ban)], true, true),
+        (vec![costing(store)], true, true),
+        (vec![costing(json!({})), deny], true, true),
+        (vec![costing(json!({})), concurrent], true, true),
+        (vec![costing(json!({})), bypass], false, false),
     ] {
         let world = World::before_the_end(Duration::from_secs(8));
         let memory = Arc::clone(&world.memory);
@@ -78,7 +79,7 @@ async fn a_store_charges_the_cost_of_a_request_that_it_admits() {
                 "store": "shop/limits", "counters": "shop/p.told", "stamp": 1, "onStoreLoss": "FailClosed", "sharers": 2,
             }});
             let limit = limit("TokenBucketWithDebt", 10, 100_000, json!({"burst": 10, "debt": 0}));
-            let rules = [told(limit, store)];
+            let rules = [costing(limit, store)];
             let world = World::before_the_end(Duration::from_secs(8));
             let memory = Arc::clone(&world.memory);
             let tries = world.program_of(&[shadow(&rules)], move || Ok(Backend::Memory(Arc::clone(&memory))));
