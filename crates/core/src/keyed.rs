@@ -38,7 +38,7 @@ pub use self::survey::KeySurvey;
 use self::{
     admission::Region,
     book::{Book, Granted, Halt, Set},
-    cells::{Cell, Cells, fingerprint},
+    cells::{Cells, KeyCell, fingerprint},
     hash::Secrets,
     histories::{Histories, Journals},
 };
@@ -463,7 +463,7 @@ impl Table {
 
     /// Returns the cell of a key.
     #[inline(always)]
-    fn find(&self, fingerprint: u64) -> Option<Cell<'_>> {
+    fn find(&self, fingerprint: u64) -> Option<KeyCell<'_>> {
         for (seen, block) in self.cells.path(fingerprint).enumerate() {
             match block.find(fingerprint) {
                 Ok(cell) => return Some(cell),

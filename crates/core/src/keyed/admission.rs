@@ -20,7 +20,7 @@ use std::time::Duration;
 use super::{
     Answer, Clock, KeyTaken, NEAR, Table,
     book::{Granted, Halt, Request, Set},
-    cells::{Cell, EMPTY, EVICTING, VACANT, is_key},
+    cells::{EMPTY, EVICTING, KeyCell, VACANT, is_key},
     overflow::{Look, Overflow, tag_of},
 };
 use crate::{
@@ -72,12 +72,12 @@ pub(super) struct Hold {
 
 /// A cell for a new key.
 enum Vacancy<'a> {
-    Free(Cell<'a>),
+    Free(KeyCell<'a>),
     /// The cell of an idle key to forget, and the cell for the new key. They are the same cell, or the new key takes a
     /// free cell on its path because the idle key is elsewhere.
     Idle {
-        victim: Cell<'a>,
-        into: Cell<'a>,
+        victim: KeyCell<'a>,
+        into: KeyCell<'a>,
     },
 }
 
@@ -268,12 +268,12 @@ impl Table {
         victim.map(|victim| Vacancy::Idle { victim, into })
     }
 
-    fn is_idle_key(&self, cell: Cell<'_>, now: Time) -> bool {
+    fn is_idle_key(&self, cell: KeyCell<'_>, now: Time) -> bool {
         is_key(cell.mark.load(Ordering::Relaxed)) && self.book.plain.is_idle(cell.words, now)
     }
 
     /// Returns the next cells of the key's region, wrapping around.
-    fn sweep<'a>(&'a self, fingerprint: u64, hold: &mut Hold, now: Time) -> impl Iterator<Item = Cell<'a>> {
+    fn sweep<'a>(&'a self, fingerprint: u64, hold: &mut Hold, now: Time) -> impl Iterator<Item = KeyCell<'a>> {
         let most = if hold.is_barren(now) { GLANCE } else { SWEEP };
         self.cells.round(self.cells.region_of(fingerprint), hold.hand).take(most).inspect(|_| hold.hand += 1)
     }
@@ -283,7 +283,7 @@ impl Table {
     fn claim(
         &self,
         fingerprint: u64,
-        cell: Cell<'_>,
+        cell: KeyCell<'_>,
         request: &Request,
         clock: Clock<'_>,
     ) -> Option<Result<Granted, Halt>> {
@@ -312,8 +312,8 @@ impl Table {
     fn replace(
         &self,
         fingerprint: u64,
-        victim: Cell<'_>,
-        cell: Cell<'_>,
+        victim: KeyCell<'_>,
+        cell: KeyCell<'_>,
         hold: &mut Hold,
         request: &Request,
         clock: Clock<'_>,
@@ -337,7 +337,7 @@ impl Table {
 
     /// Starts to forget the key of a cell, so that its mark can be replaced. Returns the old mark, for a caller that
     /// keeps the key. None if the key is in use again.
-    fn start_to_forget(&self, cell: Cell<'_>, now: Time) -> Option<u64> {
+    fn start_to_forget(&self, cell: KeyCell<'_>, now: Time) -> Option<u64> {
         let old = cell.mark.load(Ordering::Relaxed);
         cell.mark.store(old | EVICTING, Ordering::Relaxed);
         self.book.plain.order_after_charges(cell.words);

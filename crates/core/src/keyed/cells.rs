@@ -44,7 +44,7 @@ pub(super) struct Cells {
 
 /// A cell for one key.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cell<'a> {
+pub(super) struct KeyCell<'a> {
     /// The index of the cell in the array.
     pub(super) index: usize,
     pub(super) mark: &'a AtomicU64,
@@ -128,7 +128,7 @@ impl Cells {
     }
 
     /// Returns all cells of a region, starting from one of them, wrapping around.
-    pub(super) fn round(&self, region: usize, from: usize) -> impl Iterator<Item = Cell<'_>> {
+    pub(super) fn round(&self, region: usize, from: usize) -> impl Iterator<Item = KeyCell<'_>> {
         let cells = self.blocks * BLOCK;
         (from..from + cells).map(move |cell| {
             let cell = cell % cells;
@@ -137,7 +137,7 @@ impl Cells {
     }
 
     /// Returns this many consecutive cells, starting at a block that `from` determines, wrapping around.
-    pub(super) fn run(&self, from: u64, most: usize) -> impl Iterator<Item = Cell<'_>> {
+    pub(super) fn run(&self, from: u64, most: usize) -> impl Iterator<Item = KeyCell<'_>> {
         let blocks = self.regions * self.blocks;
         let first = usize::try_from(from % blocks as u64).unwrap_or(0);
         let here = (first..first + blocks).map(move |block| self.block(block % blocks));
@@ -164,7 +164,7 @@ pub(super) struct Block<'a> {
 impl<'a> Block<'a> {
     /// Returns the key's cell if it is in this block. Otherwise, the error is true if the key's path ends here.
     #[inline(always)]
-    pub(super) fn find(&self, fingerprint: u64) -> Result<Cell<'a>, bool> {
+    pub(super) fn find(&self, fingerprint: u64) -> Result<KeyCell<'a>, bool> {
         let mut ends = false;
         for place in turns(fingerprint) {
             let mark = self.marks[place].load(Ordering::Acquire);
@@ -177,14 +177,14 @@ impl<'a> Block<'a> {
     }
 
     /// Returns the cells in the order in which a key takes them.
-    pub(super) fn cells(self, fingerprint: u64) -> impl Iterator<Item = Cell<'a>> {
+    pub(super) fn cells(self, fingerprint: u64) -> impl Iterator<Item = KeyCell<'a>> {
         turns(fingerprint).map(move |place| self.cell(place))
     }
 
     #[inline(always)]
-    fn cell(&self, place: usize) -> Cell<'a> {
+    fn cell(&self, place: usize) -> KeyCell<'a> {
         let index = self.first + place;
-        Cell { index, mark: &self.marks[place], words: &self.words[place * self.width..][..self.width] }
+        KeyCell { index, mark: &self.marks[place], words: &self.words[place * self.width..][..self.width] }
     }
 }
 

@@ -109,13 +109,13 @@ mod tests {
             let multiples = [2, 3, 1000].map(|times| unit.saturating_mul(times));
             let around = multiples.into_iter().flat_map(|units| [units - 1, units, units.saturating_add(1)]);
             for units in ends.into_iter().chain(around).filter(|units| *units <= supply.capacity) {
-                let (whole, told) = (units / unit, supply.whole_or_less(units));
+                let (whole, fast) = (units / unit, supply.whole_or_less(units));
                 if (units + 1).checked_mul(unit).is_some() {
-                    assert_eq!(told, whole, "{supply:?}, {units}");
+                    assert_eq!(fast, whole, "{supply:?}, {units}");
                     exact += 1;
                 } else {
-                    assert!(told == whole || told + 1 == whole, "{supply:?}, {units}");
-                    short += u32::from(told < whole);
+                    assert!(fast == whole || fast + 1 == whole, "{supply:?}, {units}");
+                    short += u32::from(fast < whole);
                 }
             }
         }
