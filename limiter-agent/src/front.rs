@@ -5,8 +5,8 @@ use std::{io, net::TcpListener, sync::Arc};
 use weir_client::agent::Leaving;
 
 use crate::{
-    proxy::{Proxy, Worker},
-    service::{RateLimitService, ServiceWorker},
+    proxy::{Proxy, serve_requests},
+    service::{RateLimitService, serve_questions},
 };
 
 /// The server of the port of `--listen`.
@@ -20,8 +20,8 @@ impl Front {
     /// Serves connections of one listener, in this thread, until the drain has ended.
     pub(crate) fn run_worker(&self, listener: TcpListener) -> io::Result<()> {
         match self {
-            Self::Proxy(proxy) => Worker { listener, proxy: Arc::clone(proxy) }.run(),
-            Self::Service(service) => ServiceWorker { listener, service: Arc::clone(service) }.run(),
+            Self::Proxy(proxy) => serve_requests(listener, proxy),
+            Self::Service(service) => serve_questions(listener, service),
         }
     }
 

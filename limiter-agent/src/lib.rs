@@ -25,7 +25,7 @@ mod telemetry;
 
 pub use self::{
     agent::{Addresses, Agent},
-    commands::{Leave, LeaveError, Probe, ProbeError},
+    commands::{CommandError, Leave, Probe},
     config::{CommonFlags, Config, Flags, InvalidConfig, ServiceFlags},
     logs::{LogFormat, Logs},
     proxy::Settings,

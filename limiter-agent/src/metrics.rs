@@ -26,16 +26,20 @@
 //! The `process_*` metrics that Prometheus recommends are included, with CPU time in fractions of a second. With whole
 //! seconds, rates would be zero or far too high for minutes.
 
-mod proxy;
-mod service;
+use std::sync::atomic::Ordering::Relaxed;
 
 use prometheus::{core::Collector, process_collector::ProcessCollector, proto::MetricFamily};
 use weir_client::{
     Client,
-    agent::{counter, text},
+    agent::{counter, counters, gauge, gauges, histogram, text},
 };
 
-use crate::{clock, front::Front};
+use crate::{
+    clock,
+    front::Front,
+    proxy::{Protocol, Proxy, REASONS},
+    service::{ASSIGNMENTS, RESULTS, RateLimitService},
+};
 
 const CPU: &str = "process_cpu_seconds_total";
 
@@ -55,8 +59,8 @@ impl Metrics {
     /// All metrics in the text format.
     pub(crate) fn render(&self) -> Result<String, prometheus::Error> {
         let mut families = match &self.front {
-            Front::Proxy(proxy) => proxy::families(proxy).to_vec(),
-            Front::Service(service) => service::families(service).to_vec(),
+            Front::Proxy(proxy) => of_proxy(proxy).to_vec(),
+            Front::Service(service) => of_service(service).to_vec(),
         };
         families.extend(self.client.metric_families());
         let whole_seconds = |family: &MetricFamily| family.name() == CPU;
@@ -64,4 +68,90 @@ impl Metrics {
         families.push(counter(CPU, "CPU time that the agent has used.", clock::processor()));
         text(families)
     }
+}
+
+/// Metric families about clients and the app, independent of the rules.
+fn of_proxy(proxy: &Proxy) -> [MetricFamily; 9] {
+    let traffic = &proxy.traffic;
+    let spoken = |protocol: Protocol| ([("protocol", protocol.name())], traffic.spoken(protocol));
+    [
+        gauge("weir_connections", "Client connections open now.", proxy.connections.load(Relaxed)),
+        counter("weir_connections_accepted_total", "Client connections so far.", traffic.accepted()),
+        counter(
+            "weir_connections_evicted_total",
+            "Idle client connections closed to admit new ones within --max-connections.",
+            proxy.slots.evictions(),
+        ),
+        gauge("weir_connections_parked", "Idle client connections open now that have no buffer.", traffic.parked()),
+        gauges(
+            "weir_protocol_connections",
+            "Client connections open now, by protocol; connections that have sent nothing are not counted.",
+            Protocol::ALL.map(spoken).map(|(labels, spoken)| (labels, spoken.open)),
+        ),
+        counters(
+            "weir_protocol_connections_total",
+            "Client connections so far, by protocol; an upgraded connection counts as HTTP/1, too.",
+            Protocol::ALL.map(spoken).map(|(labels, spoken)| (labels, spoken.opened)),
+        ),
+        counters(
+            "weir_protocol_requests_total",
+            "Requests received, with any result.",
+            [Protocol::Http1, Protocol::Http2].map(spoken).map(|(labels, spoken)| (labels, spoken.requests)),
+        ),
+        counters(
+            "weir_upstream_errors_total",
+            "Requests that the app did not answer, by reason.",
+            REASONS.into_iter().zip(proxy.failures.get()).map(|(reason, n)| ([("reason", reason)], n)),
+        ),
+        histogram(
+            "weir_upstream_seconds",
+            "Time from the beginning of a request to the app, with the time of an upload, until its response begins.",
+            proxy.upstream_time.values(),
+        ),
+    ]
+}
+
+/// Metric families of the rate limit service, independent of the rules.
+fn of_service(service: &RateLimitService) -> [MetricFamily; 10] {
+    let quotas = &service.quotas;
+    let (streams, buckets) = quotas.size();
+    let assignments = ASSIGNMENTS.into_iter().zip(quotas.assignments());
+    let questions = RESULTS.into_iter().zip(service.questions());
+    [
+        gauge("weir_connections", "Client connections open now.", service.connections.load(Relaxed)),
+        counter("weir_connections_accepted_total", "Client connections so far.", service.accepted.load(Relaxed)),
+        counter(
+            "weir_connections_evicted_total",
+            "Client connections closed to admit new ones within --max-connections, or to free memory.",
+            service.slots.evictions(),
+        ),
+        counters(
+            "weir_service_questions_total",
+            "Questions of proxies, by their answer: ok, over_limit, or invalid.",
+            questions.map(|(result, count)| ([("result", result)], count)),
+        ),
+        gauge("weir_quota_streams", "Data planes with an open quota stream.", streams),
+        gauge("weir_quota_buckets", "Quota buckets of all data planes.", buckets),
+        counter(
+            "weir_quota_buckets_refused_total",
+            "Reports about quota buckets beyond the maximum of a data plane.",
+            quotas.refused_buckets.load(Relaxed),
+        ),
+        counters(
+            "weir_quota_assignments_total",
+            "Assignments to data planes, by their kind: tokens, allow_all, deny_all, or abandon.",
+            assignments.map(|(kind, count)| ([("kind", kind)], count)),
+        ),
+        counter(
+            "weir_quota_tokens_total",
+            "Units that were charged to limits in advance and assigned to data planes.",
+            quotas.tokens.load(Relaxed),
+        ),
+        counters(
+            "weir_quota_requests_total",
+            "Requests that data planes reported, by their decision: allowed or denied.",
+            [("allowed", &quotas.allowed), ("denied", &quotas.denied)]
+                .map(|(decision, count)| ([("decision", decision)], count.load(Relaxed))),
+        ),
+    ]
 }

@@ -1,7 +1,7 @@
 //! The reverse proxy. It accepts HTTP/1 and HTTP/2 from clients, and uses the same protocol to the app if the app
 //! supports it. Bodies and trailers stream in both directions.
 //!
-//! Two paths serve HTTP/1.1 ([`http1_path`]): hyper's path ([`hyper`]), and the short path for plain requests
+//! Two paths serve HTTP/1.1 ([`hand_over`]): hyper's path ([`hyper`]), and the short path for plain requests
 //! ([`plain`]). Both have the same result.
 //!
 //! Each worker is a thread with its own runtime, listener and upstream connections. A request never leaves the thread
@@ -19,8 +19,8 @@ mod authority;
 mod client;
 #[cfg(test)]
 mod fuzz;
+mod hand_over;
 mod headers;
-mod http1_path;
 mod hyper;
 mod idle;
 mod open_connection;
@@ -37,5 +37,5 @@ pub(crate) use self::{
     app::{AppAddress, REASONS},
     state::Proxy,
     traffic::Protocol,
-    worker::Worker,
+    worker::serve_requests,
 };

@@ -59,9 +59,9 @@ use self::{
     quota::{Reports, StreamRateLimitQuotas},
 };
 pub(crate) use self::{
-    quota::{ASSIGNMENTS, QuotaCounts, Quotas},
+    quota::{ASSIGNMENTS, Quotas},
     tls::{ServiceTls, ServiceTlsFiles},
-    worker::ServiceWorker,
+    worker::serve_questions,
 };
 
 /// The name of the gRPC service.

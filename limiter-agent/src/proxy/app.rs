@@ -1,10 +1,11 @@
 //! The protected app, as all workers and both paths see it: its address, whether it is up, and how it can fail.
 
-pub(crate) use self::{address::AppAddress, failure_counts::REASONS};
-pub(super) use self::{connect::ConnectError, failure_counts::FailureCounts, garbled::InvalidResponse};
+pub(crate) use self::{address::AppAddress, failures::REASONS};
+pub(super) use self::{
+    connect::ConnectError,
+    failures::{FailureCounts, InvalidResponse},
+};
 
 mod address;
-mod availability;
 mod connect;
-mod failure_counts;
-mod garbled;
+mod failures;

@@ -16,10 +16,12 @@ use tokio::{io::AsyncWriteExt, net::TcpStream};
 use weir_client::agent::Eviction;
 
 use super::{
-    http1_path::{End, HandOver, Http1Path},
-    hyper::{Goodbye, ThroughHyper, http2, partial_head},
-    idle::{FirstBytes, first_bytes},
+    hand_over::{End, HandOver},
+    hyper::{Goodbye, http1, http2, partial_head},
+    idle::first_bytes,
     open_connection::OpenConnection,
+    plain,
+    traffic::Protocol,
 };
 
 /// The maximum number of requests that hyper serves before the short path gets the connection again.
@@ -30,32 +32,29 @@ const MOST_THROUGH_HYPER: u64 = 64;
 pub(super) async fn serve<S, F>(
     mut stream: TcpStream,
     service: S,
-    short: Option<impl Http1Path>,
+    short: Option<plain::Client>,
     open: &Arc<OpenConnection>,
 ) where
     S: Fn(Request<Body>) -> F + Clone + 'static,
     F: Future<Output = Result<Response<Body>, Infallible>> + 'static,
 {
-    let mut through_hyper = ThroughHyper { service: &service, open, requests: u64::MAX };
+    let mut through_hyper = u64::MAX;
     let mut before = Bytes::new();
     let mut first = true;
     let mut used = false;
     let mut speaking = None;
     loop {
-        let begins = if before.is_empty() { first_bytes(&stream, first, open).await } else { FirstBytes::Http1 };
-        if let Some(protocol) = begins.protocol() {
-            speaking.get_or_insert_with(|| open.proxy.traffic.speaking(protocol));
-        }
-        match begins {
-            FirstBytes::Http1 => {}
-            FirstBytes::Http2 => return Box::pin(http2(stream, service, open)).await,
-            FirstBytes::None => return leave(stream, open).await,
+        let protocol = if before.is_empty() { first_bytes(&stream, first, open).await } else { Some(Protocol::Http1) };
+        let Some(protocol) = protocol else { return leave(stream, open).await };
+        speaking.get_or_insert_with(|| open.proxy.traffic.speaking(protocol));
+        if protocol == Protocol::Http2 {
+            return Box::pin(http2(stream, service, open)).await;
         }
         if !before.is_empty() && !open.set_busy() {
             return;
         }
         let end = match &short {
-            Some(short) => short.serve(stream, before, used).await,
+            Some(short) => plain::serve(stream, before, used, short).await,
             None => End::HandOver(HandOver { stream, before, used, served: false }),
         };
         let end = match end {
@@ -63,9 +62,10 @@ pub(super) async fn serve<S, F>(
                 match Box::pin(partial_head::rest(stream, before, short.is_none(), open)).await {
                     Ok((stream, before)) => {
                         if short.is_some() {
-                            through_hyper.requests = requests_through_hyper(through_hyper.requests, served);
+                            through_hyper = requests_through_hyper(through_hyper, served);
                         }
-                        through_hyper.serve(stream, before, used).await
+                        // Boxed, so that an idle connection uses no memory for it.
+                        Box::pin(http1(stream, before, used, (&service, open, through_hyper))).await
                     }
                     Err(end) => end,
                 }

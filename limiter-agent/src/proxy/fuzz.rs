@@ -115,13 +115,14 @@ fn forwarded(choices: &mut Choices<'_>) -> Result<(), String> {
             headers.get_all(name).iter().map(|it| String::from_utf8_lossy(it.as_bytes()).into_owned()).collect();
         (!values.is_empty()).then(|| values.join(by))
     };
-    let told = joined(&before, "x-forwarded-for", ", ").map_or(ip.to_string(), |told| format!("{told}, {ip}"));
-    if joined(&headers, X_FORWARDED_FOR.as_str(), "\n") != Some(told) {
+    let expected = joined(&before, "x-forwarded-for", ", ").map_or(ip.to_string(), |before| format!("{before}, {ip}"));
+    if joined(&headers, X_FORWARDED_FOR.as_str(), "\n") != Some(expected) {
         return wrong("X-Forwarded-For does not end with the peer");
     }
     let node = if ip.is_ipv6() { format!("\"[{ip}]\"") } else { ip.to_string() };
-    let told = joined(&before, "forwarded", ", ").map(|told| format!("{told}, for={node};host=\"shop:80\";proto=http"));
-    if joined(&headers, "forwarded", "\n") != told {
+    let expected =
+        joined(&before, "forwarded", ", ").map(|before| format!("{before}, for={node};host=\"shop:80\";proto=http"));
+    if joined(&headers, "forwarded", "\n") != expected {
         return wrong("Forwarded does not end with the peer");
     }
     for (name, default) in [("x-forwarded-proto", "http"), ("x-forwarded-host", "shop:80")] {

@@ -8,15 +8,13 @@ pub(super) use self::{
     connections::{App, IDLE_CHECK},
     failure::Failure,
     forward::{Forwarder, forward},
-    serve::{ThroughHyper, http2},
+    serve::{http1, http2},
     socket::Goodbye,
-    upgrade::Tunnels,
 };
 
 mod activity;
 mod app_stream;
 mod connections;
-mod executor;
 mod expect;
 mod failure;
 mod fairness;
@@ -33,6 +31,5 @@ mod stalled_tunnel;
 mod streams;
 mod strict;
 mod upgrade;
-mod upstream_connection;
 pub(super) mod vetting;
 mod websocket;

@@ -26,44 +26,27 @@ const PREFACE_PAUSE: Duration = Duration::from_millis(10);
 /// The time limit for the first request on a connection, from its acceptance, while the app is down or during a drain.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The protocol of the first bytes on an idle connection.
-pub(super) enum FirstBytes {
-    Http1,
-    Http2,
-    /// There are none: the client has disconnected, or the connection must end.
-    None,
-}
-
-impl FirstBytes {
-    pub(super) fn protocol(&self) -> Option<Protocol> {
-        match self {
-            Self::Http1 => Some(Protocol::Http1),
-            Self::Http2 => Some(Protocol::Http2),
-            Self::None => None,
-        }
-    }
-}
-
-/// Waits for the first bytes of a request without reading them.
-pub(super) async fn first_bytes(stream: &TcpStream, first: bool, open: &OpenConnection) -> FirstBytes {
+/// Waits for the first bytes of a request without reading them. Returns their protocol. `None` if the client has
+/// disconnected, or if the connection must end.
+pub(super) async fn first_bytes(stream: &TcpStream, first: bool, open: &OpenConnection) -> Option<Protocol> {
     let proxy = &open.proxy;
     open.set_idle(proxy.clock.now());
-    let begins = parked(stream, first, open).await;
-    if open.set_busy() { begins } else { FirstBytes::None }
+    let protocol = parked(stream, first, open).await;
+    if open.set_busy() { protocol } else { None }
 }
 
 /// Waits for the first bytes, like [`first_bytes`]. Meanwhile the connection can be evicted.
-async fn parked(stream: &TcpStream, first: bool, open: &OpenConnection) -> FirstBytes {
+async fn parked(stream: &TcpStream, first: bool, open: &OpenConnection) -> Option<Protocol> {
     let proxy = &open.proxy;
-    let _parked = proxy.traffic.park();
+    let _parked = open.worker.park();
     let look = async {
         let mut start = [0; PREFACE.len()];
         let begun = async {
             loop {
                 match stream.peek(&mut start).await {
-                    Ok(0) | Err(_) => return FirstBytes::None,
-                    Ok(count) if !first || !PREFACE.starts_with(&start[..count]) => return FirstBytes::Http1,
-                    Ok(count) if count == PREFACE.len() => return FirstBytes::Http2,
+                    Ok(0) | Err(_) => return None,
+                    Ok(count) if !first || !PREFACE.starts_with(&start[..count]) => return Some(Protocol::Http1),
+                    Ok(count) if count == PREFACE.len() => return Some(Protocol::Http2),
                     // While bytes are unread, the socket does not signal new ones.
                     Ok(_) => sleep(PREFACE_PAUSE).await,
                 }
@@ -71,13 +54,13 @@ async fn parked(stream: &TcpStream, first: bool, open: &OpenConnection) -> First
         };
         // The preface's time limit does not apply to the first byte.
         match stream.readable().await {
-            Ok(()) => timeout(PREFACE_TIMEOUT, begun).await.unwrap_or(FirstBytes::Http1),
-            Err(_) => FirstBytes::None,
+            Ok(()) => timeout(PREFACE_TIMEOUT, begun).await.unwrap_or(Some(Protocol::Http1)),
+            Err(_) => None,
         }
     };
     let up = proxy.upstream.up();
     let (look, dismissed, evicted) = (pin!(look), pin!(up.cancelled()), pin!(open.evicted()));
-    begun(look, first, proxy.settings.idle_timeout, dismissed, evicted).await.unwrap_or(FirstBytes::None)
+    begun(look, first, proxy.settings.idle_timeout, dismissed, evicted).await.flatten()
 }
 
 /// Waits until a request begins. Returns `None` if the connection must end before that: it was idle for too long, it

@@ -9,7 +9,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use weir_client::agent::{ConnectionSlot, Eviction, Rank};
 use weir_core::Time;
 
-use super::state::Proxy;
+use super::{state::Proxy, traffic::OfWorker};
 
 /// The time for which a client that closed its sending side stays connected while nothing is written. A write would
 /// show whether the client has disconnected.
@@ -19,6 +19,8 @@ pub(super) const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct OpenConnection {
     pub(super) proxy: Arc<Proxy>,
+    /// The counters of the worker that serves the connection.
+    pub(super) worker: Arc<OfWorker>,
     /// `None` for a connection that was in the accept queue when the drain began.
     slot: Option<ConnectionSlot>,
     /// The drain waits until this token is dropped.
@@ -26,10 +28,15 @@ pub(super) struct OpenConnection {
 }
 
 impl OpenConnection {
-    pub(super) fn new(proxy: &Arc<Proxy>, slot: Option<ConnectionSlot>, tracked: TaskTrackerToken) -> Arc<Self> {
+    pub(super) fn new(
+        proxy: &Arc<Proxy>,
+        worker: &Arc<OfWorker>,
+        slot: Option<ConnectionSlot>,
+        tracked: TaskTrackerToken,
+    ) -> Arc<Self> {
         proxy.connections.fetch_add(1, Relaxed);
         proxy.traffic.accept();
-        Arc::new(Self { proxy: Arc::clone(proxy), slot, _tracked: tracked })
+        Arc::new(Self { proxy: Arc::clone(proxy), worker: Arc::clone(worker), slot, _tracked: tracked })
     }
 
     /// Marks the connection as idle, so that it can be evicted.

@@ -31,6 +31,7 @@ use std::{rc::Rc, sync::Arc};
 
 use weir_enforce::ConnectionGate;
 
+pub(super) use self::serve::serve;
 use self::{buffer::Buffers, date::Date, drain::Drain, pool::Pool, refusals::Refusals, request::HeadBounds};
 use super::{
     headers::Peer,
@@ -67,10 +68,10 @@ pub(super) struct Client {
 }
 
 impl ShortPath {
-    pub(super) fn new(proxy: &Arc<Proxy>) -> Self {
+    pub(super) fn new(proxy: &Arc<Proxy>, counts: &Arc<OfWorker>) -> Self {
         let settings = &proxy.settings;
         let is_off = settings.in_place == Switch::Off || settings.upstream_http2 == UpstreamHttp2::Always;
-        Self((!is_off).then(|| WorkerState::new(proxy)))
+        Self((!is_off).then(|| WorkerState::new(proxy, counts)))
     }
 
     /// The path of one client connection.
@@ -111,7 +112,7 @@ impl ShortPath {
 }
 
 impl WorkerState {
-    fn new(proxy: &Arc<Proxy>) -> Rc<Self> {
+    fn new(proxy: &Arc<Proxy>, counts: &Arc<OfWorker>) -> Rc<Self> {
         let settings = &proxy.settings;
         let head_bounds = HeadBounds {
             bytes: settings.max_header_bytes as usize,
@@ -120,7 +121,7 @@ impl WorkerState {
         };
         Rc::new(Self {
             proxy: Arc::clone(proxy),
-            traffic: proxy.traffic.worker(),
+            traffic: Arc::clone(counts),
             pool: Pool::default(),
             buffers: Rc::default(),
             date: Date::new(),

@@ -8,7 +8,7 @@
 //! stream with messages in both directions can be slow for good reasons.
 //!
 //! Over HTTP/1, the app accepts nothing if its socket is full (`app_stream`). Over HTTP/2, the app can close the window of
-//! a stream, and hyper then polls for no more data of the body (`executor`).
+//! a stream, and hyper then polls for no more data of the body (`streams`).
 
 use std::{
     cell::RefCell,

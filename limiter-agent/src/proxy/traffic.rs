@@ -35,13 +35,12 @@ impl Protocol {
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     accepted: AtomicU64,
-    parked: AtomicU64,
     each: [Counts; Protocol::ALL.len()],
     workers: Mutex<Vec<Arc<OfWorker>>>,
 }
 
-/// The counters of one worker for HTTP/1.1 on the short path, where a shared counter would cost measurable time. Only
-/// this worker writes to them, so no locked instruction is needed.
+/// The counters of one worker: its parked connections, and the requests on the short path, where a shared counter would
+/// cost measurable time. Only this worker writes to them, so no locked instruction is needed.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct OfWorker {
@@ -77,11 +76,7 @@ pub(super) struct Speaking {
 
 /// Counts a connection as parked until this value is dropped.
 #[derive(Debug)]
-pub(super) struct Parked<'a>(&'a Traffic);
-
-/// Counts a connection as parked in a worker's own counter until this value is dropped.
-#[derive(Debug)]
-pub(super) struct ParkedHere<'a>(&'a OfWorker);
+pub(super) struct Parked<'a>(&'a OfWorker);
 
 impl Traffic {
     pub(super) fn accept(&self) {
@@ -98,12 +93,6 @@ impl Traffic {
         counts.open.fetch_add(1, Relaxed);
         counts.opened.fetch_add(1, Relaxed);
         Speaking { traffic: Arc::clone(self), protocol }
-    }
-
-    /// Counts a connection that is idle and has no buffers.
-    pub(super) fn park(&self) -> Parked<'_> {
-        self.parked.fetch_add(1, Relaxed);
-        Parked(self)
     }
 
     /// Creates the counters of one worker. Only this worker is allowed to change them.
@@ -126,7 +115,7 @@ impl Traffic {
 
     /// Connections that are parked now.
     pub(crate) fn parked(&self) -> u64 {
-        self.parked.load(Relaxed) + self.sum(|worker| &worker.parked)
+        self.sum(|worker| &worker.parked)
     }
 
     pub(crate) fn spoken(&self, protocol: Protocol) -> Spoken {
@@ -141,10 +130,10 @@ impl OfWorker {
         set(&self.requests, |requests| requests + 1);
     }
 
-    /// Like [`Traffic::park`].
-    pub(super) fn park(&self) -> ParkedHere<'_> {
+    /// Counts a connection that is idle and has no buffers.
+    pub(super) fn park(&self) -> Parked<'_> {
         set(&self.parked, |parked| parked + 1);
-        ParkedHere(self)
+        Parked(self)
     }
 }
 
@@ -160,12 +149,6 @@ impl Drop for Speaking {
 }
 
 impl Drop for Parked<'_> {
-    fn drop(&mut self) {
-        self.0.parked.fetch_sub(1, Relaxed);
-    }
-}
-
-impl Drop for ParkedHere<'_> {
     fn drop(&mut self) {
         set(&self.0.parked, |parked| parked - 1);
     }

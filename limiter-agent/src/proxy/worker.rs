@@ -19,7 +19,7 @@ use weir_enforce::{AmbiguousPaths, BodyCosts, ConnectionGate, LimitLayer};
 use super::{
     client,
     headers::{self, Peer},
-    hyper::{App, Failure, Forwarder, IDLE_CHECK, Tunnels, forward, vetting},
+    hyper::{App, Failure, Forwarder, IDLE_CHECK, forward, vetting},
     open_connection::OpenConnection,
     plain::ShortPath,
     settings::SERVER,
@@ -27,42 +27,25 @@ use super::{
 };
 use crate::open_files::Shortage;
 
-/// One of several threads that serve the proxy port.
-#[derive(Debug)]
-pub(crate) struct Worker {
-    pub(crate) listener: TcpListener,
-    pub(crate) proxy: Arc<Proxy>,
-}
-
-impl Worker {
-    /// Serves until the drain has ended.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the runtime or the listener cannot be created.
-    pub(crate) fn run(self) -> io::Result<()> {
-        let options = LocalOptions::default();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(options)?;
-        runtime.block_on(self.serve())
-    }
-
-    async fn serve(self) -> io::Result<()> {
-        let Self { listener, proxy } = self;
+/// Serves connections of one listener, in this thread, until the drain has ended.
+///
+/// # Errors
+///
+/// Returns an error if the runtime or the listener cannot be created.
+pub(crate) fn serve_requests(listener: TcpListener, proxy: &Arc<Proxy>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
+    runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let app = App::new(&proxy.upstream, proxy.settings.upstream_http2);
         let own = HeaderValue::from_str(&app.address().to_string()).expect("an address is a valid field value");
-        let short = ShortPath::new(&proxy);
+        let counts = proxy.traffic.worker();
+        let short = ShortPath::new(proxy, &counts);
         let gates = proxy.rules.gates();
         let tasks = TaskTracker::new();
-        let tunnels = Tunnels {
-            tasks: tasks.clone(),
-            stop: Arc::new(proxy.stop.clone()),
-            stall_timeout: proxy.settings.stall_timeout,
-        };
-        let way = Forwarder { app: Arc::clone(&app), proxy: Arc::clone(&proxy), tunnels };
+        let way = Forwarder { app: Arc::clone(&app), proxy: Arc::clone(proxy), tunnels: tasks.clone() };
         let router = router(way);
         let start = |stream, peer: SocketAddr, slot: Option<ConnectionSlot>| {
-            let open = OpenConnection::new(&proxy, slot, tasks.token());
+            let open = OpenConnection::new(proxy, &counts, slot, tasks.token());
             let gate = gates.of(peer.ip().to_canonical());
             // The tracker's own `spawn` would add one function call to each poll of the connection.
             spawn_local(connection(stream, peer, own.clone(), gate, router.clone(), short.clone(), open));
@@ -92,7 +75,7 @@ impl Worker {
                         tokio::time::sleep(pause).await;
                     }
                 },
-                slot = slot_for(&proxy, waiting.as_ref()), if waiting.is_some() => {
+                slot = slot_for(proxy, waiting.as_ref()), if waiting.is_some() => {
                     if let Some((stream, peer)) = waiting.take() {
                         start(stream, peer, Some(slot));
                     }
@@ -131,7 +114,7 @@ impl Worker {
             () = proxy.abort.cancelled() => {}
         }
         Ok(())
-    }
+    })
 }
 
 /// Waits for a slot for a waiting connection.

@@ -50,39 +50,24 @@ const ATTEMPTS: usize = 8;
 pub(crate) struct Quotas {
     allocator: Mutex<Allocator>,
     assignments: [AtomicU64; ASSIGNMENTS.len()],
-    tokens: AtomicU64,
-    allowed: AtomicU64,
-    denied: AtomicU64,
-    refused_buckets: AtomicU64,
-}
-
-/// What the quotas have counted.
-#[derive(Debug)]
-pub(crate) struct QuotaCounts {
-    pub(crate) streams: u64,
-    pub(crate) buckets: u64,
-    pub(crate) assignments: [u64; ASSIGNMENTS.len()],
-    pub(crate) tokens: u64,
-    pub(crate) allowed: u64,
-    pub(crate) denied: u64,
-    pub(crate) refused_buckets: u64,
+    /// Units that were charged in advance and assigned.
+    pub(crate) tokens: AtomicU64,
+    /// Requests that data planes reported as admitted, and as refused.
+    pub(crate) allowed: AtomicU64,
+    pub(crate) denied: AtomicU64,
+    pub(crate) refused_buckets: AtomicU64,
 }
 
 impl Quotas {
-    pub(crate) fn counts(&self) -> QuotaCounts {
-        let (streams, buckets) = {
-            let allocator = self.allocator();
-            (allocator.streams(), allocator.buckets())
-        };
-        QuotaCounts {
-            streams: streams.try_into().unwrap_or(u64::MAX),
-            buckets: buckets.try_into().unwrap_or(u64::MAX),
-            assignments: self.assignments.each_ref().map(|count| count.load(Relaxed)),
-            tokens: self.tokens.load(Relaxed),
-            allowed: self.allowed.load(Relaxed),
-            denied: self.denied.load(Relaxed),
-            refused_buckets: self.refused_buckets.load(Relaxed),
-        }
+    /// The numbers of data planes and of their buckets.
+    pub(crate) fn size(&self) -> (u64, u64) {
+        let allocator = self.allocator();
+        (allocator.streams() as u64, allocator.buckets() as u64)
+    }
+
+    /// The number of assignments of each kind.
+    pub(crate) fn assignments(&self) -> [u64; ASSIGNMENTS.len()] {
+        self.assignments.each_ref().map(|count| count.load(Relaxed))
     }
 
     fn allocator(&self) -> MutexGuard<'_, Allocator> {

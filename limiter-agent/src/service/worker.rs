@@ -50,35 +50,23 @@ const PING_INTERVAL: Duration = Duration::from_secs(60);
 /// The maximum size of the headers of a question.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
 
-/// One of several threads that serve the port of the rate limit service.
-#[derive(Debug)]
-pub(crate) struct ServiceWorker {
-    pub(crate) listener: TcpListener,
-    pub(crate) service: Arc<RateLimitService>,
-}
-
-impl ServiceWorker {
-    /// Serves until the drain has ended.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the runtime or the listener cannot be created.
-    pub(crate) fn run(self) -> io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.serve())
-    }
-
-    async fn serve(self) -> io::Result<()> {
-        let Self { listener, service } = self;
+/// Serves connections of one listener, in this thread, until the drain has ended.
+///
+/// # Errors
+///
+/// Returns an error if the runtime or the listener cannot be created.
+pub(crate) fn serve_questions(listener: TcpListener, service: &Arc<RateLimitService>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let router = router(Arc::clone(&service));
+        let router = router(Arc::clone(service));
         let tasks = TaskTracker::new();
         let start = |stream, peer: SocketAddr| {
             // If there is no free slot, an idle connection is evicted. `None` if all candidates have got questions at the same
             // moment: then this connection is closed, and the client tries again.
             let slot = service.slots.try_take(peer.ip().to_canonical(), Rank::Idle, service.clock.now());
             let Some(slot) = slot else { return };
-            tasks.spawn(connection(stream, Arc::clone(&service), router.clone(), slot));
+            tasks.spawn(connection(stream, Arc::clone(service), router.clone(), slot));
         };
         let shortage = Shortage::default();
         let mut growth = tokio::time::interval(GROWTH);
@@ -109,7 +97,7 @@ impl ServiceWorker {
             () = service.abort.cancelled() => {}
         }
         Ok(())
-    }
+    })
 }
 
 /// Serves one connection until the client closes it, or the drain has ended.
@@ -362,10 +350,10 @@ mod tests {
         reports.send(report(0..60)).unwrap();
         // The service reads it, and then all tasks wait.
         sleep(Duration::from_secs(1)).await;
-        let counts = service.quotas.counts();
-        let assignments: u64 = counts.assignments.iter().sum();
+        let (_, buckets) = service.quotas.size();
+        let assignments: u64 = service.quotas.assignments().iter().sum();
         // Of 4,000 bytes each: 64 KiB in the duplex, and two messages.
-        assert!(counts.buckets == 60 && (1..50).contains(&assignments), "{counts:?}");
+        assert!(buckets == 60 && (1..50).contains(&assignments), "{buckets} {assignments}");
         drop(reports);
     }
 

@@ -3,22 +3,28 @@
 //! For some apps `localhost` is `127.0.0.1`, for others `[::1]`, and for most both. The agent cannot find out which one
 //! an app uses without connecting. So it first tries the loopback address on which it last found the app. It tries the
 //! other address only if nothing listens on the first. It must never connect to itself.
+//!
+//! An app that stops closes its port and its idle connections, which its clients detect. The agent's clients cannot
+//! detect this, so the agent closes their connections, too. It checks the app as soon as the app closes an idle
+//! connection or refuses a new one, without polling. `weir-agent leave` cannot replace this check: without a `preStop`
+//! hook in the app's container, the app gets SIGTERM before the agent learns of the deletion.
 
 use std::{
     convert::Infallible,
     io::ErrorKind,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
-use tokio::{net::TcpStream, time::sleep};
+use arc_swap::ArcSwap;
+use tokio::{net::TcpStream, sync::Notify, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    availability::Availability,
-    connect::{ConnectError, connect},
-};
+use super::connect::{ConnectError, connect};
 
 /// The minimum pause between two checks of the app. A check costs one connection over loopback.
 const CHECK_PAUSE: Duration = Duration::from_millis(50);
@@ -31,7 +37,10 @@ pub(crate) struct AppAddress {
     other: Option<SocketAddr>,
     /// The app was last found on the other address.
     on_other: AtomicBool,
-    availability: Availability,
+    /// Notified when the app may be about to stop.
+    suspected: Notify,
+    drain: CancellationToken,
+    up: ArcSwap<CancellationToken>,
 }
 
 impl AppAddress {
@@ -47,7 +56,9 @@ impl AppAddress {
             other.port() == listen.port() && (other.ip() == listen.ip().to_canonical() || listen.ip().is_unspecified())
         };
         let other = other.filter(|other| !agent(other));
-        Self { named, other, on_other: AtomicBool::new(false), availability: Availability::new(drain) }
+        let (on_other, suspected) = Default::default();
+        let up = ArcSwap::from_pointee(drain.child_token());
+        Self { named, other, on_other, suspected, drain: drain.clone(), up }
     }
 
     /// The configured address.
@@ -70,31 +81,31 @@ impl AppAddress {
     /// A token that is cancelled when the app refuses connections, or when the drain begins. Call this function again
     /// after a cancellation, because the app may accept connections again.
     pub(in super::super) fn up(&self) -> CancellationToken {
-        self.availability.up()
+        CancellationToken::clone(&self.up.load())
     }
 
     /// Reports that the app closed an idle connection, so the app may be about to stop.
     pub(in super::super) fn suspect(&self) {
-        self.availability.suspect();
+        self.suspected.notify_one();
     }
 
     #[cfg(test)]
     pub(in super::super) async fn suspected(&self) {
-        self.availability.suspected().await;
+        self.suspected.notified().await;
     }
 
     /// Checks the app whenever `suspect` was called.
     pub(crate) async fn follow(&self) -> Infallible {
         loop {
-            self.availability.suspected().await;
+            self.suspected.notified().await;
             if self.is_down().await {
                 tracing::info!("the app refuses connections: closing idle client connections");
-                self.availability.went_down();
+                self.up.load().cancel();
                 while self.is_down().await {
                     sleep(CHECK_PAUSE).await;
                 }
                 tracing::info!("the app accepts connections again");
-                self.availability.came_back();
+                self.up.store(Arc::new(self.drain.child_token()));
             }
             sleep(CHECK_PAUSE).await;
         }

@@ -6,6 +6,7 @@ use axum::body;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
 use http_body::Body;
 use hyper::{body::Incoming, client::conn::TrySendError};
+use tokio_util::task::TaskTracker;
 use weir_enforce::BodyCosts;
 use weir_tower::MonotonicClock;
 
@@ -14,11 +15,9 @@ use super::{
     expect::{self, Expectation},
     failure::Failure,
     request_body::ForwardedBody,
-    response_body::ResponseBody,
+    response_body::{ResponseBody, UpstreamConnection},
     streams::{is_cut_off, is_unprocessed},
-    upgrade::{self, Tunnels},
-    upstream_connection::UpstreamConnection,
-    vetting,
+    upgrade, vetting,
 };
 use crate::proxy::{
     app::InvalidResponse,
@@ -36,7 +35,8 @@ const MAX_ATTEMPTS: usize = 4;
 pub(in super::super) struct Forwarder {
     pub(in super::super) app: Arc<App>,
     pub(in super::super) proxy: Arc<Proxy>,
-    pub(in super::super) tunnels: Tunnels,
+    /// The tasks of upgraded connections, which outlive their requests. A drain waits for them.
+    pub(in super::super) tunnels: TaskTracker,
 }
 
 /// A request to the app. It is boxed because every future that takes a request would store it, in some states twice.
@@ -94,7 +94,7 @@ impl Forwarder {
         let to_head = request.method() == Method::HEAD;
         let sent = self.proxy.clock.now();
         let upload = (!request.body().is_end_stream()).then(|| Upload::new(&self.proxy.stalled_uploads, peer.ip()));
-        request.body_mut().belong_to(upload.clone());
+        request.body_mut().upload.clone_from(&upload);
         let mut exchange = pin!(async {
             match protocol {
                 Protocol::Http1 => self.over_http1(request).await,
@@ -115,7 +115,7 @@ impl Forwarder {
         }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let upgrade = upgrade.ok_or(Failure::UnaskedUpgrade)?;
-            return upgrade.tunnel(&mut response, &self.tunnels, &self.proxy.traffic);
+            return upgrade.tunnel(&mut response, &self.tunnels, &self.proxy);
         }
         if !headers::is_plainly_coded(response.headers()) {
             return Err(InvalidResponse::Coding.into());
@@ -133,7 +133,7 @@ impl Forwarder {
     async fn over_http1(&self, mut request: Outgoing) -> Result<(Response<Incoming>, UpstreamConnection), Failure> {
         if expect::waits_for_100(&request) && !request.body().is_end_stream() {
             let expectation = Expectation::of(&mut request);
-            request.body_mut().wait_for(expectation);
+            request.body_mut().expectation = Some(expectation);
         }
         *request.version_mut() = Version::HTTP_11;
         let pool = &self.app.pool;

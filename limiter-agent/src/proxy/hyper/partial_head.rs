@@ -15,7 +15,7 @@ use tokio::{net::TcpStream, task::yield_now, time::timeout};
 use weir_client::agent::{Eviction, Rank};
 
 use super::strict::Strict;
-use crate::proxy::{http1_path::End, open_connection::OpenConnection, state::Proxy};
+use crate::proxy::{hand_over::End, open_connection::OpenConnection, state::Proxy};
 
 /// The maximum number of bytes of all incomplete heads of the process. Beyond it, the oldest one is evicted.
 pub(super) const MOST_BYTES: usize = 16 * 1024 * 1024;

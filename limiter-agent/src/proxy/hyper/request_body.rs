@@ -49,9 +49,10 @@ pub(crate) struct RequestBody {
 #[derive(Debug, Default)]
 pub(super) struct ForwardedBody {
     body: body::Body,
-    /// The client sends its body after this expectation is met.
-    expectation: Option<Expectation>,
-    upload: Option<Arc<Upload>>,
+    /// The client sends its body after this expectation is met, or times out.
+    pub(super) expectation: Option<Expectation>,
+    /// The upload of which the body is a part.
+    pub(super) upload: Option<Arc<Upload>>,
 }
 
 /// The reason why a request body did not reach its end.
@@ -154,16 +155,6 @@ impl Body for RequestBody {
 impl ForwardedBody {
     pub(super) fn new(body: body::Body) -> Self {
         Self { body, expectation: None, upload: None }
-    }
-
-    /// Makes the body a part of this upload.
-    pub(super) fn belong_to(&mut self, upload: Option<Arc<Upload>>) {
-        self.upload = upload;
-    }
-
-    /// Delays the body until the expectation is met or times out.
-    pub(super) fn wait_for(&mut self, expectation: Expectation) {
-        self.expectation = Some(expectation);
     }
 }
 

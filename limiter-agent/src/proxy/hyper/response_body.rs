@@ -17,7 +17,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
-use super::upstream_connection::UpstreamConnection;
+use super::{pool::PooledConnection, streams::Stream};
 use crate::proxy::{app::InvalidResponse, headers::cleaned};
 
 /// A body that this program wrote, or one that streams from the app.
@@ -36,6 +36,24 @@ pub(in super::super) struct UpstreamBody {
     /// Whether the body has ended. A chunked body reports its end only when it is polled.
     ended: bool,
     connection: Option<UpstreamConnection>,
+}
+
+/// The connection or stream of a response, until the response has ended.
+#[derive(Debug)]
+pub(super) enum UpstreamConnection {
+    Http1(PooledConnection),
+    /// Held so that the stream counts as open.
+    Http2(Stream),
+}
+
+impl UpstreamConnection {
+    /// Returns the connection to its pool. Call this function when the response was read to its end.
+    pub(super) fn give_back(self) {
+        match self {
+            Self::Http1(connection) => connection.give_back(),
+            Self::Http2(_stream) => {}
+        }
+    }
 }
 
 impl ResponseBody {

@@ -42,7 +42,7 @@ use super::{
 use crate::{
     clock,
     proxy::{
-        http1_path::{End, HandOver, Http1Path},
+        hand_over::{End, HandOver},
         open_connection::{HALF_CLOSED_TIMEOUT, OpenConnection},
         traffic::Protocol,
     },
@@ -63,32 +63,19 @@ const LEAST_CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 /// The maximum number of bytes of one HTTP/2 response to buffer while the client does not read it.
 const SEND_BUFFER: usize = 64 * 1024;
 
-/// Serves HTTP/1 requests with hyper.
-pub(in super::super) struct ThroughHyper<'a, S> {
-    pub(in super::super) service: &'a S,
-    pub(in super::super) open: &'a Arc<OpenConnection>,
-    /// The number of requests after which the connection returns to the short path.
-    pub(in super::super) requests: u64,
-}
-
-impl<S, F> Http1Path for ThroughHyper<'_, S>
+/// Serves HTTP/1 requests. Returns the connection for the short path after `requests` requests, or when it has been idle
+/// for a [`TICK`]. The bytes in `before`, and then those on the socket, belong to the first request. `used` is true if the
+/// connection has served requests before.
+pub(in super::super) async fn http1<S, F>(
+    stream: TcpStream,
+    before: Bytes,
+    used: bool,
+    (service, open, requests): (&S, &Arc<OpenConnection>, u64),
+) -> End
 where
     S: Fn(Request<Body>) -> F + Clone + 'static,
     F: Future<Output = Result<Response<Body>, Infallible>> + 'static,
 {
-    /// Serves requests with hyper. Returns the connection for another path after `requests` requests, or when it has
-    /// been idle for a [`TICK`]. The future is boxed, so that an idle connection uses no memory for it.
-    fn serve(&self, stream: TcpStream, before: Bytes, used: bool) -> impl Future<Output = End> {
-        Box::pin(http1(stream, before, used, self))
-    }
-}
-
-async fn http1<S, F>(stream: TcpStream, before: Bytes, used: bool, path: &ThroughHyper<'_, S>) -> End
-where
-    S: Fn(Request<Body>) -> F + Clone + 'static,
-    F: Future<Output = Result<Response<Body>, Infallible>> + 'static,
-{
-    let ThroughHyper { service, open, requests } = *path;
     let proxy = &open.proxy;
     let settings = &proxy.settings;
     let activity = Activity::new(open, Protocol::Http1);
@@ -128,19 +115,12 @@ where
                 }
                 None => return handed_over(connection.into_parts(), true),
             },
-            () = up.cancelled(), if !draining => {
-                if activity.is_between_requests() {
-                    // Part of the next request may be in the buffer.
-                    return handed_over(connection.into_parts(), true);
-                }
-                draining = true;
-                std::pin::Pin::new(&mut *connection).graceful_shutdown();
-            }
-            () = open.evicted(), if !draining => {
+            () = first_of(up.cancelled(), open.evicted()), if !draining => {
                 if open.eviction() == Eviction::AtOnce {
                     return End::Closed;
                 }
                 if activity.is_between_requests() {
+                    // Part of the next request may be in the buffer.
                     return handed_over(connection.into_parts(), true);
                 }
                 draining = true;
@@ -172,6 +152,13 @@ where
     match socket {
         Some(socket) if !socket.ended() => End::Leave(socket.into_stream()),
         Some(_) | None => End::Closed,
+    }
+}
+
+async fn first_of(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+    tokio::select! {
+        () = one => {}
+        () = other => {}
     }
 }
 

@@ -9,27 +9,29 @@ use std::{
     error::Error,
     future::poll_fn,
     iter,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use futures::task::AtomicWaker;
-use hyper::client::conn::http2;
+use hyper::{client::conn::http2, rt::Executor};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     sync::{self, oneshot},
+    task::spawn_local,
     time::timeout,
 };
 use tokio_util::io::InspectReader;
 
-use super::{executor::AppTasks, request_body::ForwardedBody};
+use super::request_body::ForwardedBody;
 use crate::proxy::{
     app::{AppAddress, ConnectError},
-    stalled_uploads::CURRENT,
+    stalled_uploads::{CURRENT, Stall, Upload},
 };
 
 /// The maximum number of streams on one connection, if the app allows as many.
@@ -146,12 +148,12 @@ impl Streams {
         let connection = Arc::new(Connection { sender, open, max, used });
         let weak = Arc::downgrade(&connection);
         let address = Arc::clone(&self.address);
-        let (tell, told) = oneshot::channel();
-        tokio::task::spawn_local(CURRENT.scope(RefCell::default(), async move {
+        let (sender, has_settings) = oneshot::channel();
+        spawn_local(CURRENT.scope(RefCell::default(), async move {
             let mut driver = pin!(driver);
-            let mut tell = Some(tell);
+            let mut sender = Some(sender);
             let ended = poll_fn(|cx| {
-                if tell.is_some() {
+                if sender.is_some() {
                     // Another task of hyper reads the SETTINGS.
                     on_read.register(cx.waker());
                 }
@@ -162,8 +164,8 @@ impl Streams {
                     // stream.
                     connection.max.store(max.clamp(1, MAX_STREAMS), Relaxed);
                 }
-                if let Some(tell) = tell.take_if(|_| max > 0 || ended.is_ready()) {
-                    let _ = tell.send(());
+                if let Some(sender) = sender.take_if(|_| max > 0 || ended.is_ready()) {
+                    let _ = sender.send(());
                 }
                 ended
             });
@@ -177,7 +179,7 @@ impl Streams {
             }
         }));
         // Without SETTINGS, the request waits for them on the connection.
-        let _ = timeout(SETTINGS_TIMEOUT, told).await;
+        let _ = timeout(SETTINGS_TIMEOUT, has_settings).await;
         Ok(connection)
     }
 }
@@ -197,6 +199,50 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.connection.open.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Runs hyper's tasks on the connection's own thread, and ends the task of an upload that the agent has given up.
+///
+/// hyper polls a body once before it starts a task for it. So the upload of a new task is the one that was entered last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AppTasks;
+
+impl<F: Future<Output = ()> + 'static> Executor<F> for AppTasks {
+    fn execute(&self, task: F) {
+        match CURRENT.try_with(RefCell::take) {
+            Ok(Some(upload)) => spawn_local(Watched { task: Box::pin(task), upload, waits: None, stall: None }),
+            _ => spawn_local(task),
+        };
+    }
+}
+
+/// A task that sends an upload.
+struct Watched<F> {
+    task: Pin<Box<F>>,
+    upload: Arc<Upload>,
+    /// The result of [`ReadProgress::waits`](crate::proxy::read_progress::ReadProgress::waits) when the pause began.
+    waits: Option<u64>,
+    stall: Option<Stall>,
+}
+
+impl<F: Future<Output = ()>> Future for Watched<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        if this.task.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        let waits = this.upload.progress.waits();
+        if waits != this.waits {
+            (this.waits, this.stall) = (waits, None);
+        }
+        if waits.is_some() {
+            ready!(this.stall.get_or_insert_with(|| Stall::new(&this.upload)).poll_given_up(cx));
+            return Poll::Ready(());
+        }
+        Poll::Pending
     }
 }
 

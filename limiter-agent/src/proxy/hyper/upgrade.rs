@@ -27,10 +27,7 @@ use super::{
     vetting::InvalidRequest,
     websocket::{self, handshake},
 };
-use crate::proxy::{
-    headers,
-    traffic::{Protocol, Traffic},
-};
+use crate::proxy::{headers, state::Proxy, traffic::Protocol};
 
 /// The time for which a client may be silent when the app has closed its side of a tunnel.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,18 +36,6 @@ const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
 /// The size of the buffer for bytes to the app.
 const BUFFER: usize = 8 * 1024;
-
-/// The upgraded connections.
-#[derive(Clone, Debug)]
-pub(in super::super) struct Tunnels {
-    /// The tasks of the connections, which outlive their requests. A drain waits for these tasks.
-    pub(in super::super) tasks: TaskTracker,
-    /// Cancelled when connections that can close gracefully should do so. The token is shared, because cloning it takes
-    /// a lock.
-    pub(in super::super) stop: Arc<CancellationToken>,
-    /// The longest pause of a client that reads.
-    pub(in super::super) stall_timeout: Duration,
-}
 
 /// An upgrade that the client requested.
 pub(super) struct Upgrade {
@@ -104,7 +89,7 @@ impl Upgrade {
         }
     }
 
-    /// Returns the app's 101 for the client, and connects both sides after it was sent.
+    /// Returns the app's 101 for the client, and connects both sides after it was sent, in one of these tasks.
     ///
     /// # Errors
     ///
@@ -112,30 +97,31 @@ impl Upgrade {
     pub(super) fn tunnel(
         self,
         response: &mut Response<Incoming>,
-        tunnels: &Tunnels,
-        traffic: &Arc<Traffic>,
+        tunnels: &TaskTracker,
+        proxy: &Arc<Proxy>,
     ) -> Result<Response<ResponseBody>, Failure> {
         if !self.agrees(response.headers()) {
             return Err(Failure::UnaskedUpgrade);
         }
         let Self { client, protocols, messages } = self;
         let app = hyper::upgrade::on(&mut *response);
-        let stop = Arc::clone(&tunnels.stop);
         let websocket = handshake::is_chosen(response.headers());
-        let speaking = traffic.speaking(if websocket { Protocol::WebSocket } else { Protocol::Tunnel });
+        let speaking = proxy.traffic.speaking(if websocket { Protocol::WebSocket } else { Protocol::Tunnel });
         let tunnel = Tunnel::default();
         let held = tunnel.clone();
-        let stall_timeout = tunnels.stall_timeout;
-        tunnels.tasks.spawn_local(async move {
+        let proxy = Arc::clone(proxy);
+        tunnels.spawn_local(async move {
             let _speaking = speaking;
             let _held = held;
             let (mut client, app) = match tokio::try_join!(client, app) {
-                Ok((client, app)) => (StallLimit::new(TokioIo::new(client), stall_timeout), TokioIo::new(app)),
+                Ok((client, app)) => {
+                    (StallLimit::new(TokioIo::new(client), proxy.settings.stall_timeout), TokioIo::new(app))
+                }
                 Err(error) => return tracing::debug!(%error, "upgrade failed"),
             };
             // The result is ignored, because there is no one to report an error to.
             let _ = match messages {
-                Some(messages) => websocket::relay(&mut client, app, &messages, &stop).await,
+                Some(messages) => websocket::relay(&mut client, app, || messages.decide(), &proxy.stop).await,
                 None => copy(&mut client, app).await,
             };
             // The kernel resets a connection that is closed with unread bytes. Then the client would not get the end of

@@ -139,22 +139,22 @@ fn answered(choices: &mut Choices<'_>, asked: &Upgrade, to_app: &HeaderMap) -> R
         let name = protocol.split('/').next().unwrap_or_default();
         name.eq_ignore_ascii_case("websocket")
     };
-    let told = format!("the app is asked {to_app:?} and answers {answer:?}");
+    let case = format!("the app is asked {to_app:?} and answers {answer:?}");
     let chosen = named(&answer);
     if asked.agrees(&answer) {
         let has_extension = answer.contains_key("sec-websocket-extensions");
         if asked.messages.is_some() && (has_extension || !chosen.iter().any(is_websocket)) {
-            return Err(format!("{told}, which the agent cannot count"));
+            return Err(format!("{case}, which the agent cannot count"));
         }
         if asked.messages.is_none() && chosen.iter().any(is_websocket) && !named(to_app).iter().any(is_websocket) {
-            return Err(format!("{told}, a protocol that the rules did not check"));
+            return Err(format!("{case}, a protocol that the rules did not check"));
         }
     } else if asked.protocols == "websocket" && chosen == ["websocket"] && answer.len() == 1 {
-        return Err(format!("{told}, which is correct, but was refused"));
+        return Err(format!("{case}, which is correct, but was refused"));
     }
     to_client(&mut answer);
     if answer.contains_key("upgrade") {
-        Err(format!("{told}, and the hop-by-hop field was forwarded too"))
+        Err(format!("{case}, and the hop-by-hop field was forwarded too"))
     } else {
         Ok(())
     }

@@ -15,8 +15,6 @@
 //!
 //! [`frame`], [`client`] and [`app`] work on bytes in memory. Only [`relay`] does I/O.
 
-use weir_enforce::{MessageRefusal, Messages};
-
 pub(super) use self::relay::relay;
 
 mod app;
@@ -27,15 +25,3 @@ mod frame;
 mod fuzz;
 pub(super) mod handshake;
 mod relay;
-
-/// Decides on each message of one connection.
-pub(super) trait Decide {
-    /// Charges one message, or returns its refusal.
-    fn decide(&self) -> Result<(), MessageRefusal>;
-}
-
-impl Decide for Messages {
-    fn decide(&self) -> Result<(), MessageRefusal> {
-        Self::decide(self)
-    }
-}

@@ -151,7 +151,7 @@ mod tests {
         let gate = gates(rules, clock).of(Ipv4Addr::LOCALHOST.into());
         let lines = [FieldLine { name: b"x-key", value: b"a" }];
         let refusals = Refusals::default();
-        let told = |date: &Date, now| {
+        let dates = |date: &Date, now| {
             let ending = Ending { closes: false, date, now };
             let text =
                 gate.decide_at_once("GET", ("/text", None), Headers::Lines(&lines), 0, |decided| match decided {
@@ -168,10 +168,10 @@ mod tests {
         let first = gate.decide_at_once("GET", ("/text", None), Headers::Lines(&lines), 0, |decided| decided.is_ok());
         assert_eq!(first, Some(true), "only the first request passes");
         let (first, second) = (Date::of("date: first\r\n", time(20)), Date::of("date: the second\r\n", time(30)));
-        assert_eq!(told(&first, time(10)), "first");
-        assert_eq!(told(&second, time(19)), "first");
-        assert_eq!(told(&second, time(20)), "the second");
-        assert_eq!(told(&first, time(29)), "the second");
+        assert_eq!(dates(&first, time(10)), "first");
+        assert_eq!(dates(&second, time(19)), "first");
+        assert_eq!(dates(&second, time(20)), "the second");
+        assert_eq!(dates(&first, time(29)), "the second");
     }
 
     #[test]

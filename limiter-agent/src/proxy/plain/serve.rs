@@ -19,7 +19,7 @@ use super::{
     request::{Look, Request},
     write,
 };
-use crate::proxy::http1_path::{End, HandOver, Http1Path};
+use crate::proxy::hand_over::{End, HandOver};
 
 /// The time limit for the whole rest of a request. After this time, hyper's path takes over, which handles slow clients.
 const MOMENT: Duration = Duration::from_millis(50);
@@ -50,15 +50,9 @@ enum Decided {
 
 const _: () = assert!(size_of::<Decided>() <= 2 * size_of::<u64>());
 
-impl Http1Path for Client {
-    // This is the future of `serve` itself: a second future around it would cost each request one more call.
-    fn serve(&self, stream: TcpStream, before: Bytes, used: bool) -> impl Future<Output = End> {
-        serve(stream, before, self, used)
-    }
-}
-
-/// Serves plain requests.
-async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) -> End {
+/// Serves plain requests until one is not plain. The bytes in `before`, and then those on the socket, belong to the first
+/// request. `used` is true if the connection has served requests before.
+pub(in super::super) async fn serve(stream: TcpStream, before: Bytes, used: bool, client: &Client) -> End {
     let mut connection = ClientConnection::new(stream, client, used);
     if !before.is_empty() {
         connection.inbox.insert(client.worker.buffers.lend()).put(&before);

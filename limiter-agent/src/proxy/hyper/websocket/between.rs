@@ -2,9 +2,9 @@
 //!
 //! One task runs both directions, so this state needs no lock.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, SetOnce};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -57,26 +57,23 @@ pub(super) struct Between {
     room: Notify,
     /// No notice can be inserted now.
     occupied: Cell<bool>,
-    reason: OnceCell<Closing>,
-    closing: CancellationToken,
+    closing: SetOnce<Closing>,
     app_left: CancellationToken,
 }
 
 impl Between {
     /// Closes the connection. Only the first reason is kept.
     pub(super) fn close(&self, reason: Closing) {
-        let _ = self.reason.set(reason);
-        self.closing.cancel();
+        let _ = self.closing.set(reason);
     }
 
     /// Returns the reason once there is one.
     pub(super) async fn closing(&self) -> &Closing {
-        self.closing.cancelled().await;
-        self.reason.get().expect("set before the notification")
+        self.closing.wait().await
     }
 
     pub(super) fn is_closing(&self) -> bool {
-        self.closing.is_cancelled()
+        self.closing.initialized()
     }
 
     /// Records that the app has closed its side.

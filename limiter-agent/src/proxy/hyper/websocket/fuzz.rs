@@ -174,8 +174,8 @@ fn expected(input: &[u8], refused: u8) -> Followed {
         if rest.len() < size {
             return outcome;
         }
-        let told = behind[..extended].iter().fold(0_u64, |length, byte| length << 8 | u64::from(*byte));
-        let length = if extended == 0 { u64::from(second & 0x7f) } else { told };
+        let long = behind[..extended].iter().fold(0_u64, |length, byte| length << 8 | u64::from(*byte));
+        let length = if extended == 0 { u64::from(second & 0x7f) } else { long };
         let least = match extended {
             0 => 0,
             2 => 126,

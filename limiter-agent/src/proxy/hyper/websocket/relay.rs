@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 use weir_enforce::MessageRefusal;
 
 use super::{
-    Decide,
     app::AppFrames,
     between::{Between, Closing},
     client::{ClientFrames, Step},
@@ -24,7 +23,8 @@ const WINDOW: usize = 8 * 1024;
 /// The time limit for both sides to answer a close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Relays frames between both sides, after their handshake, until both have closed.
+/// Relays frames between both sides, after their handshake, until both have closed. `decide` charges one message of the
+/// client, or returns its refusal.
 ///
 /// When `drain` is cancelled, the relay sends a close to both sides.
 ///
@@ -34,14 +34,14 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(in super::super) async fn relay(
     client: impl AsyncRead + AsyncWrite,
     app: impl AsyncRead + AsyncWrite,
-    messages: &dyn Decide,
+    decide: impl Fn() -> Result<(), MessageRefusal>,
     drain: &CancellationToken,
 ) -> io::Result<()> {
     let (client_reads, client_writes) = tokio::io::split(client);
     let (app_reads, app_writes) = tokio::io::split(app);
     let between = Between::default();
     let to_app = async {
-        match to_app(client_reads, app_writes, messages, &between).await {
+        match to_app(client_reads, app_writes, decide, &between).await {
             // Frames that the app sent before it disconnected, such as a close, must still reach the client.
             Err(Broken::App(error)) => {
                 tracing::debug!(%error, "the app disconnected");
@@ -79,7 +79,7 @@ enum Broken {
 async fn to_app(
     mut client: impl AsyncRead + Unpin,
     mut app: impl AsyncWrite + Unpin,
-    messages: &dyn Decide,
+    decide: impl Fn() -> Result<(), MessageRefusal>,
     between: &Between,
 ) -> Result<(), Broken> {
     let mut frames = ClientFrames::default();
@@ -105,7 +105,7 @@ async fn to_app(
                     at += length;
                     run = at;
                 }
-                Ok(Step::Message) => match messages.decide() {
+                Ok(Step::Message) => match decide() {
                     Ok(()) => frames.admit(),
                     Err(MessageRefusal { notice, close: true }) => between.close(Closing::Refused(notice)),
                     Err(MessageRefusal { notice, close: false }) => {

@@ -32,9 +32,7 @@ impl Quota {
     fn of(left: usize) -> Self {
         Self { left: Cell::new(left), refused: Cell::new(0), close: false }
     }
-}
 
-impl Decide for Quota {
     fn decide(&self) -> Result<(), MessageRefusal> {
         if let Some(left) = self.left.get().checked_sub(1) {
             self.left.set(left);
@@ -54,7 +52,7 @@ async fn relayed(
 ) -> io::Result<()> {
     let (client, client_end) = tokio::io::duplex(buffer);
     let (app, app_end) = tokio::io::duplex(buffer);
-    tokio::join!(relay(client_end, app_end, quota, drain), test(client, app)).0
+    tokio::join!(relay(client_end, app_end, || quota.decide(), drain), test(client, app)).0
 }
 
 /// Runs a relay between two peers of another implementation.
