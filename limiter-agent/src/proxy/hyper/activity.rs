@@ -23,8 +23,8 @@ use crate::proxy::{open_connection::OpenConnection, read_progress::ReadProgress,
 /// threads.
 #[derive(Debug)]
 pub(super) struct Activity {
-    open: Arc<OpenConnection>,
-    protocol: Protocol,
+    pub(super) open: Arc<OpenConnection>,
+    pub(super) protocol: Protocol,
     /// Requests whose response has not ended.
     requests: AtomicU64,
     /// Requests so far.

@@ -19,7 +19,7 @@ use super::{
     activity::{Activity, OpenBody},
     expect::{self, Expectation},
 };
-use crate::proxy::{headers::cleaned, stalled_uploads::Upload};
+use crate::proxy::{headers::cleaned, stalled_uploads::Upload, traffic::Protocol};
 
 /// The maximum number of bytes to read of an unwanted request body, so that the client receives the response.
 const MAX_DISCARDED: usize = 256 * 1024;
@@ -39,6 +39,7 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct RequestBody {
     incoming: Option<Incoming>,
     open: Option<OpenBody>,
+    /// Whether the connection serves more requests after this body.
     discard: bool,
     /// The longest pause of the client that is allowed, and the timer of the current pause.
     stall_timeout: Duration,
@@ -65,14 +66,9 @@ pub(crate) enum BodyError {
 }
 
 impl RequestBody {
-    /// `discard` is true if the connection serves more requests after this body.
-    pub(super) fn of(
-        request: Request<Incoming>,
-        activity: &Arc<Activity>,
-        stall_timeout: Duration,
-        discard: bool,
-    ) -> Request<body::Body> {
-        let discard = discard && !expect::is_expected(request.headers());
+    pub(super) fn of(request: Request<Incoming>, activity: &Arc<Activity>) -> Request<body::Body> {
+        let discard = activity.protocol == Protocol::Http1 && !expect::is_expected(request.headers());
+        let stall_timeout = activity.open.proxy.settings.stall_timeout;
         request.map(|incoming| {
             if incoming.is_end_stream() {
                 return body::Body::empty();

@@ -37,7 +37,7 @@ use super::{
     response_body::without_body,
     socket::Socket,
     stalled_streams::Watching,
-    strict::{Strict, asks_for_upgrade},
+    strict::asks_for_upgrade,
 };
 use crate::{
     clock,
@@ -79,8 +79,7 @@ where
     let proxy = &open.proxy;
     let settings = &proxy.settings;
     let activity = Activity::new(open, Protocol::Http1);
-    let io =
-        TokioIo::new(Socket::new(stream, before, Arc::clone(&activity), Arc::clone(open), Some(Strict::default())));
+    let io = TokioIo::new(Socket::new(stream, before, &activity));
     let up = proxy.upstream.up();
     // During a drain, this function must not hand the socket over, because its caller would immediately call it again.
     let mut draining = up.is_cancelled() || open.is_evicted();
@@ -93,7 +92,7 @@ where
         .max_header_size(head)
         .max_buf_size(head)
         .keep_alive(!draining)
-        .serve_connection(io, tracked(service, &activity, open, Protocol::Http1, used, &last_upgrade))
+        .serve_connection(io, tracked(service, &activity, used, &last_upgrade))
         .with_upgrades();
     let mut connection = Box::new(connection);
     let mut tick = pin!(sleep(TICK));
@@ -200,8 +199,8 @@ where
     let proxy = &open.proxy;
     let settings = &proxy.settings;
     let activity = Activity::new(open, Protocol::Http2);
-    let io = TokioIo::new(Socket::new(stream, Bytes::new(), Arc::clone(&activity), Arc::clone(open), None));
-    let connection = http2::Builder::new(Watching::new(settings.stall_timeout, &activity))
+    let io = TokioIo::new(Socket::new(stream, Bytes::new(), &activity));
+    let connection = http2::Builder::new(Watching(Arc::clone(&activity)))
         .timer(TokioTimer::new())
         .max_concurrent_streams(settings.max_streams.get())
         .max_pending_accept_reset_streams(max_pending_resets(settings.max_streams.get()))
@@ -209,7 +208,7 @@ where
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(connection_window(settings.max_streams.get()))
         .max_send_buf_size(SEND_BUFFER)
-        .serve_connection(io, tracked(&service, &activity, open, Protocol::Http2, false, &LastUpgrade::default()));
+        .serve_connection(io, tracked(&service, &activity, false, &LastUpgrade::default()));
     let mut connection = Box::pin(connection);
     open.set_idle(proxy.clock.now());
     let (mut leaving, mut evicted) = (false, false);
@@ -287,8 +286,6 @@ where
 fn tracked<S, F>(
     service: &S,
     activity: &Arc<Activity>,
-    open: &Arc<OpenConnection>,
-    protocol: Protocol,
     used: bool,
     last_upgrade: &LastUpgrade,
 ) -> impl Service<Request<Incoming>, Response = Response<TrackedBody<Body>>, Error = h2::Error, Future: 'static> + use<S, F>
@@ -296,12 +293,11 @@ where
     S: Fn(Request<Body>) -> F + Clone + 'static,
     F: Future<Output = Result<Response<Body>, Infallible>> + 'static,
 {
-    let (service, activity, open) = (service.clone(), Arc::clone(activity), Arc::clone(open));
-    let last_upgrade = Rc::clone(last_upgrade);
+    let (service, activity, last_upgrade) = (service.clone(), Arc::clone(activity), Rc::clone(last_upgrade));
+    let protocol = activity.protocol;
     service_fn(move |mut request: Request<Incoming>| {
         let answering = Answering::new(&activity);
-        let proxy = &open.proxy;
-        proxy.traffic.request(protocol);
+        activity.open.proxy.traffic.request(protocol);
         // The bytes after a request for a tunnel are not checked, so the connection cannot be used again.
         let tunnel = asks_for_upgrade(request.headers());
         if let Some(requested) = request.extensions().get::<OnUpgrade>() {
@@ -315,14 +311,13 @@ where
             activity.in_queue.clear();
             request.extensions_mut().insert(activity.in_queue.clone());
         }
-        let (activity, open) = (Arc::clone(&activity), Arc::clone(&open));
-        let answer =
-            service(RequestBody::of(request, &activity, proxy.settings.stall_timeout, protocol == Protocol::Http1));
+        let activity = Arc::clone(&activity);
+        let answer = service(RequestBody::of(request, &activity));
         // An async block would store the future of the answer twice.
         answer.map(move |answer| {
             let Ok(mut response) = answer;
             activity.in_queue.clear();
-            let proxy = &open.proxy;
+            let (open, proxy) = (&activity.open, &activity.open.proxy);
             if let Some(app_gone) = response.extensions_mut().remove::<AppDown>() {
                 activity.send_away();
                 without_app(app_gone, protocol, used, repeatable, proxy.leaving.has_begun())?;

@@ -24,7 +24,7 @@ use super::{
     head_frames::HeadFrames,
     strict::Strict,
 };
-use crate::{clock, proxy::open_connection::OpenConnection};
+use crate::{clock, proxy::traffic::Protocol};
 
 /// The byte that hyper reads in place of the end of an invalid line, and the bytes after it. In a head or a chunk size,
 /// hyper responds to this byte with 400. In a chunk extension, it responds to the line feed after the byte with 400.
@@ -37,9 +37,8 @@ pub(super) struct Socket {
     stream: TcpStream,
     /// Bytes that were read before hyper got the socket.
     before: Bytes,
+    /// Holds the open connection, so that a tunnel counts as one, too.
     activity: Arc<Activity>,
-    /// Held so that a tunnel counts as a connection, too.
-    _open: Arc<OpenConnection>,
     /// `None` for HTTP/2.
     strict: Option<Strict>,
     /// `None` for HTTP/1.
@@ -102,15 +101,13 @@ impl Goodbye {
 }
 
 impl Socket {
-    pub(super) fn new(
-        stream: TcpStream,
-        before: Bytes,
-        activity: Arc<Activity>,
-        open: Arc<OpenConnection>,
-        strict: Option<Strict>,
-    ) -> Self {
-        let head_frames = strict.is_none().then(|| HeadFrames::new(&open));
-        Self { stream, before, activity, _open: open, strict, head_frames, stopped: false, ended: false, goodbye: None }
+    pub(super) fn new(stream: TcpStream, before: Bytes, activity: &Arc<Activity>) -> Self {
+        let (strict, head_frames) = match activity.protocol {
+            Protocol::Http2 => (None, Some(HeadFrames::new(&activity.open))),
+            _ => (Some(Strict::default()), None),
+        };
+        let activity = Arc::clone(activity);
+        Self { stream, before, activity, strict, head_frames, stopped: false, ended: false, goodbye: None }
     }
 
     pub(super) fn into_stream(self) -> TcpStream {

@@ -11,7 +11,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use hyper::rt::Executor;
@@ -31,22 +30,13 @@ use crate::{
 /// Streams take turns on a connection. While a slow client reads the connection steadily, a stream waits for the other
 /// streams and not for the client. So its timeout is multiplied by the number of open streams.
 #[derive(Clone, Debug)]
-pub(super) struct Watching {
-    timeout: Duration,
-    connection: Arc<Activity>,
-}
-
-impl Watching {
-    pub(super) fn new(timeout: Duration, connection: &Arc<Activity>) -> Self {
-        Self { timeout, connection: Arc::clone(connection) }
-    }
-}
+pub(super) struct Watching(pub(super) Arc<Activity>);
 
 impl<F: Future<Output = ()> + 'static> Executor<F> for Watching {
     fn execute(&self, stream: F) {
         let taking = Arc::<ReadProgress>::default();
         let stream = Box::pin(TAKING.scope(Arc::clone(&taking), stream));
-        spawn_local(Watched { stream, taking, watching: self.clone(), waiting: None });
+        spawn_local(Watched { stream, taking, connection: Arc::clone(&self.0), waiting: None });
     }
 }
 
@@ -54,7 +44,7 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for Watching {
 struct Watched<F> {
     stream: Pin<Box<F>>,
     taking: Arc<ReadProgress>,
-    watching: Watching,
+    connection: Arc<Activity>,
     waiting: Option<Waiting>,
 }
 
@@ -80,16 +70,17 @@ impl<F: Future<Output = ()>> Future for Watched<F> {
             this.waiting = None;
             return Poll::Pending;
         };
-        let Watching { timeout, connection } = &this.watching;
+        let connection = &this.connection;
+        let timeout = connection.open.proxy.settings.stall_timeout;
         let waiting = this.waiting.get_or_insert_with(|| Waiting {
             with: waits,
             stuck_after: connection.stuck_after(),
             turns: 0,
-            until: Box::pin(sleep(*timeout)),
+            until: Box::pin(sleep(timeout)),
         });
         if waiting.with != waits {
             (waiting.with, waiting.stuck_after, waiting.turns) = (waits, connection.stuck_after(), 0);
-            waiting.until.as_mut().reset(clock::now() + *timeout);
+            waiting.until.as_mut().reset(clock::now() + timeout);
         }
         loop {
             ready!(waiting.until.as_mut().poll(cx));
@@ -100,7 +91,7 @@ impl<F: Future<Output = ()>> Future for Watched<F> {
                 return Poll::Ready(());
             }
             (waiting.stuck_after, waiting.turns) = (stuck_after, waiting.turns + 1);
-            waiting.until.as_mut().reset(clock::now() + *timeout);
+            waiting.until.as_mut().reset(clock::now() + timeout);
         }
     }
 }
