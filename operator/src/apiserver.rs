@@ -123,8 +123,8 @@ impl<B> Policy<Request<Body>, Response<B>, BoxError> for RetryAfterPolicy {
         result: &mut Result<Response<B>, BoxError>,
     ) -> Option<Self::Future> {
         let header = result.as_ref().ok()?.headers().get(RETRY_AFTER)?;
-        let told: u64 = header.to_str().ok()?.parse().ok()?;
-        if told <= LONGEST { self.0.retry(request, result) } else { None }
+        let seconds: u64 = header.to_str().ok()?.parse().ok()?;
+        if seconds <= LONGEST { self.0.retry(request, result) } else { None }
     }
 
     fn clone_request(&mut self, request: &Request<Body>) -> Option<Request<Body>> {

@@ -122,13 +122,13 @@ pub fn one_value(text: &str) -> Result<Value, Vec<String>> {
     let (Some(tree), true) = (trees.pop(), trees.is_empty()) else {
         return Err(vec!["must have one YAML document: split the file".to_owned()]);
     };
-    let told = |(place, path, message): (TextPosition, String, String)| {
+    let described = |(place, path, message): (TextPosition, String, String)| {
         let colon = if path.is_empty() { "" } else { ": " };
         format!("line {}: {path}{colon}{message}", place.line)
     };
     match tree.value {
         Some(value) if tree.faults.is_empty() => Ok(value),
-        _ => Err(tree.faults.into_iter().map(told).collect()),
+        _ => Err(tree.faults.into_iter().map(described).collect()),
     }
 }
 

@@ -97,18 +97,18 @@ enum EnforcedPolicies {
 
 impl EnforcedPolicies {
     fn of(status: &Status, sent: Option<&Arc<Content>>) -> Self {
-        let told = &status.policies;
+        let reported = &status.policies;
         let is_same = |content: &&Arc<Content>| {
-            told.len() == content.policies.len()
-                && told
+            reported.len() == content.policies.len()
+                && reported
                     .iter()
                     .zip(&content.policies)
-                    .all(|(told, it)| told.uid == it.uid && told.revision == it.revision)
+                    .all(|(reported, it)| reported.uid == it.uid && reported.revision == it.revision)
         };
         match sent.filter(is_same) {
             _ if status.in_force.is_none() => Self::Nothing,
             Some(content) => Self::Content(content.clone()),
-            None => Self::Other(told.iter().map(|policy| (policy.uid.clone(), policy.revision.clone())).collect()),
+            None => Self::Other(reported.iter().map(|policy| (policy.uid.clone(), policy.revision.clone())).collect()),
         }
     }
 

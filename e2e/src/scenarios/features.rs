@@ -336,13 +336,13 @@ async fn others(space: &TestNamespace, client: &mut Client) -> Result<()> {
     enforce(space, &rules, "\n  deadline: 3s\n  onDeadline: {status: 503, body: 'too slow', contentType: text/html}")
         .await?;
 
-    let told = client.get("/", &[("x-forwarded-for", "203.0.113.7")]).await?;
-    let body: Value = serde_json::from_str(told.body())?;
+    let denied = client.get("/", &[("x-forwarded-for", "203.0.113.7")]).await?;
+    let body: Value = serde_json::from_str(denied.body())?;
     let namespace = &space.namespace;
     ensure!(
-        told.status() == 403
+        denied.status() == 403
             && body == json!({"error": "denied", "policy": format!("{namespace}/web"), "rule": "blocked"}),
-        "a denied request: {told:?}"
+        "a denied request: {denied:?}"
     );
     ensure!(
         client.get("/", &[("x-forwarded-for", "198.51.100.7")]).await?.status() == 200,

@@ -59,8 +59,8 @@ async fn counted(space: &TestNamespace) -> Result<()> {
     let query = "--output=jsonpath={.status.conditions[?(@.type==\"FleetDegraded\")]['status','reason']} \
                  {.status.fleet.podsWithShare} {.status.fleet.byRule[*].limits[*].limit}";
     wait_for("all pods to reach the operator", SOON, || async {
-        let told = space.kubectl(&["get", "rlp", policy::NAME, query]).await?;
-        Ok(Seen::when(told == "False Counted 0 100", told))
+        let condition = space.kubectl(&["get", "rlp", policy::NAME, query]).await?;
+        Ok(Seen::when(condition == "False Counted 0 100", condition))
     })
     .await?;
     Ok(())

@@ -51,10 +51,10 @@ pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     })
     .await?;
     operator::bring_back(&space.client()).await?;
-    let told = |observed: &Observed| {
+    let is_reported = |observed: &Observed| {
         observed.condition("Enforced").is_some_and(|it| it.status == "False" && it.message.contains("NoAgent"))
     };
-    let observed = policy::wait(space, policy::NAME, "a pod without an agent", SOON, told).await?;
+    let observed = policy::wait(space, policy::NAME, "a pod without an agent", SOON, is_reported).await?;
     report::note(format!("created while no operator answered: {observed}"));
     Ok(())
 }

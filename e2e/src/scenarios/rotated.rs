@@ -116,11 +116,11 @@ async fn impersonate(space: &TestNamespace, victim: &str) -> Result<()> {
         },
     });
     pods.create(&PostParams::default(), &serde_json::from_value(impostor)?).await?;
-    let told = |observed: &Observed| {
+    let is_reported = |observed: &Observed| {
         let mut drifted = observed.status.enforcement.drifted.iter();
         drifted.any(|it| it.pod == "impostor" && it.message.contains("with the certificate of weir://"))
     };
-    let observed = policy::wait(space, policy::NAME, "an impostor", SOON, told).await?;
+    let observed = policy::wait(space, policy::NAME, "an impostor", SOON, is_reported).await?;
     report::note(format!("impostor: {observed}"));
     pods.delete("impostor", &DeleteParams::default().grace_period(0)).await?;
     Ok(())

@@ -85,8 +85,8 @@ pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     let (rate, duration) = (60, Duration::from_secs(120));
     let steady = Load { name: "steady", url: workload::PODS_URL, addresses: 6, rate, duration }.start(space).await?;
     space.kubectl(&["scale", "deployment/redis", "--replicas=0"]).await?;
-    let told = reachable(space, "False", "has not reached limits since").await?;
-    report::note(told);
+    let message = reachable(space, "False", "has not reached limits since").await?;
+    report::note(message);
     space.kubectl(&["scale", "deployment/redis", "--replicas=1"]).await?;
     reachable(space, "True", "").await?;
     steady.stop().await
@@ -160,8 +160,8 @@ async fn error(client: &mut Connection, key: &str) -> Result<String> {
 async fn reachable(space: &TestNamespace, status: &str, says: &str) -> Result<String> {
     let query = "--output=jsonpath={.status.conditions[?(@.type==\"StoreReachable\")]['status','message']}";
     wait_for(&format!("StoreReachable to be {status}"), SOON, || async {
-        let told = space.kubectl(&["get", "rlp", policy::NAME, query]).await?;
-        Ok(Seen::when(told.starts_with(status) && told.contains(says), told))
+        let condition = space.kubectl(&["get", "rlp", policy::NAME, query]).await?;
+        Ok(Seen::when(condition.starts_with(status) && condition.contains(says), condition))
     })
     .await?;
     space.kubectl(&["get", "rlp", policy::NAME, query]).await

@@ -106,13 +106,13 @@ impl Keeper {
         let mut secrets = object(&self.secrets, &self.secret_name).boxed();
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut told = LogOnce::default();
+        let mut problems = LogOnce::default();
         loop {
             tokio::select! {
                 Some(secret) = secrets.next() => self.secret = Some(secret),
                 _ = tick.tick() => {}
             }
-            if let Some(problem) = told.changed(self.reconcile(clock::unix_micros() / 1_000_000).await) {
+            if let Some(problem) = problems.changed(self.reconcile(clock::unix_micros() / 1_000_000).await) {
                 tracing::warn!(problem, "there are no certificates for mutual TLS, trying again");
             }
         }

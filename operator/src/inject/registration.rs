@@ -200,14 +200,14 @@ impl Registration {
         let mut webhooks = object(&self.webhooks, &self.webhook_name).boxed();
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut told = LogOnce::default();
+        let mut problems = LogOnce::default();
         loop {
             tokio::select! {
                 Some(secret) = secrets.next() => self.secret = Some(secret),
                 Some(webhook) = webhooks.next() => self.webhook = Some(webhook),
                 _ = tick.tick() => {}
             }
-            if let Some(problem) = told.changed(self.reconcile(clock::unix_micros() / 1_000_000).await) {
+            if let Some(problem) = problems.changed(self.reconcile(clock::unix_micros() / 1_000_000).await) {
                 tracing::warn!(problem, "the injection webhook cannot be registered, trying again");
             }
         }

@@ -289,8 +289,8 @@ impl LinkMachine {
             return self.protocol_error("it acknowledged a snapshot although no push was open", at, actions);
         };
         actions.push(LinkAction::Count("applied", at.now.duration_since(sent_at)));
-        let told = reply.in_force.revision;
-        if told == content.revision {
+        let acknowledged = reply.in_force.revision;
+        if acknowledged == content.revision {
             self.acknowledged = Some(content.clone());
             if let Connection::Open(open) = &mut self.connection {
                 open.has_acknowledged = true;
@@ -303,7 +303,7 @@ impl LinkMachine {
             }
         } else {
             self.push_later(at);
-            let message = format!("it acknowledged revision {told:?} instead of {:?}", content.revision);
+            let message = format!("it acknowledged revision {acknowledged:?} instead of {:?}", content.revision);
             self.report(Seen::Failed(Failure::new(FailureKind::Rejected, message)), actions);
         }
     }

@@ -25,23 +25,23 @@ pub struct ReachedStores {
 
 impl ReachedStores {
     /// Records the report of a pod's agent. Returns the names of the stores whose state it changed.
-    pub(super) fn set(&mut self, pod: &ObjectKey, told: &[StoreStatus]) -> Vec<String> {
+    pub(super) fn set(&mut self, pod: &ObjectKey, reported: &[StoreStatus]) -> Vec<String> {
         let before = self.by_pod.get(pod).map_or(&[][..], |before| before);
-        if before == told {
+        if before == reported {
             return Vec::new();
         }
-        let mut names: Vec<String> = difference(before, told).into_iter().map(|it| it.name.clone()).collect();
+        let mut names: Vec<String> = difference(before, reported).into_iter().map(|it| it.name.clone()).collect();
         names.sort_unstable();
         names.dedup();
         self.forget(pod);
-        for store in told {
+        for store in reported {
             *self.using.entry(store.name.clone()).or_default() += 1;
             if !store.reached {
                 self.lost.entry(store.name.clone()).or_default().insert(pod.clone(), store.clone());
             }
         }
-        if !told.is_empty() {
-            self.by_pod.insert(pod.clone(), told.to_vec());
+        if !reported.is_empty() {
+            self.by_pod.insert(pod.clone(), reported.to_vec());
         }
         names
     }

@@ -16,8 +16,8 @@ pub fn describe(old: &PolicyRules, new: &PolicyRules) -> String {
         changes.push(format!("domain {} to {}", named(&old.domain), named(&new.domain)));
     }
     if old.deadline_millis != new.deadline_millis {
-        let told = |millis: Option<u64>| millis.map_or_else(|| "none".to_owned(), period);
-        changes.push(format!("deadline {} to {}", told(old.deadline_millis), told(new.deadline_millis)));
+        let spelled = |millis: Option<u64>| millis.map_or_else(|| "none".to_owned(), period);
+        changes.push(format!("deadline {} to {}", spelled(old.deadline_millis), spelled(new.deadline_millis)));
     }
     if old.on_deadline != new.on_deadline {
         changes.push("response after the deadline changed".to_owned());
@@ -43,9 +43,9 @@ fn describe_rule(old: &Rule, new: &Rule, changes: &mut Vec<String>) {
     let name = &new.name;
     let numbers_before = changes.len();
     if old.mode != new.mode {
-        let told =
+        let spelled =
             |mode: Option<Mode>| mode.map_or_else(|| "that of the policy".to_owned(), |mode| format!("{mode:?}"));
-        changes.push(format!("mode of rule {name}: {} to {}", told(old.mode), told(new.mode)));
+        changes.push(format!("mode of rule {name}: {} to {}", spelled(old.mode), spelled(new.mode)));
     }
     for limit in &new.limits {
         match old.limits.iter().find(|before| before.name == limit.name) {

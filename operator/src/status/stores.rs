@@ -111,13 +111,13 @@ pub fn fleet_degraded(
         format!("{} since {:.0}{why}", pod.name, time(pod.since_unix_millis))
     });
     let silent = unreachable.iter().map(|name| format!("{name}, which does not answer"));
-    let mut told: Vec<String> = reported.chain(silent).take(NAMED_OF_FLEET).collect();
+    let mut texts: Vec<String> = reported.chain(silent).take(NAMED_OF_FLEET).collect();
     if count > NAMED_OF_FLEET {
-        told.push(format!("{} more", count - NAMED_OF_FLEET));
+        texts.push(format!("{} more", count - NAMED_OF_FLEET));
     }
     let message = format!(
         "{count} of {targeted} pods do not reach the operator and enforce their share of the limits: {}",
-        told.join("; ")
+        texts.join("; ")
     );
     (true, Reason::PodsCutOff, message)
 }
@@ -134,16 +134,16 @@ pub fn store_reachable(stores: &[ObjectKey], lost: &[LostStore]) -> Option<(bool
     }
     let mut worst: Vec<&LostStore> = lost.iter().collect();
     worst.sort_by_key(|lost| (lost.since_unix_millis, &lost.pod, &lost.store));
-    let told = worst.iter().take(NAMED).map(|lost| {
+    let texts = worst.iter().take(NAMED).map(|lost| {
         let why = lost.why().map(|why| format!(" ({why})")).unwrap_or_default();
         format!("{} has not reached {} since {:.0}{why}", lost.pod.name, lost.store.name, lost.since())
     });
-    let mut told: Vec<String> = told.collect();
+    let mut texts: Vec<String> = texts.collect();
     if worst.len() > NAMED {
-        told.push(format!("{} more", worst.len() - NAMED));
+        texts.push(format!("{} more", worst.len() - NAMED));
     }
     let restart = worst.iter().all(|lost| lost.needs_restart);
-    Some((false, if restart { Reason::RestartNeeded } else { Reason::CutOff }, told.join(", ")))
+    Some((false, if restart { Reason::RestartNeeded } else { Reason::CutOff }, texts.join(", ")))
 }
 
 /// Returns the status of a store that `using` pods use. `previous` is the status that was written last.
