@@ -15,6 +15,7 @@ mod removed;
 mod request_bodies;
 mod shadow_costs;
 mod stores;
+mod turns;
 mod waiting;
 
 use std::{

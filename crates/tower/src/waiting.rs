@@ -88,10 +88,17 @@ pub trait AtHead {
     /// The quota that refused the request.
     fn quota(refusal: &Self::Refusal) -> Quota;
 
-    /// Whether a limit of this queue caused the refusal. In the other queues, requests behind this one can pass it.
-    fn waits_for(&self, refusal: &Self::Refusal, queue: usize) -> bool {
-        let _ = (refusal, queue);
-        true
+    /// The number of the limit that refused. The first numbers are those of the request's queues, in their order.
+    fn limit(&self, refusal: &Self::Refusal) -> usize {
+        let _ = refusal;
+        0
+    }
+
+    /// Takes a position in the queue of the limit that refused, which is none of the request's queues: it is for the
+    /// requests that already had their turn.
+    fn join(&self, refusal: &Self::Refusal, now: Time) -> Option<Ticket> {
+        let _ = (refusal, now);
+        None
     }
 }
 
@@ -116,6 +123,9 @@ pub trait AtHead {
 #[must_use = "a request whose ticket is dropped leaves the queue"]
 pub struct Waiting {
     tickets: Vec<Ticket>,
+    /// The number of a limit without one of these queues that had no room at the request's turn, and the position among
+    /// the requests that it refused in the same way.
+    refused: Option<(usize, Ticket)>,
     latest: Option<Time>,
     clock: MonotonicClock,
     timer: Option<Pin<Box<Sleep>>>,
@@ -209,7 +219,7 @@ impl Waiting {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub const fn new(tickets: Vec<Ticket>, latest: Option<Time>, clock: MonotonicClock) -> Self {
-        Self { tickets, latest, clock, timer: None, fine: None, nap: None }
+        Self { tickets, refused: None, latest, clock, timer: None, fine: None, nap: None }
     }
 
     /// Ready with a pass when the request is admitted, or with a refusal if the request must not try again or cannot be
@@ -260,20 +270,30 @@ impl Waiting {
         assert!(!self.tickets.is_empty(), "polled again after it was ready");
         let decided = ready!(self.poll_decision(limits, context));
         self.tickets.clear();
+        self.refused = None;
         Poll::Ready(decided)
     }
 
     fn poll_decision<L: AtHead>(&mut self, limits: &L, context: &mut Context<'_>) -> Poll<Result<L::Pass, L::Refusal>> {
+        // After this time, a request that is not at the head does not wait for a limit without one of these queues: such
+        // a limit can keep the requests ahead longer than the queue promised.
+        let last_try = self.latest.map(|latest| latest.saturating_add(COARSE));
         loop {
             let now = self.clock.now();
-            let nap = match self.position(now, context.waker()) {
-                Position::Behind(until) => Nap::Coarse(until),
+            let position = self.position(now, context.waker());
+            let nap = match position {
+                Position::Behind(until) if last_try.is_none_or(|last| now < last) => {
+                    Nap::Coarse(last_try.map_or(until, |last| until.min(last)))
+                }
                 Position::Late => return Poll::Ready(Err(limits.late(now))),
-                Position::Head => match limits.charge(now) {
+                Position::Head | Position::Behind(_) => match limits.charge(now) {
                     Ok(pass) => return Poll::Ready(Ok(pass)),
-                    Err(refusal) => match self.next_try(now, &refusal, limits) {
-                        Some(at) => self.nap(now, at.min(now.saturating_add(MAX_SLEEP)), L::quota(&refusal)),
-                        None => return Poll::Ready(Err(refusal)),
+                    Err(refusal) => match (position, self.next_try(now, &refusal, limits)) {
+                        (Position::Behind(until), _) if limits.limit(&refusal) < self.tickets.len() => {
+                            Nap::Coarse(until)
+                        }
+                        (_, Some(at)) => self.nap(now, at.min(now.saturating_add(MAX_SLEEP)), L::quota(&refusal)),
+                        (_, None) => return Poll::Ready(Err(refusal)),
                     },
                 },
             };
@@ -321,8 +341,9 @@ impl Waiting {
     }
 
     /// The position in all queues together. If the request is at the head of some queues only, requests behind it can
-    /// pass it there.
-    fn position(&self, now: Time, waker: &Waker) -> Position {
+    /// pass it there. A request that waits for a limit without one of these queues keeps the head of the queue in which
+    /// it waited for its turn.
+    fn position(&mut self, now: Time, waker: &Waker) -> Position {
         let mut behind = None;
         for ticket in &self.tickets {
             match ticket.position(now, waker) {
@@ -331,7 +352,13 @@ impl Waiting {
                 Position::Late => return Position::Late,
             }
         }
-        let Some(until) = behind else { return Position::Head };
+        let Some(until) = behind else {
+            let refused = self.refused.as_ref().map(|(_, ticket)| ticket.position(now, waker));
+            let Some(Position::Behind(until)) = refused else { return Position::Head };
+            self.tickets.iter().for_each(|ticket| ticket.postpone(until));
+            return Position::Behind(until);
+        };
+        self.refused = None;
         if let [_, _, ..] = self.tickets.as_slice() {
             let heads = self.tickets.iter().filter(|ticket| ticket.position(now, waker) == Position::Head);
             heads.for_each(|ticket| ticket.step_aside(until));
@@ -340,13 +367,21 @@ impl Waiting {
     }
 
     /// The time at which the request at the head tries again, or none if that is too late.
-    fn next_try<L: AtHead>(&self, now: Time, refusal: &L::Refusal, limits: &L) -> Option<Time> {
+    fn next_try<L: AtHead>(&mut self, now: Time, refusal: &L::Refusal, limits: &L) -> Option<Time> {
         let at = now.saturating_add(L::retry_after(refusal)?);
         if self.latest.is_some_and(|latest| at > latest) {
             return None;
         }
-        for (queue, ticket) in self.tickets.iter().enumerate() {
-            if limits.waits_for(refusal, queue) { ticket.retry_at(at) } else { ticket.step_aside(at) }
+        let limit = limits.limit(refusal);
+        self.refused.take_if(|(known, _)| *known != limit);
+        if limit < self.tickets.len() {
+            for (queue, ticket) in self.tickets.iter().enumerate() {
+                if queue == limit { ticket.retry_at(at) } else { ticket.step_aside(at) }
+            }
+        } else {
+            self.tickets.iter().for_each(|ticket| ticket.postpone(at));
+            self.refused = self.refused.take().or_else(|| Some((limit, limits.join(refusal, now)?)));
+            self.refused.iter().for_each(|(_, ticket)| ticket.retry_at(at));
         }
         Some(at)
     }

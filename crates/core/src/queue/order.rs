@@ -25,12 +25,11 @@ const UNKNOWN: Time = Time::from_nanos(0);
 pub(super) struct Order {
     present: BTreeMap<u64, Entry>,
     aside: BTreeMap<u64, Entry>,
-    passed: BTreeMap<u64, Entry>,
     late: BTreeMap<u64, Entry>,
     next: u64,
-    /// The cost of all requests that later requests must wait for.
+    /// The cost of all present requests.
     total: u128,
-    /// The forecast after the admission of all waiting requests. None if it must be computed again.
+    /// The forecast after the admission of all present requests. None if it must be computed again.
     pub(super) tail: Option<Forecast>,
     /// Whether the key has another queue, which must be looked up.
     pub(super) closed: bool,
@@ -53,21 +52,13 @@ pub(super) struct Entry {
 /// The state of a request in its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EntryState {
-    /// The request waits in order.
+    /// The request waits in order, and later requests wait for it.
     Present,
-    /// The request waits for another limit, and other requests overtake it.
+    /// Other requests overtake the request, because it waits for another limit or did not come for its turn. It reserves
+    /// nothing. If it comes and is not at the head, later requests wait for it again.
     Aside,
-    /// The request did not come for its turn. Later requests wait for it again when it comes.
-    Passed,
     /// The request cannot be admitted in time.
     Late,
-}
-
-impl EntryState {
-    /// Returns true if later requests must wait for this request.
-    fn counts(self) -> bool {
-        matches!(self, Self::Present | Self::Aside)
-    }
 }
 
 impl Order {
@@ -75,21 +66,15 @@ impl Order {
         self.states().into_iter().map(|(_, entries)| entries.len()).sum()
     }
 
-    fn states(&mut self) -> [(EntryState, &mut BTreeMap<u64, Entry>); 4] {
-        let Self { present, aside, passed, late, .. } = self;
-        [
-            (EntryState::Present, present),
-            (EntryState::Aside, aside),
-            (EntryState::Passed, passed),
-            (EntryState::Late, late),
-        ]
+    fn states(&mut self) -> [(EntryState, &mut BTreeMap<u64, Entry>); 3] {
+        let Self { present, aside, late, .. } = self;
+        [(EntryState::Present, present), (EntryState::Aside, aside), (EntryState::Late, late)]
     }
 
     fn in_state(&mut self, entry_state: EntryState) -> &mut BTreeMap<u64, Entry> {
         match entry_state {
             EntryState::Present => &mut self.present,
             EntryState::Aside => &mut self.aside,
-            EntryState::Passed => &mut self.passed,
             EntryState::Late => &mut self.late,
         }
     }
@@ -122,12 +107,12 @@ impl Order {
             return;
         }
         let (before, entry) = self.take(number);
-        match (before.counts(), entry_state.counts()) {
-            (false, true) => self.total += u128::from(entry.cost),
-            (true, false) => self.total -= u128::from(entry.cost),
+        match (before, entry_state) {
+            (_, EntryState::Present) => self.total += u128::from(entry.cost),
+            (EntryState::Present, _) => self.total -= u128::from(entry.cost),
             _ => {}
         }
-        self.tail.take_if(|_| before.counts() != entry_state.counts());
+        self.tail.take_if(|_| [before, entry_state].contains(&EntryState::Present));
         self.in_state(entry_state).insert(number, entry);
     }
 
@@ -178,7 +163,7 @@ impl Order {
             }
         }
         for number in passed {
-            self.set_state(number, EntryState::Passed);
+            self.set_state(number, EntryState::Aside);
         }
         first
     }
@@ -190,7 +175,7 @@ impl Order {
 
     /// Returns the forecast for a new request.
     pub(super) fn forecast(&mut self, now: Time, forecast: impl FnOnce() -> Forecast) -> &mut Forecast {
-        // Without waiting requests, an old forecast is invalid, because other requests were charged since.
+        // Without present requests, an old forecast is invalid, because other requests were charged since.
         let total = self.total;
         self.tail.take_if(|_| total == 0);
         if self.tail.is_none() {
@@ -198,7 +183,11 @@ impl Order {
             if tail.is_additive() {
                 tail.add(total);
             } else {
-                for (_, entry) in self.counted() {
+                #[cfg(all(test, not(loom)))]
+                {
+                    self.looks += self.present.len();
+                }
+                for entry in self.present.values() {
                     if let Some(at) = tail.opens(now, entry.cost) {
                         tail.admit(at, entry.cost);
                     }
@@ -209,22 +198,10 @@ impl Order {
         self.tail.as_mut().expect("computed above")
     }
 
-    /// Returns all requests that later requests must wait for, in order.
-    fn counted(&mut self) -> Vec<(u64, &mut Entry)> {
-        let counted = self.present.iter_mut().chain(&mut self.aside).map(|(number, entry)| (*number, entry));
-        let mut counted: Vec<_> = counted.collect();
-        #[cfg(all(test, not(loom)))]
-        {
-            self.looks += counted.len();
-        }
-        counted.sort_by_key(|(number, _)| *number);
-        counted
-    }
-
     /// Computes all turns again, and adds the wakers of the requests that cannot be admitted in time to `called`.
     pub(super) fn reassess(&mut self, now: Time, mut tail: Forecast, called: &mut Vec<Waker>) {
         let mut late = Vec::new();
-        for (number, entry) in self.counted() {
+        for (number, entry) in &mut self.present {
             match tail.opens(now, entry.cost) {
                 Some(due) if entry.latest.is_none_or(|latest| due <= latest) => {
                     tail.admit(due, entry.cost);
@@ -234,7 +211,7 @@ impl Order {
                     entry.due = Time::from_nanos(u64::MAX);
                 }
                 _ => {
-                    late.push(number);
+                    late.push(*number);
                     called.extend(entry.waker.clone());
                 }
             }
@@ -248,7 +225,7 @@ impl Order {
     /// Removes a request. Returns it with the waker of the next request if that is called.
     pub(super) fn remove(&mut self, number: u64) -> (Entry, Option<Waker>) {
         let (entry_state, entry) = self.take(number);
-        if entry_state.counts() {
+        if entry_state == EntryState::Present {
             self.total -= u128::from(entry.cost);
         }
         self.tail = None;

@@ -1,4 +1,4 @@
-//! The number of entries that a queue looks at for a request, among many requests that others overtake.
+//! What a queue reserves and looks at for a request, among many requests that others overtake.
 
 use std::{task::Waker, time::Duration};
 
@@ -54,5 +54,19 @@ fn requests_that_did_not_come_cost_those_behind_them_nothing() {
             overtake(&limiter, &tickets[0], LATER)
         };
         assert_eq!(of(100), of(10_000), "{requests} a second");
+    }
+}
+
+#[test]
+fn requests_that_stand_aside_reserve_nothing_also_if_they_stay_longer() {
+    for requests in [1_000, 3] {
+        let limiter = limiter(requests);
+        let tickets = tickets(&limiter, 2_000);
+        let newcomer = || limiter.enqueue(START, 1, Some(START));
+        assert!(newcomer().is_err(), "{requests} a second");
+        tickets.iter().for_each(|ticket| ticket.step_aside(START));
+        tickets.iter().for_each(|ticket| ticket.postpone(LATER));
+        let newcomer = newcomer().expect("nothing is reserved");
+        assert_eq!(newcomer.position(START, Waker::noop()), Position::Head, "{requests} a second");
     }
 }

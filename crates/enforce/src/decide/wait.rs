@@ -1,9 +1,12 @@
 //! Requests that wait for their turn.
 //!
-//! A request that may wait joins the queues of all rules that match it. In the queues of rules that let requests wait,
-//! the request waits until it is at the head. In the other queues it only takes a position, which later requests
-//! observe. When the request is at the head and all rules have capacity, all rules are charged together. A request that
-//! leaves earlier is not charged.
+//! A request that may wait joins the queues of all matching rules that let requests wait. When the request is at the
+//! head of all of them and all rules have capacity, all rules are charged together. A request that leaves earlier is not
+//! charged. While it waits for one rule, it reserves nothing in the others.
+//!
+//! If a rule that does not let requests wait has no capacity at the request's turn, the request keeps the head of the
+//! queue in which it waited, and joins the queue of that rule: there, only requests wait whose turn has come, so that not
+//! all of them try again at the same time. New requests do not observe that queue.
 //!
 //! A request of shared rules first waits for the store (`questions`). When it has all its seats, it continues as above.
 //! If the window of a seat ends while the request waits, it gets another seat when its turn has come, or is refused.
@@ -23,7 +26,7 @@ use weir_tower::{AtHead, MonotonicClock, Waiting};
 use self::questions::StoreQuestions;
 use crate::{
     decide::{
-        charge::{Demand, charge_rules, opens_after},
+        charge::{Demand, charge_rules},
         deferred::DeferredCost,
         follow_up::FollowUp,
         header_rules::HeaderRules,
@@ -60,8 +63,6 @@ pub struct Wait {
 struct Queued {
     demands: OwnedDemands,
     waiting: Waiting,
-    /// Positions in the queues of rules that do not let requests wait.
-    _held: Vec<Ticket>,
     since: Time,
 }
 
@@ -99,45 +100,42 @@ impl OwnedDemand {
     }
 }
 
-/// A refusal at the head of the queues.
-#[derive(Debug)]
-struct HeadRefusal {
-    at: RuleRefusedAt,
-    is_patient: bool,
-}
-
-/// Charges all rules if no request waits for them and they have capacity. Otherwise joins their queues. Refuses
-/// immediately if a wait cannot help: the turn would come too late, or a rule that does not let requests wait refuses.
+/// Charges all rules if it is the request's turn and they have capacity. Otherwise joins the queues of the rules that let
+/// it wait. Refuses immediately if a wait cannot help: the turn would come too late, or another rule refuses now.
 pub(crate) fn enter(demands: &[Demand<'_, '_>], clock: MonotonicClock) -> Result<Entry, RuleRefusedAt> {
-    let is_patient = |demand: &Demand<'_, '_>| demand.latest.is_some();
+    let latest = demands.iter().filter_map(|demand| demand.latest).min();
     let at_once: Vec<_> = demands.iter().map(|demand| Demand { latest: None, ..*demand }).collect();
-    if !demands.iter().any(is_patient)
-        || demands.iter().all(|demand| demand.limits.pod_limiter().queue_len(demand.key) == 0)
+    let charge = || match charge_rules(&at_once, || clock.now()) {
+        Err(at) if demands[at.index].latest.is_some() => Ok(None),
+        charged => charged.map(|charged| Some(Entry::Goes(charged))),
+    };
+    let mut patient = demands.iter().filter(|demand| demand.latest.is_some());
+    if patient.all(|demand| demand.limits.pod_limiter().queue_len(demand.key) == 0)
+        && let Some(goes) = charge()?
     {
-        match charge_rules(&at_once, || clock.now()) {
-            Ok(charged) => return Ok(Entry::Goes(charged)),
-            Err(at) if !is_patient(&demands[at.index]) => return Err(at),
-            Err(_) => {}
-        }
+        return Ok(goes);
     }
     let now = clock.now();
-    let (mut owned, mut patient, mut held) = (Vec::with_capacity(demands.len()), Vec::new(), Vec::new());
+    let (mut owned, mut tickets) = (Vec::with_capacity(demands.len()), Vec::new());
     for (index, demand) in demands.iter().enumerate() {
         let refused_at = |refused: RuleRefused| RuleRefusedAt { index, refused };
         let limiter = demand.limits.pod_limiter();
-        let waits = limiter.opens(now, demand.key, demand.cost).is_ok_and(|at| at > now);
-        let ticket = limiter.enqueue(now, demand.key, demand.cost, demand.latest.or(Some(now))).map_err(refused_at)?;
-        if is_patient(demand) {
-            patient.push(ticket);
+        let is_patient = demand.latest.is_some();
+        let waits = is_patient && limiter.opens(now, demand.key, demand.cost).is_ok_and(|at| at > now);
+        if is_patient {
+            tickets.push(limiter.enqueue(now, demand.key, demand.cost, latest).map_err(refused_at)?);
         } else {
-            ticket.step_aside(now);
-            held.push(ticket);
+            limiter.peek(now, demand.key, demand.cost).map_err(refused_at)?;
         }
         owned.push(OwnedDemand::of(demand, waits));
     }
-    let latest = demands.iter().filter_map(|demand| demand.latest).min();
-    let waiting = Waiting::new(patient, latest, clock);
-    let queued = Queued { demands: OwnedDemands { all: owned, clock }, waiting, _held: held, since: now };
+    if tickets.iter().all(|ticket| ticket.is_head(now))
+        && let Some(goes) = charge()?
+    {
+        return Ok(goes);
+    }
+    let waiting = Waiting::new(tickets, latest, clock);
+    let queued = Queued { demands: OwnedDemands { all: owned, clock }, waiting, since: now };
     Ok(Entry::Waits(Box::new(Wait::of_queue(queued))))
 }
 
@@ -181,7 +179,7 @@ impl Wait {
         let Some(Queued { demands, since, .. }) = self.queued.take() else { return Poll::Pending };
         let charged = match turn {
             Ok(charged) => charged,
-            Err(HeadRefusal { at, .. }) => return Poll::Ready(Err(LateRefusal::new(Reason::Own { demands, at }))),
+            Err(at) => return Poll::Ready(Err(LateRefusal::new(Reason::Own { demands, at }))),
         };
         let waited = demands.clock.now().duration_since(since);
         let turn = Turn { demands, charged, waited };
@@ -225,8 +223,8 @@ impl Drop for Turn {
     }
 }
 
-/// A request that waited and can no longer be admitted in time: its rules changed, or a rule that does not let requests
-/// wait has no capacity.
+/// A request that waited and can no longer be admitted in time: its rules changed, or a rule in which it reserved nothing
+/// has no capacity.
 #[derive(Debug)]
 pub struct LateRefusal {
     reason: Reason,
@@ -290,44 +288,44 @@ impl OwnedDemands {
 
 impl AtHead for OwnedDemands {
     type Pass = Vec<RuleCharged>;
-    type Refusal = HeadRefusal;
+    type Refusal = RuleRefusedAt;
 
-    /// If several rules refuse, returns the refusal with the longest wait. A rule that does not let requests wait takes
-    /// precedence.
-    fn charge(&self, now: Time) -> Result<Vec<RuleCharged>, HeadRefusal> {
+    /// If several rules refuse, returns the refusal with the longest wait.
+    fn charge(&self, now: Time) -> Result<Vec<RuleCharged>, RuleRefusedAt> {
         let demands = self.demands();
         charge_rules(&demands, || self.clock.now()).map_err(|at| {
-            let halt = |at: RuleRefusedAt| HeadRefusal { is_patient: self.all[at.index].latest.is_some(), at };
             let refuses = |(index, one): (usize, &Demand<'_, '_>)| {
                 let refused = one.limits.pod_limiter().peek(now, one.key, one.cost).err()?;
-                Some(halt(RuleRefusedAt { index, refused }))
+                Some(RuleRefusedAt { index, refused })
             };
-            let longest = demands.iter().enumerate().filter_map(refuses).max_by_key(|halt| {
-                let wait = opens_after(&demands[halt.at.index..=halt.at.index], now);
-                (!halt.is_patient, wait.unwrap_or(Duration::MAX))
-            });
-            longest.unwrap_or_else(|| halt(at))
+            let longest = demands.iter().enumerate().filter_map(refuses);
+            longest.max_by_key(|at| at.refused.retry_after().unwrap_or(Duration::MAX)).unwrap_or(at)
         })
     }
 
-    fn late(&self, now: Time) -> HeadRefusal {
+    fn late(&self, now: Time) -> RuleRefusedAt {
         let late = self.patient().find_map(|(index, held)| {
             let limiter = held.rule.charged_rates().pod_limiter();
             let refused = limiter.enqueue(now, &held.key, held.cost, Some(Time::default())).err()?;
-            Some(HeadRefusal { at: RuleRefusedAt { index, refused }, is_patient: true })
+            Some(RuleRefusedAt { index, refused })
         });
         late.expect("a request that waits has a patient rule, and no turn comes before now")
     }
 
-    fn retry_after(halt: &HeadRefusal) -> Option<Duration> {
-        if halt.is_patient { halt.at.refused.retry_after() } else { None }
+    fn retry_after(at: &RuleRefusedAt) -> Option<Duration> {
+        at.refused.retry_after()
     }
 
-    fn quota(halt: &HeadRefusal) -> Quota {
-        halt.at.refused.standing.quota()
+    fn quota(at: &RuleRefusedAt) -> Quota {
+        at.refused.standing.quota()
     }
 
-    fn waits_for(&self, halt: &HeadRefusal, queue: usize) -> bool {
-        self.patient().nth(queue).is_some_and(|(index, _)| index == halt.at.index)
+    fn limit(&self, at: &RuleRefusedAt) -> usize {
+        self.patient().position(|(index, _)| index == at.index).unwrap_or(self.all.len() + at.index)
+    }
+
+    fn join(&self, at: &RuleRefusedAt, now: Time) -> Option<Ticket> {
+        let held = &self.all[at.index];
+        held.rule.charged_rates().pod_limiter().enqueue(now, &held.key, held.cost, None).ok()
     }
 }
