@@ -57,7 +57,7 @@ pub trait Gate {
         late.refuse(|refusal| {
             self.with_rules(|rules| {
                 with_request_context(self, rules, request, |context| {
-                    rules.log(refusal, context, self.options().log_keys)
+                    rules.log(refusal, context, self.options().log_keys);
                 });
             });
             then(refusal)
