@@ -16,7 +16,8 @@ use crate::{
     status::{Tally, changes::describe, reason::Reason},
 };
 
-/// The minimum time between two announcements with the same text.
+/// The minimum time between two announcements with the same text. The end of an announced problem is always announced,
+/// so that the last announcement never shows a problem that is over.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(300);
 
 /// A notice about a policy, for an Event.
@@ -44,6 +45,8 @@ pub struct Announcer {
     /// The bypass that was announced last.
     bypass: Option<String>,
     recent: HashMap<&'static str, (String, Instant)>,
+    /// True if the last announcement was a warning.
+    warned: bool,
 }
 
 #[derive(Debug)]
@@ -70,6 +73,7 @@ impl Announcer {
             announced: announced.map(|c| c.reason.clone()),
             bypass,
             recent: HashMap::new(),
+            warned: false,
         }
     }
 
@@ -91,6 +95,7 @@ impl Announcer {
 
     /// Returns the notice to send, if any, for this reason and message of `Enforced`.
     pub fn announce(&mut self, now: Instant, reason: Reason, message: &str, tally: Tally) -> Option<Notice> {
+        let before = self.announced.clone();
         let notice = match reason {
             Reason::Enforced => self.enforced(now, message, tally),
             Reason::Drifted | Reason::Invalid | Reason::SnapshotTooLarge => self.warn(reason.as_str(), message),
@@ -103,13 +108,20 @@ impl Announcer {
             }
             _ => None,
         }?;
+        let ends_warning = self.warned && !notice.warning;
         if notice.took.is_none()
+            && !ends_warning
             && let Some((note, at)) = self.recent.get(notice.reason)
             && *note == notice.note
             && now.duration_since(*at) < REPEAT_INTERVAL
         {
+            if notice.warning {
+                // If the problem lasts, it is announced later.
+                self.announced = before;
+            }
             return None;
         }
+        self.warned = notice.warning;
         self.recent.insert(notice.reason, (notice.note.clone(), now));
         Some(notice)
     }

@@ -116,6 +116,25 @@ async fn drift_and_its_end_are_announced_once() {
     assert!(drifted(&mut announcer, minutes(20)).is_some());
 }
 
+#[tokio::test(start_paused = true)]
+async fn each_announced_outage_has_an_announced_end() {
+    let start = Instant::now();
+    let seconds = |count| start + Duration::from_secs(count);
+    let mut announcer = Announcer::begin(start, Some(rules(50)), None);
+    announcer.announce(start, Reason::Enforced, "2 of 2", pods(2));
+    let mut next = |at, reason, note| told(announcer.announce(seconds(at), reason, note, pods(2)));
+    assert_eq!(next(10, Reason::Drifted, "a is Unreachable"), Some(("Drifted", "a is Unreachable".to_owned())));
+    assert_eq!(next(20, Reason::Enforced, "2 of 2"), Some(("Enforced", "2 of 2".to_owned())));
+    assert_eq!(next(30, Reason::Drifted, "b is Unreachable"), Some(("Drifted", "b is Unreachable".to_owned())));
+    assert_eq!(next(40, Reason::Enforced, "2 of 2"), Some(("Enforced", "2 of 2".to_owned())));
+    // An outage that is not announced because of its frequency has no announced end, but if it lasts, it is announced.
+    assert_eq!(next(50, Reason::Drifted, "b is Unreachable"), None);
+    assert_eq!(next(60, Reason::Enforced, "2 of 2"), None);
+    assert_eq!(next(70, Reason::Drifted, "b is Unreachable"), None);
+    assert_eq!(next(331, Reason::Drifted, "b is Unreachable"), Some(("Drifted", "b is Unreachable".to_owned())));
+    assert_eq!(next(340, Reason::Enforced, "2 of 2"), Some(("Enforced", "2 of 2".to_owned())));
+}
+
 #[test]
 fn a_bypass_is_announced_once_and_not_again_after_a_restart() {
     let now = crate::clock::now();
