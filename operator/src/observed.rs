@@ -55,8 +55,8 @@ impl Convergence {
 #[derive(Debug, Default)]
 pub struct Observed {
     views: HashMap<ObjectKey, View>,
-    /// The pods whose agents are at the same URL.
-    pods_at: HashMap<Arc<str>, BTreeSet<ObjectKey>>,
+    /// The pods whose agents are at the same URL: nearly always one.
+    pods_at: HashMap<Arc<str>, Vec<ObjectKey>>,
     stores: ReachedStores,
     /// The names of the stores whose state has changed.
     news: BTreeSet<String>,
@@ -172,7 +172,10 @@ impl Observed {
         };
         let before = self.views.insert(pod.clone(), view).filter(|before| before.url != *url);
         self.moved(pod, before);
-        self.pods_at.entry(url.clone()).or_default().insert(pod.clone());
+        let pods = self.pods_at.entry(url.clone()).or_insert_with(|| Vec::with_capacity(1));
+        if !pods.contains(pod) {
+            pods.push(pod.clone());
+        }
         self.news.extend(self.stores.forget(pod));
         true
     }
@@ -193,7 +196,7 @@ impl Observed {
     fn moved(&mut self, pod: &ObjectKey, before: Option<View>) {
         let Some(View { url, .. }) = before else { return };
         let Some(pods) = self.pods_at.get_mut(&url) else { return };
-        pods.remove(pod);
+        pods.retain(|other| other != pod);
         match pods.len() {
             0 => drop(self.pods_at.remove(&url)),
             1 => self.uncontested.extend(pods.first().filter(|pod| self.views[*pod].contested).cloned()),
