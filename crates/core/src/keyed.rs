@@ -107,6 +107,8 @@ struct Lineage {
     retunes: u64,
     /// The index of each limit in the previous table, matched by name.
     kept: Vec<Option<usize>>,
+    /// For each limit, whether no bucket was in force before this table.
+    bucketless: Vec<bool>,
 }
 
 /// The words of a key with an override, outside of the cells.
@@ -172,7 +174,9 @@ pub struct KeyStats {
 
 impl Table {
     pub(crate) fn new(now: Time, terms: Terms, max_keys: NonZeroUsize) -> Self {
-        Self::with_cells(Book::new(terms, now), max_keys, 0, &Lineage::default(), now, None)
+        let book = Book::new(terms, now);
+        let lineage = Lineage { bucketless: vec![true; book.terms.limits().len()], ..Lineage::default() };
+        Self::with_cells(book, max_keys, 0, &lineage, now, None)
     }
 
     fn capacity(book: &Book, max_keys: NonZeroUsize) -> usize {

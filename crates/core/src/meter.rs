@@ -267,7 +267,9 @@ impl Meter {
             (Memory::Few, Kind::Level(_) | Kind::Counter(_)) => epoch.after(history, memory),
             _ => epoch.after(history, Memory::Many),
         };
-        let mut next = History { began: since.as_nanos(), is_first: false, first: [0; 2], tokens, forgiven: 0, spans };
+        let began = since.as_nanos();
+        let is_bucketless = history.is_bucketless_after(old.quota(), began);
+        let mut next = History { began, is_bucketless, first: [0; 2], tokens, forgiven: 0, spans };
         let admitted_since = |moment: u64| {
             let before = if moment <= epoch.began { history.admitted_since(moment) } else { 0 };
             epoch.admitted_since(moment).saturating_add(before)

@@ -73,6 +73,11 @@ impl Strategy {
         Self::LeakyBucket,
         Self::Gcra,
     ];
+
+    /// Returns true if tokens flow in. False for windows and logs.
+    pub(crate) fn is_bucket(self) -> bool {
+        !matches!(self, Self::FixedWindow | Self::SlidingWindowCounter | Self::SlidingWindowLog)
+    }
 }
 
 /// A valid limit: requests per period, a strategy and a burst.

@@ -306,6 +306,40 @@ fn buckets_keep_what_is_left() {
     }
 }
 
+/// R2: after windows and logs only, a bucket has the requests that the last of them had left, and no debt.
+#[test]
+fn a_bucket_after_windows_has_what_they_left() {
+    const WINDOWS: [Counting; 3] = [Counting::FixedWindow, Counting::SlidingWindowCounter, Counting::SlidingWindowLog];
+    // A time early in a window, which the counter weighs as the whole window.
+    let (day, hour) = (Duration::from_hours(24), 3_600_000 * MILLI);
+    let start = START - START % (24 * hour);
+    let limit = |strategy, requests| Quota::new(strategy, requests, day, None).expect("valid");
+    let large = NonZeroUsize::new(65_536).expect("not zero");
+    for old in WINDOWS {
+        for new in WINDOWS {
+            let bucket = limit(Counting::TokenBucket, 500);
+            let first = limit(old, 100);
+            let unrecorded = RuleLimiter::keyed(at(start), terms(first), large);
+            // For so many keys, a table starts histories only when their words lack data.
+            (0..5_000_u32).for_each(|key| _ = unrecorded.charge(|| at(start), &key.to_be_bytes(), 1));
+            let unrecorded = Judged::Rule(unrecorded);
+            let all = Judged::all(first, start).into_iter().chain([("large", unrecorded)]);
+            for ((kind, mut judged), used) in all.zip([400, 50, 0, 400]) {
+                let place = format!("{kind}: {old:?}, {new:?}, {used}");
+                assert_eq!(judged.drain(start), 100, "{place}");
+                judged.change(start + hour, limit(new, 500));
+                assert_eq!((0..used).filter(|_| judged.admits(start + 2 * hour)).count() as u64, used, "{place}");
+                let left = judged.remaining(start + 3 * hour);
+                judged.change(start + 3 * hour, bucket);
+                assert_eq!(judged.remaining(start + 3 * hour), left, "{place}");
+                // The bucket has no debt: its first token comes after one interval.
+                judged.drain(start + 3 * hour);
+                assert!(judged.admits(start + 3 * hour + 172_800 * MILLI), "{place}");
+            }
+        }
+    }
+}
+
 /// R2: reservations stay charged after any change. A window keeps each reservation in its own window.
 #[test]
 fn places_reserved_ahead_stay_as_many_requests() {

@@ -40,6 +40,8 @@ pub(super) struct Old<'a> {
     /// The time at which the old terms came into force. If they were the first terms, nothing was counted before.
     pub(super) began: Time,
     pub(super) is_first: bool,
+    /// For each limit, whether no bucket was in force before the old terms.
+    pub(super) bucketless: &'a [bool],
     /// The admissions before the old terms came into force. `None` if the table kept no histories.
     pub(super) histories: Option<Arc<[History]>>,
     /// The journals that recorded charges under the old terms, and the key's fingerprint.
@@ -95,6 +97,12 @@ impl Book {
         iter::once(&self.plain).chain(&self.overrides).map(Set::longest).max().unwrap_or(0)
     }
 
+    /// Returns true if this limit is a bucket, for any key.
+    pub(super) fn is_bucket(&self, place: usize) -> bool {
+        let mut sets = iter::once(&self.plain).chain(&self.overrides);
+        sets.any(|set| set.meters[place].quota().strategy().is_bucket())
+    }
+
     pub(super) fn set(&self, override_index: Option<usize>) -> &Set {
         override_index.map_or(&self.plain, |index| &self.overrides[index])
     }
@@ -105,7 +113,7 @@ impl Old<'_> {
         match &self.histories {
             Some(histories) => histories[place].clone(),
             None if self.is_first => History::none(self.set.meters[place].quota(), self.began),
-            None => History::unknown(self.began),
+            None => History::unknown(self.began, self.bucketless[place]),
         }
     }
 }

@@ -58,7 +58,9 @@ impl Table {
             drop(lock(&region.hold));
         }
         let keys = self.lineage.counts.tracked.load(Ordering::Relaxed) + self.overrides.len();
-        let lineage = Lineage { retunes: self.lineage.retunes + 1, kept, ..self.lineage.clone() };
+        let is_bucketless = |place: usize| self.lineage.bucketless[place] && !self.book.is_bucket(place);
+        let bucketless = kept.iter().map(|place| place.is_none_or(is_bucketless)).collect();
+        let lineage = Lineage { retunes: self.lineage.retunes + 1, kept, bucketless, ..self.lineage.clone() };
         let histories = self.histories_for(&book, &lineage.kept, keys, clock());
         let mut next = Self::with_cells(book, max_keys, keys, &lineage, clock(), histories);
         let now = clock();
@@ -157,6 +159,7 @@ impl Table {
             began: self.began(),
             // A key that entered later has no earlier admissions.
             is_first: self.lineage.retunes == 0 || self.histories.is_some(),
+            bucketless: &self.lineage.bucketless,
             histories: self.histories.as_ref().and_then(|histories| histories.get(fingerprint)),
             journals: self.journals(since).map(|journals| (journals, fingerprint)),
         })
@@ -168,8 +171,16 @@ impl Table {
 
     /// Keys in the overflow have no history, so requests that their words do not contain count as used.
     fn old_in_overflow<'a>(&'a self, words: &'a [AtomicU64], since: Time) -> Old<'a> {
-        let is_first = self.lineage.retunes == 0;
-        Old { set: &self.book.overflow, words, since, began: self.began(), is_first, histories: None, journals: None }
+        Old {
+            set: &self.book.overflow,
+            words,
+            since,
+            began: self.began(),
+            is_first: self.lineage.retunes == 0,
+            bucketless: &self.lineage.bucketless,
+            histories: None,
+            journals: None,
+        }
     }
 
     fn succeed<'a>(&self, fingerprint: u64, set: &Set, words: &[AtomicU64], old: impl FnOnce() -> Option<Old<'a>>) {

@@ -14,7 +14,8 @@
 //!
 //! A limit that alternates between a window and a bucket admits a burst in each window, and the bucket would add its
 //! own flow. So the history counts the bucket's tokens also while a window is in force. They can become a debt. A
-//! window that was in force for one period or longer passes on its remaining requests, and no debt.
+//! window that was in force for one period or longer passes on its remaining requests, and no debt. So do windows and
+//! logs that followed each other without a bucket, because they never admitted a burst in addition to a bucket's.
 
 use crate::{Quota, Strategy, Time, supply::Tokens};
 
@@ -40,8 +41,8 @@ const MOST_OWED: i128 = -(1 << 94);
 pub(crate) struct History {
     /// The time at which the quota came into force.
     pub(super) began: u64,
-    /// Whether the quota was the limit's first quota.
-    pub(super) is_first: bool,
+    /// Whether a bucket starts with the remaining requests of the window, because no earlier bucket counts any more.
+    pub(super) is_bucketless: bool,
     /// The first words, if there are at most two. For a log, the number of requests with which it starts, and how many
     /// of them were in the previous log.
     pub(super) first: [u64; 2],
@@ -66,7 +67,7 @@ impl History {
         let full = i128::from(quota.burst()) * i128::from(PARTS);
         Self {
             began: began.as_nanos(),
-            is_first: true,
+            is_bucketless: true,
             first: [0; 2],
             tokens: Tokens { parts: full, unit: PARTS },
             forgiven: 0,
@@ -74,11 +75,12 @@ impl History {
         }
     }
 
-    /// Returns the history of a limit whose earlier admissions, until `began`, are unknown.
-    pub(crate) fn unknown(began: Time) -> Self {
+    /// Returns the history of a limit whose earlier admissions, until `began`, are unknown. `is_bucketless` is true if
+    /// all earlier quotas were windows or logs.
+    pub(crate) fn unknown(began: Time, is_bucketless: bool) -> Self {
         Self {
             began: began.as_nanos(),
-            is_first: false,
+            is_bucketless,
             first: [0; 2],
             tokens: Tokens { parts: 0, unit: PARTS },
             forgiven: 0,
@@ -111,12 +113,19 @@ impl History {
         let flown = had.saturating_add(flow(quota, length));
         // An earlier debt stays until it has been refilled.
         let least = left.saturating_add(flown.min(0));
-        if self.is_first || length >= quota.period_nanos() || left < 0 {
+        if self.is_bucketless || length >= quota.period_nanos() || left < 0 {
             return Tokens { parts: least.max(MOST_OWED), unit: PARTS };
         }
         let late = (i128::from(quota.requests()) * parts).max(had).min(flown) - i128::from(admitted) * parts;
         let parts = if quota.strategy() == Strategy::FixedWindow { late } else { late.max(least) };
         Tokens { parts: parts.max(MOST_OWED), unit: PARTS }
+    }
+
+    /// Returns true if no bucket was in force before the end of windows of this quota, or if they replaced its tokens.
+    pub(super) fn is_bucketless_after(&self, quota: Quota, since: u64) -> bool {
+        let length = since.saturating_sub(self.began);
+        let has_paid = || self.tokens.in_units(PARTS).saturating_add(flow(quota, length)) >= 0;
+        !quota.strategy().is_bucket() && (self.is_bucketless || length >= quota.period_nanos() && has_paid())
     }
 
     /// Returns the tokens with which a bucket of this quota starts after a window that would end after `rest`. The debt

@@ -5,7 +5,9 @@
 //! - A bucket continues with its tokens. While a window is in force, tokens flow in at the window's rate, up to its
 //!   requests, and the window's admissions are taken from these tokens. Without this rule, a bucket and a window that
 //!   alternate would admit more than each of them alone. A window can leave a debt until the time at which it would
-//!   have ended. A window that was in force for a period leaves its remaining requests, and no debt.
+//!   have ended. A window that was in force for a period leaves its remaining requests, and no debt. So do windows and
+//!   logs that follow each other, if no bucket was in force before, or if one of them was in force for a period and the
+//!   bucket's debt was paid.
 
 use std::collections::VecDeque;
 
@@ -19,9 +21,10 @@ const PARTS: i128 = 1 << 50;
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
     quota: Quota,
-    /// The time at which the quota came into force, and whether it is the first quota.
+    /// The time at which the quota came into force.
     since: u64,
-    is_first: bool,
+    /// Whether the tokens are the remaining requests of windows, because no earlier bucket counts.
+    is_bucketless: bool,
     /// The tokens at the time `since`.
     had: i128,
     /// Times and costs, newest last.
@@ -44,7 +47,8 @@ fn most_tokens(quota: Quota) -> i128 {
 impl Memory {
     pub(crate) fn new(quota: Quota, now: u64) -> Self {
         let tokens = most_tokens(quota);
-        Self { quota, since: now, is_first: true, had: tokens, admitted: VecDeque::new(), tokens, forgiven: 0, at: now }
+        let admitted = VecDeque::new();
+        Self { quota, since: now, is_bucketless: true, had: tokens, admitted, tokens, forgiven: 0, at: now }
     }
 
     /// Returns the number of requests admitted from this time on.
@@ -100,14 +104,19 @@ impl Memory {
         let (old, period) = (self.quota, nanos(self.quota));
         if is_window(old.strategy()) {
             let left = i128::from(self.left(now)) * PARTS;
-            let least = left + (self.had + self.flow(now - self.since)).min(0);
-            if self.is_first || now - self.since >= period {
+            let flown = self.had + self.flow(now - self.since);
+            let (least, is_long) = (left + flown.min(0), now - self.since >= period);
+            if self.is_bucketless || is_long {
                 self.tokens = least;
+                self.is_bucketless |= flown >= 0;
             } else if old.strategy() != Strategy::FixedWindow {
                 self.tokens = self.tokens.max(least);
             }
-        } else if is_window(quota.strategy()) {
-            self.tokens -= std::mem::take(&mut self.forgiven);
+        } else {
+            self.is_bucketless = false;
+            if is_window(quota.strategy()) {
+                self.tokens -= std::mem::take(&mut self.forgiven);
+            }
         }
         self.quota = quota;
         if !is_window(quota.strategy()) {
@@ -118,7 +127,7 @@ impl Memory {
             }
             self.tokens = self.tokens.min(most_tokens(quota));
         }
-        (self.since, self.is_first, self.had) = (now, false, self.tokens);
+        (self.since, self.had) = (now, self.tokens);
     }
 
     /// Returns the number of requests of cost 1 that a window would admit now.
