@@ -59,8 +59,8 @@ struct KeyPartSchema {
     #[schemars(with = "String", length(min = 1, max = 128))]
     #[x_kube(validation = names::cookie())]
     cookie: Option<String>,
-    /// Name of a query parameter. Its first value, percent-decoded, is part of the key. Requests without this parameter
-    /// share one count.
+    /// Name of a query parameter. Its first value, decoded as in a form (`+` is a blank), is part of the key. Requests
+    /// without this parameter share one count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 128))]
     query: Option<String>,

@@ -96,18 +96,18 @@ pub struct HeaderMatch {
 }
 
 /// A query parameter that must be present, with exactly this value, with a value that starts with this prefix, or with
-/// any value.
+/// any value. Names and values are decoded as in a form: `+` and `%20` are a blank, and `%2B` is a plus.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(validation = value_or_prefix("query"))]
 pub struct QueryMatch {
-    /// Name of the parameter, after percent-decoding.
+    /// Name of the parameter, after decoding.
     #[schemars(length(min = 1, max = 128))]
     pub name: String,
-    /// The whole value, after percent-decoding. Not allowed with `prefix`.
+    /// The whole value, after decoding. Not allowed with `prefix`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 512))]
     pub value: Option<String>,
-    /// The start of the value, after percent-decoding. Not allowed with `value`.
+    /// The start of the value, after decoding. Not allowed with `value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 512))]
     pub prefix: Option<String>,

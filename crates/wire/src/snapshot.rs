@@ -202,7 +202,7 @@ pub struct Match {
     /// Headers that must be present. The case of their names does not matter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<FieldMatch>,
-    /// Query parameters that must be present. Their names are compared byte by byte after percent-decoding.
+    /// Query parameters that must be present. Their names are compared byte by byte after decoding, as in a form.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub query: Vec<FieldMatch>,
     /// Networks in CIDR notation, or single addresses, one of which must contain the client's address.
@@ -331,7 +331,7 @@ pub enum KeyPart {
     /// The value of the first cookie with this name. Requests without this cookie share one key.
     #[serde(rename = "cookie")]
     Cookie(String),
-    /// The first value of this query parameter, percent-decoded. Requests without this parameter share one key.
+    /// The first value of this query parameter, decoded as in a form. Requests without this parameter share one key.
     #[serde(rename = "query")]
     Query(String),
     /// This segment of the path's normal form, counted from 1. Requests with a shorter path share one key.

@@ -1,7 +1,8 @@
 //! The query of a request target: `name=value` pairs, separated by `&`.
 //!
-//! Names and values are compared after percent-decoding, byte by byte. A `+` is a plus, because only HTML forms encode
-//! a space as `+`. A parameter without `=` has an empty value. A name or a value is copied only if it was encoded.
+//! Names and values are compared byte by byte after decoding, as in a form: `+` and `%20` are a blank, and `%2B` is a
+//! plus. Most apps read them so. A parameter without `=` has an empty value. A name or a value is copied only if it was
+//! encoded.
 
 use std::borrow::Cow;
 
@@ -21,6 +22,9 @@ pub(super) fn values<'a, 'b>(query: &'a str, name: &'b [u8]) -> impl Iterator<It
 }
 
 fn decoded(text: &str) -> Cow<'_, [u8]> {
+    if text.contains('+') {
+        return percent_decode(text.replace('+', " ").as_bytes()).collect();
+    }
     percent_decode(text.as_bytes()).into()
 }
 
@@ -37,7 +41,9 @@ mod tests {
             ("a=", "a", vec![""]),
             ("&&a=b=c&", "a", vec!["b=c"]),
             ("%61=%2561", "a", vec!["%61"]),
-            ("a+b=c+d", "a+b", vec!["c+d"]),
+            ("a+b=c+d&a%20b=%2B&a%2Bb=+%2B+", "a b", vec!["c d", "+"]),
+            ("a+b=c+d&a%20b=%2B&a%2Bb=+%2B+", "a+b", vec![" + "]),
+            ("+=%", " ", vec!["%"]),
             ("a=%zz%4", "a", vec!["%zz%4"]),
             ("A=1", "a", vec![]),
         ] {
