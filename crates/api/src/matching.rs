@@ -28,13 +28,14 @@ pub struct Match {
     pub hosts: Vec<String>,
     /// The path matches one of these globs. `*` matches any text within a segment, and `**` as a whole segment matches
     /// any number of segments: `/api/**` matches `/api` and all paths below it. Paths are compared in normal form,
-    /// without the query.
+    /// without the query. `/login` also matches `/login/`, and `/login/` matches only this path.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), transform = paths)]
     pub paths: Vec<String>,
     /// One of these regular expressions matches a part of the path in normal form; `^` and `$` match its start and its
-    /// end. The syntax is that of Rust's regex crate, which is similar to RE2: without look-around and back-references. An
-    /// expression with so many states that their table takes more than 128 KiB is refused, such as `a[ab]{20}c`.
+    /// end. A final slash is a part of the path: `^/login/?$` matches the path with and without it. The syntax is that of
+    /// Rust's regex crate, which is similar to RE2: without look-around and back-references. An expression with so many
+    /// states that their table takes more than 128 KiB is refused, such as `a[ab]{20}c`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(min = 1, max = 256)))]
     pub path_regexes: Vec<String>,
@@ -60,10 +61,10 @@ pub struct Match {
     pub trusted_hops: Option<i32>,
     /// This CEL expression is true, for example `request.headers['x-tier'] == 'gold'`. The expression can read
     /// `request`, which has the fields `method`, `host`, `path`, `query` (a map), `headers` (a map by lower-case name)
-    /// and `clientIP`. An expression that fails is false. If an expression would take too long for a request, it is not
-    /// evaluated: it then counts as false in a rule with action Bypass, and as true in other rules. Quantifiers must
-    /// not be nested. The argument of `matches` and the network of `inIpRange(request.clientIP, '10.0.0.0/8')` must be
-    /// literal texts.
+    /// and `clientIP`. `path` includes a final slash. An expression that fails is false. If an expression would take too
+    /// long for a request, it is not evaluated: it then counts as false in a rule with action Bypass, and as true in other
+    /// rules. Quantifiers must not be nested. The argument of `matches` and the network of
+    /// `inIpRange(request.clientIP, '10.0.0.0/8')` must be literal texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 1024))]
     pub predicate: Option<String>,
