@@ -306,6 +306,12 @@ impl RequestContext<'_> {
             if demands.iter().any(|demand| demand.limits.shared.is_some()) {
                 return self.try_with_stores(demands);
             }
+            // Requests that waited when the rule went into shadow mode keep their turns. So this request is not charged.
+            let has_queue = |demand: &&Demand<'_, '_>| demand.limits.pod_limiter().queue_len(demand.key) > 0;
+            if let Some(demand) = demands.iter().filter(|demand| demand.latest.is_some()).find(has_queue) {
+                demand.rule.statistics.count_shadow_limited();
+                return None;
+            }
             match charge_rules(demands, || self.now()) {
                 Ok(charged) => {
                     let now = self.now();

@@ -275,3 +275,36 @@ async fn who_is_refused_late_keeps_no_place_in_any_queue() {
     }
     assert_eq!(limits.status("/").await, 429);
 }
+
+/// New requests in shadow mode do not take the turns of requests that wait.
+#[tokio::test(start_paused = true)]
+async fn who_waits_keeps_its_turn_when_the_rule_goes_into_shadow() {
+    for (strategy, more, at_once, last) in [
+        ("TokenBucket", json!({"burst": 1}), 1, 1_200),
+        ("LeakyBucket", json!({"burst": 10}), 1, 1_200),
+        ("GCRA", json!({}), 1, 1_200),
+        ("SlidingWindowLog", json!({}), 5, 2_000),
+    ] {
+        let of = |mode: &str| {
+            let limits = [limit(strategy, 5, 1_000, more.clone())];
+            [with(policy("p", &[rule("r", &limits, wait(3_000))]), json!({"mode": mode}))]
+        };
+        let limits = Limits::new(&of("Enforce"));
+        for _ in 0..at_once {
+            assert_eq!(limits.status("/").await, 200);
+        }
+        let turns: Vec<_> = (0..6).map(|_| passed(limits.send(get("/"), ok))).collect();
+        limits.apply(&of("Shadow"));
+        let in_shadow = async {
+            for _ in 0..40 {
+                assert_eq!(limits.status("/").await, 200);
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        let (turns, ()) = tokio::join!(futures::future::join_all(turns), in_shadow);
+        let took: Vec<_> = turns.iter().map(|(response, took)| (response.status().as_u16(), *took)).collect();
+        assert!(took.iter().all(|(status, took)| *status == 200 && *took <= last), "{strategy}: {took:?}");
+        let [allowed, _, in_shadow, _] = limits.counts(0, 0);
+        assert!(allowed > at_once + 6 && in_shadow > 0, "{strategy}: the rule charges again when the queue is empty");
+    }
+}
