@@ -29,7 +29,7 @@ pub struct BanSelection {
     pub rule: Option<String>,
     /// The values of one key, as a list shows them or as a request has them. Empty for all keys. An empty value also
     /// stands for a part that a request does not have.
-    pub key: Vec<String>,
+    pub key: Vec<Vec<u8>>,
 }
 
 /// The error for a selection that names no rule with a ban.
@@ -170,12 +170,12 @@ impl RulesInForce {
 }
 
 /// Whether a key of the rule has these values.
-fn wanted<'a>(rule: &Rule, values: &'a [String]) -> impl Fn(&[u8]) -> bool + use<'a> {
+fn wanted<'a>(rule: &Rule, values: &'a [Vec<u8>]) -> impl Fn(&[u8]) -> bool + use<'a> {
     let named = rule.key().and_then(|key| key.named(values));
     move |key| {
         let is_shown = || {
             let shown = show_bytes(key);
-            shown.iter().map(|value| value.as_deref().unwrap_or_default()).eq(values.iter().map(String::as_str))
+            shown.iter().map(|value| value.as_deref().unwrap_or_default().as_bytes()).eq(values)
         };
         values.is_empty() || named.as_deref() == Some(key) || is_shown()
     }

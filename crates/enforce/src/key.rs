@@ -92,21 +92,21 @@ impl KeySpec {
     }
 
     /// Returns the key with these values, one for each part. `None` if no request has such a key.
-    pub(super) fn named(&self, values: &[String]) -> Option<Vec<u8>> {
+    pub(super) fn named(&self, values: &[impl AsRef<[u8]>]) -> Option<Vec<u8>> {
         let mut key = Vec::new();
         let is_valid = values.len() == self.parts.len()
-            && self.parts.iter().zip(values).all(|(part, value)| part.write_named(value, &mut key).is_ok());
+            && self.parts.iter().zip(values).all(|(part, value)| part.write_bytes(value.as_ref(), &mut key));
         is_valid.then_some(key)
     }
 
     /// Returns the keys with these values, one for each part. An empty value also stands for a part that a request does
     /// not have, so each empty value can double the number of keys. Empty if no request has such a key.
-    pub(super) fn all_named(&self, values: &[String]) -> Vec<Vec<u8>> {
+    pub(super) fn all_named(&self, values: &[impl AsRef<[u8]>]) -> Vec<Vec<u8>> {
         let mut keys: Vec<Vec<u8>> = (values.len() == self.parts.len()).then(Vec::new).into_iter().collect();
-        for (part, value) in self.parts.iter().zip(values) {
+        for (part, value) in self.parts.iter().zip(values.iter().map(AsRef::as_ref)) {
             let absent = value.is_empty().then(|| vec![ABSENT]);
             let mut written = Vec::new();
-            let present = part.write_named(value, &mut written).is_ok().then_some(written);
+            let present = part.write_bytes(value, &mut written).then_some(written);
             let forms: Vec<_> = absent.into_iter().chain(present).collect();
             keys = keys.iter().flat_map(|key| forms.iter().map(move |form| [&key[..], &form[..]].concat())).collect();
         }
@@ -117,7 +117,7 @@ impl KeySpec {
     pub(super) fn show(&self, request: &RequestView<'_>, tokens: &Tokens<'_>) -> Vec<Option<String>> {
         let shown = |part: &Part| match part.read(request, tokens) {
             Value::Absent => None,
-            Value::Text(value) => Some(String::from_utf8_lossy(&value).into_owned()),
+            Value::Text(value) => Some(shown(&value)),
             Value::Address(IpAddr::V4(address), _) => Some(address.to_string()),
             Value::Address(IpAddr::V6(address), prefix) => Some(masked(address, prefix).to_string()),
         };
@@ -138,14 +138,9 @@ pub(super) fn show_bytes(mut key: &[u8]) -> Vec<Option<String>> {
         parts.push(match kind {
             PLAIN => {
                 let length = take(1).map_or(0, |length| usize::from(length[0]));
-                take(length).map(|value| String::from_utf8_lossy(value).into_owned())
+                take(length).map(shown)
             }
-            DIGEST => take(32).map(|digest| {
-                digest.iter().fold(String::from("sha256:"), |mut text, byte| {
-                    text.extend([byte >> 4, byte & 15].map(|half| char::from_digit(half.into(), 16).unwrap_or('0')));
-                    text
-                })
-            }),
+            DIGEST => take(32).map(|digest| in_hex("sha256:", digest)),
             IPV4 => take(4).and_then(|octets| <[u8; 4]>::try_from(octets).ok()).map(|it| IpAddr::from(it).to_string()),
             IPV6 => {
                 take(16).and_then(|octets| <[u8; 16]>::try_from(octets).ok()).map(|it| IpAddr::from(it).to_string())
@@ -154,6 +149,18 @@ pub(super) fn show_bytes(mut key: &[u8]) -> Vec<Option<String>> {
         });
     }
     parts
+}
+
+/// Returns a value as text. A value that is not UTF-8 is shown in hexadecimal digits, so that no two values look alike.
+fn shown(value: &[u8]) -> String {
+    str::from_utf8(value).map_or_else(|_| in_hex("bytes:", value), str::to_owned)
+}
+
+fn in_hex(start: &str, bytes: &[u8]) -> String {
+    bytes.iter().fold(start.to_owned(), |mut text, byte| {
+        text.extend([byte >> 4, byte & 15].map(|half| char::from_digit(half.into(), 16).unwrap_or('0')));
+        text
+    })
 }
 
 /// The first bytes of the hash of the parts in a form that must never change: stores contain it.
@@ -259,6 +266,18 @@ impl Part {
             _ => write_value(normal.as_bytes(), to),
         }
         Ok(())
+    }
+
+    /// Appends the value of this part in a key. A value that is not UTF-8 is the value of a request. Returns false if no
+    /// request has the value.
+    fn write_bytes(&self, value: &[u8], to: &mut Vec<u8>) -> bool {
+        match (str::from_utf8(value), self) {
+            (Ok(text), _) => return self.write_named(text, to).is_ok(),
+            (Err(_), Self::Header(_) | Self::Query(_)) => write_value(value, to),
+            (Err(_), Self::Cookie(_)) => write_value(cookie_value(value), to),
+            (Err(_), _) => return false,
+        }
+        true
     }
 
     fn named(&self) -> NamedPart {

@@ -21,7 +21,8 @@ pub struct BannedKey {
     /// The name of the rule.
     pub rule: String,
     /// One value for each part of the key, and `None` for a part that the request did not have. A value of more than 64
-    /// bytes is shown as its hash, `sha256:` and 64 hexadecimal digits.
+    /// bytes is shown as its hash, `sha256:` and 64 hexadecimal digits. Any other value that is not UTF-8 is shown as
+    /// `bytes:` and its hexadecimal digits.
     pub key: Vec<Option<String>>,
     /// The time until the ban ends.
     pub ends_after_millis: u64,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     Json,
-    extract::{Query, State, rejection::QueryRejection},
+    extract::{RawQuery, State},
     http::StatusCode,
     response::{IntoResponse, Response},
 };
@@ -12,11 +12,8 @@ use weir_enforce::{BanSelection, InvalidBanSelection};
 
 use super::{Control, failure};
 
-/// The parameters of a query, in order.
-pub(super) type Pairs = Query<Vec<(String, String)>>;
-
-pub(super) async fn list(State(control): State<Arc<Control>>, query: Result<Pairs, QueryRejection>) -> Response {
-    let selection = match selection(query) {
+pub(super) async fn list(State(control): State<Arc<Control>>, RawQuery(query): RawQuery) -> Response {
+    let selection = match selection(query.as_deref().unwrap_or_default()) {
         Ok(selection) => selection,
         Err(invalid) => return failure(StatusCode::BAD_REQUEST, "invalid", &invalid),
     };
@@ -24,8 +21,8 @@ pub(super) async fn list(State(control): State<Arc<Control>>, query: Result<Pair
 }
 
 /// Lifts the bans of one rule, or of one key of the rule.
-pub(super) async fn lift(State(control): State<Arc<Control>>, query: Result<Pairs, QueryRejection>) -> Response {
-    let selection = match selection(query) {
+pub(super) async fn lift(State(control): State<Arc<Control>>, RawQuery(query): RawQuery) -> Response {
+    let selection = match selection(query.as_deref().unwrap_or_default()) {
         Ok(selection) if selection.policy.is_none() || selection.rule.is_none() => {
             let message = "policy and rule are required, as in /v1/bans?policy=shop/checkout&rule=per-client&key=ann; without key, all bans of the rule are lifted";
             return failure(StatusCode::BAD_REQUEST, "invalid", message);
@@ -57,23 +54,49 @@ fn answer(result: Result<impl serde::Serialize, InvalidBanSelection>) -> Respons
     }
 }
 
-/// Reads the parameters. `key` is repeated once for each part of the key.
-pub(super) fn selection(query: Result<Pairs, QueryRejection>) -> Result<BanSelection, String> {
-    let Query(pairs) = query.map_err(|rejection| rejection.to_string())?;
+/// Reads the parameters. `key` is repeated once for each part of the key. Its values are bytes, because clients can have
+/// keys that are not UTF-8.
+pub(super) fn selection(query: &str) -> Result<BanSelection, String> {
     let mut selection = BanSelection::default();
-    for (name, value) in pairs {
-        let place = match name.as_str() {
-            "policy" => &mut selection.policy,
-            "rule" => &mut selection.rule,
-            "key" => {
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let (name, value) = (decoded(name)?, decoded(value)?);
+        let place = match &name[..] {
+            b"policy" => &mut selection.policy,
+            b"rule" => &mut selection.rule,
+            b"key" => {
                 selection.key.push(value);
                 continue;
             }
-            _ => return Err(format!("{name:?} is unknown: the parameters are policy, rule and key")),
+            _ => {
+                let name = String::from_utf8_lossy(&name);
+                return Err(format!("{name:?} is unknown: the parameters are policy, rule and key"));
+            }
         };
+        let name = String::from_utf8_lossy(&name);
+        let value = String::from_utf8(value).map_err(|_| format!("{name} is not UTF-8: names are ASCII"))?;
         if place.replace(value).is_some() {
             return Err(format!("{name} is given twice: name one"));
         }
     }
     Ok(selection)
+}
+
+/// Decodes a name or a value, as in a form. A wrong escape is an error: with another key, an answer would look like a
+/// success.
+fn decoded(text: &str) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let mut digit = || char::from(rest.next()?).to_digit(16);
+                let decoded = digit().zip(digit()).and_then(|(high, low)| u8::try_from(high * 16 + low).ok());
+                decoded.ok_or_else(|| format!("{text:?} has a % without two hexadecimal digits: write %25 for a %"))?
+            }
+            byte => byte,
+        });
+    }
+    Ok(bytes)
 }

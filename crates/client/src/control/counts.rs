@@ -4,21 +4,17 @@ use std::sync::Arc;
 
 use axum::{
     Json,
-    extract::{State, rejection::QueryRejection},
+    extract::{RawQuery, State},
     http::StatusCode,
     response::{IntoResponse, Response},
 };
 use weir_enforce::NotReset;
 
-use super::{
-    Control,
-    bans::{Pairs, selection},
-    failure,
-};
+use super::{Control, bans::selection, failure};
 
 /// Resets the counts of one key of a rule, and lifts its ban. A rule without a key has one count.
-pub(super) async fn reset(State(control): State<Arc<Control>>, query: Result<Pairs, QueryRejection>) -> Response {
-    let selection = match selection(query) {
+pub(super) async fn reset(State(control): State<Arc<Control>>, RawQuery(query): RawQuery) -> Response {
+    let selection = match selection(query.as_deref().unwrap_or_default()) {
         Ok(selection) if selection.policy.is_none() || selection.rule.is_none() => {
             let message = "policy and rule are required, as in /v1/counts?policy=shop/checkout&rule=per-client&key=ann";
             return failure(StatusCode::BAD_REQUEST, "invalid", message);

@@ -243,6 +243,23 @@ fn an_empty_value_stands_for_empty_and_for_absent_parts() {
     assert!(of_host.all_named(&empty[..1]).is_empty());
 }
 
+#[test]
+fn a_value_that_is_not_utf8_names_the_key_of_a_request() {
+    let spec = KeySpec::new(vec![Part::Header(name(0)), Part::Cookie("c".into()), Part::Query("q".into())]);
+    let mut request = http::Request::new(());
+    let value = |bytes: &[u8]| http::HeaderValue::from_bytes(bytes).unwrap();
+    request.headers_mut().append(name(0), value(b"caf\xe9"));
+    request.headers_mut().append(COOKIE, value(b"c=\"\xff\""));
+    *request.uri_mut() = "/?q=%FE%2B".parse().unwrap();
+    let (key, shown) = of_request(&spec, &request, "::1");
+    let values: [&[u8]; 3] = [b"caf\xe9", b" \"\xff\"", b"\xfe+"];
+    assert_eq!(spec.named(&values).as_ref(), Some(&key));
+    assert_eq!(spec.all_named(&values), [key.clone()]);
+    let texts = ["bytes:636166e9", "bytes:ff", "bytes:fe2b"].map(|text| Some(text.to_owned()));
+    assert_eq!((&shown[..], &show_bytes(&key)[..]), (&texts[..], &texts[..]));
+    assert_eq!(KeySpec::new(vec![Part::Path]).named(&[b"/\xe9"]), None, "a path is text");
+}
+
 /// The key of a request with this value, by the functions that read requests. `None` if no request can have it.
 fn as_in_requests(part: &Part, value: &str) -> Option<Vec<u8>> {
     let mut key = Vec::new();

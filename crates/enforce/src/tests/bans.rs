@@ -292,7 +292,7 @@ async fn bans_are_listed_explained_and_lifted() {
     let select = |key: &[&str]| BanSelection {
         policy: Some("shop/p".into()),
         rule: Some("r".into()),
-        key: key.iter().map(|value| (*value).to_owned()).collect(),
+        key: key.iter().map(|value| value.as_bytes().to_owned()).collect(),
     };
     let rules = limits.rules.load();
     let lift = |key: &[&str]| rules.lift_bans(&select(key), now).expect("a rule with a ban").lifted;
@@ -422,7 +422,7 @@ proptest! {
                     }
                     Event::Lift(only) => {
                         let selection = BanSelection {
-                            key: only.iter().map(ToString::to_string).collect(),
+                            key: only.iter().map(|key| key.to_string().into_bytes()).collect(),
                             ..BanSelection::default()
                         };
                         let lifted = limits.rules.load().lift_bans(&selection, limits.clock.now()).expect("valid").lifted;
@@ -448,13 +448,52 @@ proptest! {
     }
 }
 
+/// Keys that are not UTF-8 are different keys in a list, and each one can be lifted and reset.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_not_utf8_can_be_named() {
+    let limits = Limits::new(&[policy("p", &[banning("r", 1, 1_000, 60_000, json!({}))])]);
+    let rules = limits.rules.load();
+    let rule = &rules.policies()[0].rules[0];
+    let now = limits.clock.now();
+    let values: Vec<Vec<u8>> =
+        (0xc0..=0xff).map(|byte| vec![byte]).chain([b"caf\xe9".to_vec(), b"ann".to_vec()]).collect();
+    for value in &values {
+        let lines = [FieldLine { name: b"x-key", value }];
+        let decide = |decided: Result<Pass, &Refusal<'_>>| decided.is_ok();
+        let asked: Vec<_> = (0..4)
+            .filter_map(|_| limits.gate().decide_at_once("GET", ("/", None), Headers::Lines(&lines), 0, decide))
+            .collect();
+        assert_eq!(asked, [true, true, false, false], "{value:?}");
+    }
+    let listed = limits.bans();
+    let mut shown: Vec<_> = listed.bans.iter().map(|ban| ban.key[0].clone().expect("a value")).collect();
+    shown.sort_unstable();
+    let mut expected: Vec<_> = (0xc0..=0xff).map(|byte: u8| format!("bytes:{byte:02x}")).collect();
+    expected.extend(["bytes:636166e9".to_owned(), "ann".to_owned()]);
+    expected.sort_unstable();
+    assert_eq!(shown, expected);
+    let select =
+        |key: Vec<u8>| BanSelection { policy: Some("shop/p".to_owned()), rule: Some("r".to_owned()), key: vec![key] };
+    for text in ["bytes:c0", "bytes:636166e9"] {
+        assert_eq!(rules.lift_bans(&select(text.into()), now).expect("a rule").lifted, 1, "{text}");
+    }
+    for value in &values {
+        let reset = rules.reset_count(&select(value.clone()), || now).await.expect("it is there");
+        let is_lifted = [&b"\xc0"[..], b"caf\xe9"].contains(&&value[..]);
+        assert_eq!(reset.lifted, u64::from(!is_lifted), "{value:?}");
+        let key = rule.key().and_then(|key| key.named(&[value])).expect("a key");
+        let limits = rule.limits.as_ref().expect("limits").pod_limiter();
+        assert_eq!(limits.peek(now, &key, 1).map_or(0, |tightest| tightest.standing.remaining()), 2, "{value:?}");
+    }
+}
+
 /// The old count refuses requests until it is reset, and these refusals ban the key again.
 #[tokio::test(start_paused = true)]
 async fn a_ban_that_begins_during_a_reset_is_lifted() {
     let limits = Limits::new(&[policy("p", &[banning("r", 1, 1_000, 60_000, json!({}))])]);
     assert_eq!(limits.statuses("ann", 4).await, [200, 200, 429, 429]);
     let selection =
-        BanSelection { policy: Some("shop/p".to_owned()), rule: Some("r".to_owned()), key: vec!["ann".to_owned()] };
+        BanSelection { policy: Some("shop/p".to_owned()), rule: Some("r".to_owned()), key: vec![b"ann".to_vec()] };
     let rules = limits.rules.load();
     let rule = &rules.policies()[0].rules[0];
     let key = rule.key().and_then(|key| key.named(&selection.key)).expect("a key");

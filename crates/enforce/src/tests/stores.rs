@@ -124,7 +124,7 @@ async fn a_ban_that_another_program_lifted_refuses_no_request() {
         assert_eq!(send(limits).await, (429, json!("banned")));
         sleep(Duration::from_secs(2)).await;
     }
-    let selection = BanSelection { key: vec!["42".to_owned()], ..BanSelection::default() };
+    let selection = BanSelection { key: vec![b"42".to_vec()], ..BanSelection::default() };
     let lifted = other.rules.load().lift_bans_in_stores(&selection, other.clock.now()).await;
     assert_eq!(lifted.ok(), Some(1));
     sleep(Duration::from_secs(8)).await;
