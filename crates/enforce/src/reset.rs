@@ -22,7 +22,7 @@ pub enum NotReset {
     #[error("{0}")]
     Invalid(String),
     /// A store did not lift the ban.
-    #[error(transparent)]
+    #[error("the reset is not complete: {0}")]
     Ban(#[from] BansNotLifted),
     /// A store did not reset the count.
     #[error("the store {store} did not reset the count ({error}): repeat the request")]
