@@ -34,11 +34,12 @@ const KEEPALIVE_PROBES: u32 = 3;
 
 /// A listener could not be bound.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {flag} {address}: {source}")]
+#[error("cannot listen on {flag} {address}: {cause}")]
 pub struct BindError {
     pub(crate) flag: &'static str,
     pub(crate) address: SocketAddr,
-    pub(crate) source: io::Error,
+    /// Not a source: the message contains it.
+    pub(crate) cause: io::Error,
 }
 
 /// Binds one listener.
@@ -52,7 +53,7 @@ pub fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListener, Bind
             socket.listen(BACKLOG)?;
             Ok(socket.into())
         })
-        .map_err(|source| BindError { flag, address, source })
+        .map_err(|cause| BindError { flag, address, cause })
 }
 
 /// The address of a listener that was bound to `wanted`. For port 0, the kernel has chosen the port.
@@ -61,7 +62,7 @@ pub fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListener, Bind
 ///
 /// The system does not tell the address.
 pub fn bound_address(flag: &'static str, wanted: SocketAddr, listener: &TcpListener) -> Result<SocketAddr, BindError> {
-    listener.local_addr().map_err(|source| BindError { flag, address: wanted, source })
+    listener.local_addr().map_err(|cause| BindError { flag, address: wanted, cause })
 }
 
 /// Sockets that are bound to one address and do not listen yet: the kernel refuses connections.
@@ -89,7 +90,7 @@ pub fn bind_shared(flag: &'static str, address: SocketAddr, count: usize) -> Res
         }
         Ok(BoundSockets { flag, address: bound, sockets })
     };
-    shared().map_err(|source| BindError { flag, address, source })
+    shared().map_err(|cause| BindError { flag, address, cause })
 }
 
 impl BoundSockets {
@@ -108,7 +109,7 @@ impl BoundSockets {
         // All sockets are bound before the first one listens, so that no connection arrives while others are being
         // bound.
         for socket in &sockets {
-            socket.listen(BACKLOG).map_err(|source| BindError { flag, address, source })?;
+            socket.listen(BACKLOG).map_err(|cause| BindError { flag, address, cause })?;
         }
         Ok(sockets.into_iter().map(TcpListener::from).collect())
     }
@@ -233,7 +234,8 @@ mod tests {
 
         for error in [bind_shared("--listen", address, 1).unwrap_err(), bind("--control", address).unwrap_err()] {
             assert!(error.to_string().contains(&format!("{} {address}", error.flag)), "{error}");
-            assert_eq!(error.source.kind(), io::ErrorKind::AddrInUse);
+            assert_eq!(error.cause.kind(), io::ErrorKind::AddrInUse);
+            assert!(std::error::Error::source(&error).is_none(), "the message contains the cause");
         }
     }
 }
