@@ -2,11 +2,14 @@
 //! Stores without scripts run this code.
 
 use crate::{
-    state::{State, changed},
+    state::{State, changed, used as units_of},
     take::{EncodedReply, EncodedTake, Next},
     terms::{MOST_UNITS, StoreLimit, StoreTerms},
     value::Value,
 };
+
+/// The number of limits of a value with former limits. The header of a value in Redis has room for them.
+const MOST_KNOWN: usize = 7;
 
 /// The answer to a question, and the value to write to the store.
 #[derive(Clone, Debug)]
@@ -25,17 +28,17 @@ pub fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Transiti
     if let Some(seen) = encoded.seen.as_ref().filter(|_| !is_older) {
         each(&mut value, |index, limit, state| state.raise(limit, seen[index]));
     }
-    each(&mut value, |_, limit, state| state.advance(limit, now));
+    value.all_mut().for_each(|(limit, state)| state.advance(limit, now));
     if let Some((birth, units, ends)) = encoded.returned.as_ref().filter(|_| !is_older)
         && *birth == value.birth
     {
         each(&mut value, |index, limit, state| state.give_back(limit, now, ends[index], *units));
     }
     if encoded.owed > 0 {
-        each(&mut value, |_, limit, state| state.owe(limit, now, encoded.owed));
+        value.all_mut().for_each(|(limit, state)| state.owe(limit, now, encoded.owed));
     }
     if encoded.credit > 0 {
-        each(&mut value, |_, limit, state| state.credit(limit, now, encoded.credit));
+        value.all_mut().for_each(|(limit, state)| state.credit(limit, now, encoded.credit));
     }
     if encoded.ban.is_some() || !is_older {
         value.banned = encoded.ban.and_then(|ban| ban.apply(value.banned, now, is_older));
@@ -47,7 +50,7 @@ pub fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Transiti
     let fits = limits(&value).map(|(limit, state)| state.fits(limit, now, request, encoded.patience));
     let granted = fits.min().filter(|_| banned.is_none()).unwrap_or(0);
     if granted > 0 {
-        each(&mut value, |_, limit, state| state.charge(limit, now, granted * encoded.cost));
+        value.all_mut().for_each(|(limit, state)| state.charge(limit, now, granted * encoded.cost));
     }
     let next = match banned {
         _ if granted == encoded.requests => Next::Now,
@@ -62,6 +65,7 @@ pub fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Transiti
     let prefetched = rooms.into_iter().min().unwrap_or(0).min(wanted);
     if prefetched > 0 {
         each(&mut value, |index, limit, state| state.lend(limit, now, lent[index], prefetched));
+        value.former.iter_mut().for_each(|(limit, state)| state.charge(limit, now, prefetched));
     }
 
     let full_at = value.full_at();
@@ -122,14 +126,37 @@ fn in_force(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> (Value, 
         let is_same = stored.stamp == encoded.stamp && stored.limits == encoded.limits;
         return (value, !is_same);
     }
-    each(&mut value, |_, limit, state| state.advance(limit, now));
-    let states = encoded.limits.iter().map(|new| {
-        let old = limits(&value).find(|(old, _)| old.id == new.id);
-        old.map_or_else(|| State::new(new, now), |(old, state)| changed(old, state, new, now))
-    });
-    let states = states.collect();
-    let changed = Value { stamp: encoded.stamp, limits: encoded.limits.clone(), states, ..value };
+    value.all_mut().for_each(|(limit, state)| state.advance(limit, now));
+    let (mut states, mut former) = (Vec::new(), Vec::new());
+    for new in &encoded.limits {
+        let known: Vec<_> = value.all().filter(|(old, _)| old.id == new.id).collect();
+        states.push(continued(&known, new, now));
+        let counts = |old: &StoreLimit, state: &State| !old.is_bucket() && state.full_at(old) > now;
+        let rest = known.into_iter().filter(|&(old, state)| counts(old, state) && !old.counts_like(new));
+        former.extend(rest.map(|(old, state)| (*old, state.clone())));
+    }
+    while encoded.limits.len() + former.len() > MOST_KNOWN && !former.is_empty() {
+        let shortest = (0..former.len()).min_by_key(|&index| former[index].0.period).unwrap_or(0);
+        former.remove(shortest);
+    }
+    let changed = Value { stamp: encoded.stamp, limits: encoded.limits.clone(), states, former, ..value };
     (changed, false)
+}
+
+/// The state of a limit that is in force from now on. `known` are the earlier states of this limit: first the one of the
+/// terms so far, and then former ones. A former window or log that counts like the new one has counted everything since.
+fn continued(known: &[(&StoreLimit, &State)], new: &StoreLimit, now: u64) -> State {
+    let Some((&latest, former)) = known.split_first() else { return State::new(new, now) };
+    let mut source = latest;
+    if !new.is_bucket() {
+        for &(old, state) in former {
+            let is_more = units_of(old, state, now) > units_of(source.0, source.1, now);
+            if old.counts_like(new) || (is_more && !source.0.counts_like(new)) {
+                source = (old, state);
+            }
+        }
+    }
+    changed(source.0, source.1, new, now)
 }
 
 /// The time at which a request with this cost can go.

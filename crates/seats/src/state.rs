@@ -8,6 +8,7 @@ use weir_core::Strategy;
 pub use weir_wire::Mark;
 
 pub use self::change::changed;
+pub(crate) use self::change::used;
 use self::log::Log;
 use crate::{
     bucket::{Point, capacity},

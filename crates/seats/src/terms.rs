@@ -248,6 +248,11 @@ impl StoreLimit {
         }
     }
 
+    /// Returns true if the state of a window or a log is the same under both limits.
+    pub(crate) fn counts_like(&self, other: &Self) -> bool {
+        !self.is_bucket() && (self.strategy, self.period) == (other.strategy, other.period)
+    }
+
     /// Returns true if the limit counts in windows that begin at fixed times.
     pub fn has_windows(&self) -> bool {
         matches!(self.strategy, Strategy::FixedWindow | Strategy::SlidingWindowCounter)

@@ -32,6 +32,9 @@ pub struct Value {
     pub limits: Vec<StoreLimit>,
     /// The state of each limit.
     pub states: Vec<State>,
+    /// Windows and logs of earlier terms. They are charged and decide nothing, so that a change back frees nothing. A
+    /// line of Memcached does not contain them.
+    pub former: Vec<(StoreLimit, State)>,
     /// The ban of the key. It can have ended.
     pub banned: Option<Banned>,
 }
@@ -40,12 +43,12 @@ impl Value {
     /// Creates the value of a key that has counted nothing.
     pub fn new(stamp: u64, limits: &[StoreLimit], now: u64) -> Self {
         let states = limits.iter().map(|limit| State::new(limit, now)).collect();
-        Self { stamp, birth: now, limits: limits.to_vec(), states, banned: None }
+        Self { stamp, birth: now, limits: limits.to_vec(), states, former: Vec::new(), banned: None }
     }
 
     /// Raises the value as if all limits had been used up at this time.
     pub fn use_up(&mut self, at: u64) {
-        for (limit, state) in self.limits.iter().zip(&mut self.states) {
+        for (limit, state) in self.all_mut() {
             let mut used = State::new(limit, at);
             used.charge(limit, at, limit.at_once());
             state.raise(limit, used.mark(limit, at));
@@ -55,7 +58,7 @@ impl Value {
     /// Charges units that shares used at any time before `now`. A bucket that is empty is not charged more, because it
     /// refills from `now` as if the units had been used just before.
     pub fn owe(&mut self, now: u64, units: u64) {
-        for (limit, state) in self.limits.iter().zip(&mut self.states) {
+        for (limit, state) in self.all_mut() {
             state.advance(limit, now);
             match state {
                 State::Bucket(level) => {
@@ -81,23 +84,34 @@ impl Value {
 
     /// Makes the value what it is if all units were charged later. `now` is after this delay.
     pub fn delay(&mut self, by: u64, now: u64) {
-        self.limits.iter().zip(&mut self.states).for_each(|(limit, state)| state.delay(limit, by, now));
+        self.all_mut().for_each(|(limit, state)| state.delay(limit, by, now));
     }
 
     /// The time from which all limits are at full credit again and the key is not banned.
     pub fn full_at(&self) -> u64 {
-        let full = self.limits.iter().zip(&self.states).map(|(limit, state)| state.full_at(limit));
+        let full = self.all().map(|(limit, state)| state.full_at(limit));
         full.chain(self.banned.map(|banned| banned.end())).max().unwrap_or(0)
     }
 
     /// The number of times for which the logs have memory.
     pub fn memory(&self) -> usize {
-        self.states.iter().map(State::memory).sum()
+        self.all().map(|(_, state)| state.memory()).sum()
     }
 
     /// Returns true if a question can make the value need more memory, because one of its logs is not full.
     pub fn can_grow(&self) -> bool {
-        self.states.iter().any(State::can_grow)
+        self.all().any(|(_, state)| state.can_grow())
+    }
+
+    /// All limits with their states: those in force, and then the former ones.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&StoreLimit, &State)> {
+        self.limits.iter().zip(&self.states).chain(self.former.iter().map(|(limit, state)| (limit, state)))
+    }
+
+    /// As [`all`](Self::all), to change the states.
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = (&StoreLimit, &mut State)> {
+        let former = self.former.iter_mut().map(|(limit, state)| (&*limit, state));
+        self.limits.iter().zip(&mut self.states).chain(former)
     }
 
     /// Formats the value as a line.
@@ -138,7 +152,8 @@ impl Value {
             marks.iter().flatten().chain([&birth]).chain(&times).all(|&number| number < 2 * crate::terms::EXACT);
         let states = terms.raw().iter().zip(marks).map(|(limit, mark)| State::of_numbers(limit, *mark));
         let states = states.collect::<Option<Vec<_>>>()?;
-        bounded.then(|| Self { stamp, birth, limits: terms.raw().to_vec(), states, banned })
+        let limits = terms.raw().to_vec();
+        bounded.then(|| Self { stamp, birth, limits, states, former: Vec::new(), banned })
     }
 }
 

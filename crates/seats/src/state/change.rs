@@ -3,8 +3,8 @@
 //! keep their counts, so a higher limit takes effect immediately.
 //!
 //! If the strategy or the period of a window changes, the times of the old state do not fit the new terms. Then
-//! everything that the store still remembers counts as used now. The store has already forgotten requests that the old
-//! terms did not need.
+//! everything that the store still remembers counts as used now. Requests that the old terms did not need are
+//! missing, unless a former limit has counted them (`model.rs`).
 
 use super::State;
 use crate::{bucket::Point, terms::StoreLimit};
@@ -35,7 +35,7 @@ pub fn changed(old: &StoreLimit, state: &State, new: &StoreLimit, now: u64) -> S
 }
 
 /// The number of used requests in the state of a limit.
-fn used(limit: &StoreLimit, state: &State, now: u64) -> u64 {
+pub(crate) fn used(limit: &StoreLimit, state: &State, now: u64) -> u64 {
     match state {
         State::Bucket(level) => {
             let units = Point::at(now).units_to(limit, *level);

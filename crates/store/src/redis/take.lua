@@ -11,7 +11,9 @@
 -- can be larger, `mul` computes it in two parts.
 --
 -- The value is the number of limits in one byte; stamp, birth, and the beginning and the length of the ban; the limits
--- as in ARGV[1]; and three numbers for each limit. At HEADER begin the times of logs, in rings of 8 bytes each.
+-- as in ARGV[1]; and three numbers for each limit. If the terms have changed, former limits can follow: their number in
+-- one byte, the limits and three numbers for each. At HEADER begin the times of logs, in rings of 8 bytes each. Before
+-- them are spaces. Older scripts ignore the former limits, and overwrite them.
 --
 -- Redis creates each function again in each call of the script. All functions together took a quarter of a call that
 -- grants one unit. So the functions of a strategy are created only if a limit has this strategy.
@@ -23,6 +25,7 @@ local pack, read = struct.pack, struct.unpack
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local DAY = 86400000000
 local HEADER = 33 + 72 * 8
+local MOST_KNOWN = 7 -- limits in a value with former limits: HEADER has room for them
 
 -- Buckets. A level is a number of whole microseconds, and of parts: one part is 1/requests of a microsecond.
 local function buckets()
@@ -450,8 +453,9 @@ local function place(limits)
   end
 end
 
--- Replaces limits by limits with newer terms: see state/change.rs.
-local function change(olds, news)
+-- Replaces limits by limits with newer terms: see state/change.rs. `known` are the limits so far, and then former ones.
+-- Returns the new limits and then the former ones.
+local function change(known, news)
   -- Returns the level of a bucket under new terms.
   local function moved(old, new)
     local after = new.kind.after
@@ -475,15 +479,23 @@ local function change(olds, news)
     return us2 + more, parts2
   end
 
-  local times, counts, pairs_of = {}, {}, {}
-  for _, old in ipairs(olds) do old.kind.advance(old) end
+  local times, counts, pairs_of, all, ring_of = {}, {}, {}, {}, {}
+  for _, old in ipairs(known) do old.kind.advance(old) end
+  for i, new in ipairs(news) do all[i] = new end
   for i, new in ipairs(news) do
     new.kind.fresh(new)
-    for _, old in ipairs(olds) do
-      if old.id == new.id then pairs_of[i] = old end
+    local counts_like = false
+    for _, old in ipairs(known) do
+      if old.id == new.id then
+        local alike = not new.bucket and old.strategy == new.strategy and old.period == new.period
+        local count = old.kind.used(old)
+        if not pairs_of[i] or (not new.bucket and (alike or (count > counts[i] and not counts_like))) then
+          pairs_of[i], counts[i], counts_like = old, count, alike
+        end
+        if not old.bucket and not alike and old.kind.full_at(old) > now then all[#all + 1] = old end
+      end
     end
     local old = pairs_of[i]
-    if old then counts[i] = old.kind.used(old) end
     if old and old.log and new.log then
       local is_same = old.requests == new.requests
       times[i] = old.kind.times(old, is_same)
@@ -491,7 +503,17 @@ local function change(olds, news)
       else new.b = max(new.requests, #times[i]) end
     end
   end
-  place(news)
+  while #all > MOST_KNOWN and #all > #news do
+    local shortest = #news + 1
+    for i = shortest, #all do
+      if all[i].period < all[shortest].period then shortest = i end
+    end
+    table.remove(all, shortest)
+  end
+  for i = #news + 1, #all do
+    if all[i].log then ring_of[i] = all[i].kind.times(all[i], true) end
+  end
+  place(all)
   call('DEL', key) -- frees longer rings of the old terms
   for i, new in ipairs(news) do
     local old, count = pairs_of[i], counts[i]
@@ -505,6 +527,11 @@ local function change(olds, news)
     elseif new.log then new.kind.append(new, now, count)
     else new.b = count end
   end
+  for i, ring in pairs(ring_of) do
+    all[i].a = all[i].a - #ring
+    all[i].kind.restore(all[i], ring)
+  end
+  return all
 end
 
 -- The question.
@@ -514,7 +541,7 @@ local ask_stamp, requests, cost, patience, prefetch, guard, lookahead, owed, cre
 
 local stored = call('GETRANGE', key, 0, HEADER - 1)
 local stamp, birth, since, length, terms = ask_stamp, now, 0, 0, asked
-local limits, count, older = nil, string.byte(stored) or 0, false
+local limits, all, count, older = nil, nil, string.byte(stored) or 0, false
 if count > 0 and count <= 8 and #stored >= 33 + 72 * count then
   stamp, birth, since, length = read('<dddd', stored, 2)
   terms = string.sub(stored, 34, 33 + 48 * count)
@@ -523,11 +550,22 @@ if count > 0 and count <= 8 and #stored >= 33 + 72 * count then
     local l = limits[i]
     l.a, l.b, l.c = read('<ddd', stored, 10 + 48 * count + 24 * i)
   end
-  place(limits)
+  all = limits
+  local at = 34 + 72 * count
+  local more = string.byte(stored, at) or 0
+  if more > 0 and count + more <= MOST_KNOWN and #stored >= at + 72 * more then
+    local former = parse(string.sub(stored, at + 1, at + 48 * more))
+    all = {unpack(limits)}
+    for i = 1, more do
+      local l = former[i]
+      l.a, l.b, l.c = read('<ddd', stored, at + 48 * more + 24 * i - 23)
+      all[count + i] = l
+    end
+  end
+  place(all)
   if stamp < ask_stamp then
-    local olds = limits
     limits, count = parse(asked)
-    change(olds, limits)
+    all = change(all, limits)
     stamp, terms, stored = ask_stamp, asked, ''
   else
     older = stamp ~= ask_stamp or terms ~= asked
@@ -537,12 +575,13 @@ else
   limits, count = parse(asked)
   for i = 1, count do limits[i].kind.fresh(limits[i]) end
   place(limits)
+  all = limits
 end
 
 if not older and #seen == 24 * count then
   for i = 1, count do limits[i].kind.raise(limits[i], read('<ddd', seen, 24 * i - 23)) end
 end
-for i = 1, count do limits[i].kind.advance(limits[i]) end
+for i = 1, #all do all[i].kind.advance(all[i]) end
 if not older and #returned == 16 + 24 * count then
   local of, units = read('<dd', returned)
   for i = 1, of == birth and count or 0 do
@@ -551,11 +590,11 @@ if not older and #returned == 16 + 24 * count then
   end
 end
 if owed > 0 then
-  for i = 1, count do limits[i].kind.owe(limits[i], owed) end
+  for i = 1, #all do all[i].kind.owe(all[i], owed) end
 end
 if credit > 0 then
-  for i = 1, count do
-    local l = limits[i]
+  for i = 1, #all do
+    local l = all[i]
     if l.log then l.kind.forget_newest(l, credit) else l.kind.give_back(l, l.a, l.b, l.c, credit) end
   end
 end
@@ -585,7 +624,7 @@ for i = 1, count do
   granted = min(granted, cost > l.most and 0 or l.kind.fits(l, granted, cost, patience))
 end
 if granted > 0 then
-  for i = 1, count do limits[i].kind.charge(limits[i], granted * cost) end
+  for i = 1, #all do all[i].kind.charge(all[i], granted * cost) end
 end
 local next_at = 0
 if banned and requests > 0 then
@@ -610,6 +649,7 @@ if prefetched > 0 then
     local l, at = limits[i], 3 * i + 6 + lent
     l.kind.lend(l, reply[at], reply[at + 1], prefetched)
   end
+  for i = count + 1, #all do all[i].kind.charge(all[i], prefetched) end
 end
 
 -- Writes the value if it has changed. A key at full credit needs no value.
@@ -622,6 +662,18 @@ for i = 1, count do
   full = max(full, l.kind.full_at(l))
   has_log = has_log or l.log
   value = value .. pack('<ddd', l.a, l.b, l.c)
+end
+if #all > count then
+  local states = ''
+  value = value .. string.char(#all - count)
+  for i = count + 1, #all do
+    local l = all[i]
+    full = max(full, l.kind.full_at(l))
+    has_log = has_log or l.log
+    value = value .. pack('<dddddd', l.id, l.strategy, l.requests, l.period, l.burst, 0) -- it has no debt
+    states = states .. pack('<ddd', l.a, l.b, l.c)
+  end
+  value = value .. states
 end
 if full <= now then
   call('DEL', key)

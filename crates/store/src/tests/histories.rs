@@ -46,11 +46,13 @@ impl Both {
         command.query(&mut self.connection).unwrap_or_else(|error| panic!("{error} for {encoded:?}"))
     }
 
-    /// The stored value, without the times of logs.
+    /// The stored value, without the times of logs and the spaces before them.
     fn kept(&mut self) -> Option<Vec<u8>> {
         let bytes: Option<Vec<u8>> = redis::cmd("GET").arg(KEY).query(&mut self.connection).expect("a running server");
         let mut bytes = bytes?;
-        bytes.truncate(33 + 72 * usize::from(bytes[0]));
+        let end = 33 + 72 * usize::from(bytes[0]);
+        let former = bytes.get(end).filter(|&&former| former < b' ').map_or(0, |&former| 1 + 72 * usize::from(former));
+        bytes.truncate(end + former);
         Some(bytes)
     }
 
@@ -83,7 +85,13 @@ fn packed(value: &Value) -> Vec<u8> {
     let states = value.states.iter().flat_map(State::numbers);
     let numbers = [value.stamp, value.birth].into_iter().chain(banned).chain(limits).chain(states);
     let count = u8::try_from(value.limits.len()).expect("few limits");
-    [vec![count], script::pack(numbers)].concat()
+    let mut bytes = [vec![count], script::pack(numbers)].concat();
+    if !value.former.is_empty() {
+        bytes.push(u8::try_from(value.former.len()).expect("few limits"));
+        let limits = value.former.iter().flat_map(|(limit, _)| limit.numbers());
+        bytes.extend(script::pack(limits.chain(value.former.iter().flat_map(|(_, state)| state.numbers()))));
+    }
+    bytes
 }
 
 fn one<T: Copy>(random: &mut Random, list: &[T]) -> T {
@@ -145,6 +153,11 @@ fn history(both: &mut Both, random: &mut Random) -> [u32; 7] {
             0 => both.now -= one(random, &[1, 1_000, DAY, 3 * DAY]),
             1 => both.forget(),
             2 | 3 if known.len() < 6 => known.push(terms(random, newest.stamp() + 1)),
+            // A change back.
+            7..=9 if known.len() < 12 => {
+                let earlier: Vec<_> = known[random.below(known.len())].limits().collect();
+                known.push(StoreTerms::new(newest.stamp() + 1, &earlier).expect("terms"));
+            }
             // Other terms with the same stamp: two callers disagree.
             4 => known.insert(0, terms(random, newest.stamp())),
             5 => {

@@ -133,6 +133,66 @@ fn windows_and_logs_keep_what_they_counted() {
     }
 }
 
+/// A window or a log that was in force before has counted what all terms have admitted since then.
+#[test]
+fn a_change_back_frees_nothing() {
+    let quotas = [
+        quota(Strategy::FixedWindow, 40, 1_000, None),
+        quota(Strategy::FixedWindow, 3, 50, None),
+        quota(Strategy::SlidingWindowCounter, 40, 1_000, None),
+        quota(Strategy::SlidingWindowLog, 40, 1_000, None),
+        quota(Strategy::SlidingWindowLog, 5, 70, None),
+        quota(Strategy::TokenBucket, 40, 1_000, None),
+        quota(Strategy::Gcra, 60, 1_000, Some(1)),
+        quota(Strategy::LeakyBucket, 60, 1_000, Some(5)),
+    ];
+    let mut judged = 0;
+    for every in [3_000, 50_000, 400_000, 1_500_000] {
+        for seed in 0..5 {
+            let past = overload(&quotas, every, seed);
+            for (index, &(at, _)) in past.admissions.iter().enumerate() {
+                let in_force = past.changes.iter().rfind(|&&(since, _)| since <= at).expect("one").1;
+                let period = u64::try_from(in_force.period().as_micros()).expect("small");
+                let is_same = |of: Quota| (of.strategy(), of.period()) == (in_force.strategy(), in_force.period());
+                let first = past.changes.iter().find(|&&(_, quota)| is_same(quota)).expect("one").0;
+                let sum = |from: u64, to: u64| {
+                    let known = past.admissions[..=index].iter().filter(|&&(time, _)| time > first);
+                    known.filter(|&&(time, _)| from <= time && time < to).map(|&(_, units)| units).sum::<u64>()
+                };
+                let start = at / period * period;
+                let used = match in_force.strategy() {
+                    Strategy::FixedWindow => sum(start, at + 1),
+                    Strategy::SlidingWindowLog => sum(at + 1 - period, at + 1),
+                    Strategy::SlidingWindowCounter => {
+                        let before = sum(start - period, start) * (start + period - at);
+                        sum(start, at + 1) + before.div_ceil(period)
+                    }
+                    _ => continue,
+                };
+                judged += 1;
+                assert!(used <= in_force.requests(), "{used} of {in_force:?} at {at}, changed each {every} us");
+            }
+        }
+    }
+    assert!(judged > 1_000, "{judged} admissions were judged");
+}
+
+/// A limit that alternates between a window or a log and a bucket admits what each of them admits alone.
+#[test]
+fn nobody_starves_between_windows_and_buckets() {
+    for window in [Strategy::FixedWindow, Strategy::SlidingWindowCounter, Strategy::SlidingWindowLog] {
+        for bucket in [Strategy::TokenBucket, Strategy::Gcra, Strategy::LeakyBucket] {
+            let quotas = [quota(window, 40, 1_000, None), quota(bucket, 40, 1_000, None)];
+            for every in [3_000, 50_000, 300_000, 1_500_000] {
+                let past = overload(&quotas, every, 5);
+                let least = if window == Strategy::SlidingWindowCounter { 0.85 } else { 0.95 };
+                let share = past.total() as f64 / (5.0 * 40.0);
+                assert!(share >= least, "{window:?}, {bucket:?}: {share} of the limit, changed each {every} us");
+            }
+        }
+    }
+}
+
 /// New terms with the same content change no count, for any strategy and at any time.
 #[test]
 fn an_equal_change_is_none() {
