@@ -1,6 +1,6 @@
 //! Describes the difference between two revisions of a policy's rules, for an Event.
 
-use weir_wire::{Concurrency, Limit, Mode, PolicyRules, Rule, Shared};
+use weir_wire::{Concurrency, Limit, Mode, PolicyRules, Rule, Shared, Strategy};
 
 /// The maximum number of differences in the text.
 const MOST: usize = 5;
@@ -54,7 +54,7 @@ fn describe_rule(old: &Rule, new: &Rule, changes: &mut Vec<String>) {
                 let [from, to] = if before.strategy == limit.strategy {
                     [before, limit].map(describe_limit)
                 } else {
-                    [before, limit].map(|limit| format!("{:?} {}", limit.strategy, describe_limit(limit)))
+                    [before, limit].map(|limit| format!("{} {}", strategy(limit.strategy), describe_limit(limit)))
                 };
                 changes.push(format!("{name}/{} {from} to {to}", limit.name));
             }
@@ -86,6 +86,14 @@ fn without_bookkeeping(rule: &Rule) -> Rule {
     Rule { shared, ..rule.clone() }
 }
 
+/// Returns the name of a strategy as in a policy.
+fn strategy(strategy: Strategy) -> String {
+    match strategy {
+        Strategy::Gcra => "GCRA".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
 fn describe_limit(limit: &Limit) -> String {
     let Limit { name: _, strategy: _, requests, period_millis, burst, debt } = limit;
     let mut text = format!("{requests} per {}", period(*period_millis));
@@ -113,7 +121,7 @@ fn period(millis: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use weir_wire::{Action, Mode, OnDeadline, Strategy};
+    use weir_wire::{Action, Mode, OnDeadline};
 
     use super::*;
 
@@ -193,6 +201,25 @@ mod tests {
         other = old.clone();
         other.domain = Some("shop".to_owned());
         assert_eq!(describe(&old, &other), "domain none to \"shop\"");
+    }
+
+    #[test]
+    fn strategies_have_the_names_of_the_policy() {
+        for strategy in [
+            Strategy::FixedWindow,
+            Strategy::SlidingWindowCounter,
+            Strategy::SlidingWindowLog,
+            Strategy::TokenBucketWithDebt,
+            Strategy::LeakyBucket,
+            Strategy::Gcra,
+        ] {
+            let old = rules(Mode::Enforce, &[("second", 50, 1000)]);
+            let mut new = old.clone();
+            new.rules[0].limits[0].strategy = strategy;
+            let name = serde_json::to_value(strategy).expect("a text");
+            let expected = format!("all/second TokenBucket 50 per 1s to {} 50 per 1s", name.as_str().expect("a text"));
+            assert_eq!(describe(&old, &new), expected);
+        }
     }
 
     #[test]
