@@ -12,13 +12,14 @@ use std::{
 
 use kube::Resource;
 use serde_json::{Value, json};
-use weir_api::RateLimitPolicy;
+use weir_api::{RateLimitPolicy, RateLimitPolicyStatus, condition_types::ENFORCED};
 
 use super::{Announcement, Report, SinkError};
 use crate::{
     clock,
     documents::StoreSpecs,
     source::status_file::{CHANGED, Documents, FILE, documents, status_file},
+    status::reason::Reason,
     world::ObjectKey,
 };
 
@@ -35,6 +36,8 @@ struct Shown {
     by_file: BTreeMap<String, Documents>,
     /// The status files that contain a policy: one, except after the policy moved to another file.
     files_of: BTreeMap<ObjectKey, BTreeSet<String>>,
+    /// The policies without an agent, of which a line was written since the start.
+    without_agent: BTreeSet<ObjectKey>,
 }
 
 impl Shown {
@@ -45,7 +48,17 @@ impl Shown {
                 files_of.entry(key.clone()).or_default().insert(file.clone());
             }
         }
-        Self { by_file, files_of }
+        Self { by_file, files_of, without_agent: BTreeSet::new() }
+    }
+
+    /// Returns the line to write about a policy that no agent enforces. `None` if it was written before.
+    fn without_agent(&mut self, key: &ObjectKey, status: &RateLimitPolicyStatus) -> Option<String> {
+        let enforced = status.conditions.iter().find(|condition| condition.type_ == ENFORCED);
+        let Some(enforced) = enforced.filter(|enforced| enforced.reason == Reason::NoPods.as_str()) else {
+            self.without_agent.remove(key);
+            return None;
+        };
+        self.without_agent.insert(key.clone()).then(|| format!("{key} {}: {}", enforced.reason, enforced.message))
     }
 
     /// Removes a policy from a status file.
@@ -103,6 +116,9 @@ impl FileSink {
         }
         *documents = next;
         shown.files_of.entry(report.key.clone()).or_default().insert(status_file);
+        if let Some(line) = shown.without_agent(&report.key, &report.status) {
+            say(&line);
+        }
         Ok(())
     }
 
@@ -136,6 +152,7 @@ impl FileSink {
         if let Err(error) = self.forget(&mut shown, key, None) {
             tracing::warn!(policy = %key, %error, "cannot remove the status");
         }
+        shown.without_agent.remove(key);
         say(&format!("{key} Removed: the policy was deleted"));
     }
 
@@ -246,6 +263,27 @@ mod tests {
             let kept = kept(directory.path()).unwrap();
             assert_eq!((kept["a.yaml"].policies[0].generation, kept["a.yaml"].policies[0].changed), (3, changed));
         }
+    }
+
+    #[test]
+    fn a_policy_without_an_agent_is_reported_once() {
+        let (mut shown, key) = (Shown::default(), ObjectKey::new("shop", "checkout"));
+        let status = |reason: &str| {
+            let condition = json!({
+                "type": "Enforced", "status": "False", "reason": reason, "message": "no running pod is targeted",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            });
+            let conditions = vec![serde_json::from_value(condition).unwrap()];
+            RateLimitPolicyStatus { conditions, ..Default::default() }
+        };
+        for (reason, is_reported) in
+            [("Pending", false), ("NoPods", true), ("NoPods", false), ("Enforced", false), ("NoPods", true)]
+        {
+            let line = is_reported.then(|| "shop/checkout NoPods: no running pod is targeted".to_owned());
+            assert_eq!(shown.without_agent(&key, &status(reason)), line, "{reason}");
+        }
+        shown.without_agent.remove(&key);
+        assert!(shown.without_agent(&key, &status("NoPods")).is_some(), "a policy that was deleted and created again");
     }
 
     #[test]
