@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::Context;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -125,6 +125,7 @@ struct Run {
 }
 
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("sources_of_agents").args(["agents", "agents_file"]).required(true).multiple(true)))]
 struct Standalone {
     /// Directory of policies (.yaml, .yml, .json), watched for changes; the status of FILE.yaml is written to
     /// FILE.status.yaml in the state directory. While a file is broken, its last good content stays in force
@@ -140,7 +141,7 @@ struct Standalone {
     /// Control URL of an agent, such as http://127.0.0.1:8481; can be repeated. If the URL has labels
     /// (URL,app=web,tier=front), only policies whose selector matches them apply to the agent, otherwise every policy
     /// applies
-    #[arg(long = "agent", value_name = "URL[,LABEL=VALUE...]", required_unless_present = "agents_file")]
+    #[arg(long = "agent", value_name = "URL[,LABEL=VALUE...]")]
     agents: Vec<StandaloneAgent>,
     /// File of agents, watched for changes: each line has the form of --agent, and # begins a comment. A broken or
     /// empty file removes no agent
@@ -417,6 +418,23 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_standalone_operator_needs_agents_or_a_file_of_them() {
+        let policies = ["weir-operator", "standalone", "--policies", "p"];
+        for (more, is_valid) in [
+            (&[][..], false),
+            (&["--agent", "http://127.0.0.1:1"], true),
+            (&["--agents-file", "f"], true),
+            (&["--agents-file", "f", "--agent", "http://127.0.0.1:1"], true),
+        ] {
+            let parsed = Cli::try_parse_from(policies.iter().chain(more)).map_err(|error| error.to_string());
+            assert_eq!(parsed.is_ok(), is_valid, "{more:?}: {parsed:?}");
+            if let Err(error) = parsed {
+                assert!(error.contains("--agent <URL") && error.contains("--agents-file <FILE>"), "{error}");
+            }
+        }
     }
 
     #[test]
