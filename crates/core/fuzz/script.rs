@@ -113,7 +113,7 @@ pub(crate) fn run(bytes: &[u8]) -> Result<(), String> {
 struct Run {
     limiter: Limiter,
     quota: Quota,
-    /// `None` after a change, until the whole limit is free again.
+    /// The model of the limit. `None` from a change until the limit is at full credit again.
     model: Option<Model>,
     now: u64,
     /// The latest charge, its time, and the model before it.

@@ -104,8 +104,8 @@ pub(crate) struct KeyCharge {
 }
 
 /// The receipts of the charged limits, in order from the first. They are not allocated on the heap. An allocation would
-/// cost more than the decision, even for one receipt, because the compiler must store and check a value that possibly
-/// needs to be freed.
+/// cost more than the decision, even for one receipt, because the compiler must store and check a value that may need
+/// to be freed.
 #[derive(Debug)]
 pub(crate) enum Receipts {
     One(Receipt),

@@ -75,7 +75,7 @@ pub(crate) struct Table {
     regions: Box<[Region]>,
     /// Keys with an override, by fingerprint.
     overrides: HashMap<u64, Own, BuildHasherDefault<AsItIs>>,
-    /// The number of keys without a cell for which each region has room.
+    /// The number of keys in the overflow for which each region has room.
     overflow_places: usize,
     /// Words that are never charged: the state of every key that is not in the table.
     blank: Vec<AtomicU64>,

@@ -151,7 +151,7 @@ impl Limiter {
         }
     }
 
-    /// The path for requests that possibly have to wait, and for refusals.
+    /// The path for requests that may have to wait, and for refusals.
     #[inline(never)]
     fn reserve_ahead(&self, now: Time, cost: u64, latest: Time) -> Result<Reserved, Refused> {
         match self.cell.take_at(now, cost, When::By(latest)) {
@@ -168,7 +168,7 @@ impl Limiter {
     /// drops the ticket.
     ///
     /// The queue is first in, first out. When a request leaves it, all requests behind that request move forward. All
-    /// handles of a limiter share its queue, also after a retune. A request that does not join the queue can overtake
+    /// handles of a limiter share its queue, even after a retune. A request that does not join the queue can overtake
     /// waiting requests. If [`queue_len`](Self::queue_len) is not zero, such a request also joins, with `latest` equal
     /// to `now`, and keeps the ticket during its charge.
     ///
@@ -281,11 +281,10 @@ impl Limiter {
     /// reservations keep their times: the limiter gives back only capacity that they do not need. A sliding window log
     /// takes back only the latest charge.
     ///
-    /// Two reservations for a later time leave a trace, also if they are given back immediately. A reservation in a
+    /// Two reservations for a later time leave a trace, even if they are given back immediately. A reservation in a
     /// later window of [`FixedWindow`](crate::Strategy::FixedWindow) has forfeited the remaining requests of all
-    /// earlier windows. After a reservation of more than one request in a
-    /// [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog), all its requests are free only at the time at which the
-    /// last of them would have been.
+    /// earlier windows. A reservation in a [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) can contain more
+    /// than one request. The limiter then frees all of them together, when the last of them leaves the period.
     ///
     /// `clock` is called after the state was read, so that its time is not before any charge in that state. `clock`
     /// must read the clock each time, and not repeat an earlier reading.
@@ -352,12 +351,12 @@ impl Limiter {
     /// burst, and refills at the new rate. Debts and reservations stay the same number of requests. Between strategies,
     /// or between windows of different periods, each request counts at the latest time at which it can have arrived.
     /// This time is exact if the previous change was less than sixteen periods ago: during these periods, a journal
-    /// records each charge under a short lock, which takes some 30 ns more. An equal quota changes nothing. After a
+    /// records each charge under a short lock, which takes about 30 ns more. An equal quota changes nothing. After a
     /// change to or from a sliding window log, the first decision reads the whole log in some cases.
     ///
     /// The returned limiter starts at the new quota. Every older handle reaches the new quota, too, in one step that
-    /// takes a lock for a moment, after any number of retunes. So replace handles that decide often. `clock` is called
-    /// after the state was read, as for [`refund`](Self::refund).
+    /// takes a lock for a moment, after any number of retunes. So replace a handle that decides often by the returned
+    /// one. `clock` is called after the state was read, as for [`refund`](Self::refund).
     ///
     /// ```
     /// # use std::time::Duration;

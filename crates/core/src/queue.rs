@@ -174,7 +174,7 @@ impl Queue {
         };
         drop(order);
         called.into_iter().for_each(Waker::wake);
-        // A waker possibly owns another ticket, whose drop takes the lock.
+        // A waker may own another ticket, whose drop takes the lock.
         drop(replaced);
         position
     }

@@ -428,9 +428,9 @@ impl RuleLimiter {
     /// Limits are matched by name. New limits start empty, removed limits are forgotten, and equal terms change
     /// nothing. Keys stay; with a smaller capacity, no new key enters until enough keys are idle. The duration of the
     /// change is proportional to the number of keys. Meanwhile, requests with known keys do not wait. A table of more
-    /// than 32,768 keys keeps only their words: if strategies or periods differ, a key possibly waits for one period. A
-    /// table of up to 4,096 keys also records each charge for sixteen periods, as a limiter does. A change between a
-    /// keyed and an unkeyed rule keeps nothing: the result starts empty, and older handles keep the old terms.
+    /// than 32,768 keys keeps only their words: if strategies or periods differ, a key may wait for one period. A table
+    /// of up to 4,096 keys also records each charge for sixteen periods, as a limiter does. A change between a keyed
+    /// and an unkeyed rule keeps nothing: the result starts empty, and older handles keep the old terms.
     ///
     /// After any other change, every older handle reaches the new terms, in one step that takes a lock for a moment. So
     /// replace handles that decide often.

@@ -207,7 +207,8 @@ impl Supply {
         self.reached(level.saturating_add(1)).saturating_sub(Duration::from_nanos(1))
     }
 
-    /// Returns the level after a charge at this floor. None if the charge is refused. A cost of 0 is never refused.
+    /// Returns the new level if a charge of `cost` is admitted when the floor is `floor`, and `None` if it is refused.
+    /// A cost of 0 is never refused.
     #[inline]
     pub(crate) fn charge(&self, level: u64, floor: u64, cost: u64) -> Option<u64> {
         let after = level.max(floor).checked_add(cost.checked_mul(self.unit)?)?;

@@ -72,7 +72,7 @@ pub(crate) fn known_slot() -> usize {
     own_slot()
 }
 
-/// Locks a mutex, also after a panic of another thread: the guarded data is consistent at every step.
+/// Locks a mutex, even after a panic of another thread: the guarded data is consistent at every step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -210,8 +210,8 @@ fn two_threads_whose_clocks_disagree_share_what_the_later_one_gives() {
             let begun_earlier = lag.div_ceil(10_000_000);
             let most = begun_earlier + if strategy == Strategy::LeakyBucket { 501 } else { 600 };
             assert!(admitted <= most, "{strategy:?}, {lag} ns behind: {admitted}");
-            // The minimum depends on scheduling: for a slow thread, the other thread has possibly used up the limit at
-            // a later time.
+            // The minimum depends on scheduling: for a slow thread, the other thread may have used up the limit at a
+            // later time.
             assert!(admitted > 0, "{strategy:?}, {lag} ns behind");
         }
     }

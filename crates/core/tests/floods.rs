@@ -162,11 +162,11 @@ fn flood(quotas: &[Quota], max_keys: usize, crowds: u64, cost: u64, seed: u64) -
     let (mut made_up, mut newcomer) = (1 << 40, 1 << 20);
     for step in 0..4 * steps {
         // A random time within the step. The overflow rounds the ages in a log to an 8,192th of a period, so it can
-        // refuse a client that comes in the same nanosecond in which an entry ends.
+        // refuse a client that arrives in the same nanosecond in which an entry ends.
         let now = START + life + life * step / steps + dice.below(life / steps);
         made_up += 1;
         scene.send(made_up, now, cost);
-        // In the whole loop, each known client comes about three times in the time for which a request counts.
+        // Each known client sends about three times in the time for which a request counts.
         if dice.below(steps) < 3 * known {
             let client = dice.below(known);
             let requests = 1 + dice.below(burst);
@@ -243,7 +243,7 @@ fn in_a_flood_without_measure_no_key_gets_more_than_its_limit() {
             assert!(share > 0.1, "{strategy:?} {requests}: {share}");
             let mut scene = flood(&[quota], 10, 64, requests, seed);
             let mut dice = Dice(seed);
-            // The same keys come repeatedly, so many of them have lost their places before.
+            // The same keys arrive repeatedly, so many of them have lost their places before.
             for turn in 0..40_000 {
                 let now = START + 6 * PERIOD + turn * PERIOD / 2_000;
                 scene.send(dice.below(900), now, 1 + dice.below(requests));

@@ -465,7 +465,7 @@ fn a_refund_and_a_retune_do_not_add_up() {
         let left = drain(&limiter, NOW);
         let came_on_top = if new == Strategy::TokenBucket { 0 } else { 2 };
         let given_back = left - came_on_top;
-        // While another thread reads a log, a refund possibly gives back only one of two requests.
+        // While another thread reads a log, a refund may give back only one of two requests.
         let half = old == Strategy::SlidingWindowLog && new != Strategy::TokenBucket && given_back == 1;
         assert!(
             half || given_back == 0 || given_back == 2,

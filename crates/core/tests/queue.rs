@@ -327,7 +327,7 @@ fn a_newcomer_is_promised_a_place_behind_those_who_stayed() {
             world
         };
         let opens = |world: &World| world.rule.opens(world.time(), b"key", 1).expect("some time");
-        // Forty more requests come, get times far in the future, and leave from the middle.
+        // Forty more requests arrive, get times far in the future, and leave from the middle.
         let (stayed, mut world) = (of(0), of(40));
         let far = opens(&world);
         world.waiting.drain(3..43);

@@ -325,7 +325,7 @@ fn a_reset_returns_one_key_to_its_full_credit() {
     }
 }
 
-/// A charge is given back to the limits that were charged, also if the limits of the handle are in another order.
+/// A charge is given back to the limits that were charged, even if the limits of the handle are in another order.
 #[test]
 fn a_handle_gives_no_charge_back_to_other_limits() {
     let (one, two) = (("one", per_second(10)), ("two", per_second(20)));

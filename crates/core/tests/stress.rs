@@ -144,8 +144,8 @@ fn while_time_goes_on_exactly_what_the_rate_gives() {
     }
 }
 
-/// Checks that all reservations that the definition admits until the latest time are granted, and that each has its own
-/// time.
+/// Checks that the limiter grants all reservations that the definition admits until the latest time, and that no two
+/// reservations have the same time.
 #[test]
 fn reservations_take_each_place_once() {
     for strategy in STRATEGIES {
@@ -223,7 +223,7 @@ fn old_and_new_handles_admit_exactly_the_limit_together() {
         let admitted: u64 = thread::scope(|scope| {
             scope.spawn(|| {
                 for round in 1..=RETUNES {
-                    // A slow machine possibly starts the deciding threads late.
+                    // A slow machine may start the deciding threads late.
                     while decided.load(Ordering::Relaxed) < round {
                         thread::yield_now();
                     }
@@ -418,7 +418,7 @@ fn permits_kept_are_exactly_the_limit() {
                 1
             })
         });
-        // A thread that is preempted with a permit possibly gives it back after the last request.
+        // A thread that is preempted with a permit may give it back after the last request.
         let mut kept = kept.into_inner().expect("no panic");
         kept.extend(std::iter::from_fn(|| in_flight.acquire(1).ok()));
         assert_eq!((kept.len(), in_flight.in_use()), (2_500, 2_500), "{threads} threads");

@@ -140,7 +140,7 @@ fn each_key_has_its_own_while_keys_come_and_the_terms_change() {
         }
         rule.charge(|| START, &[b"abc"[usize::try_from(turn % 3).expect("a digit")]], 1).is_ok()
     });
-    // Keys that came before the change get the requests that were free at that time. Other keys get three.
+    // Keys that arrived before the change get the requests that were free at that time. Other keys get three.
     assert!((3..=9).contains(&admitted), "{admitted}");
     let rest = (0..9).filter(|turn| rule.charge(|| START, &[b"abc"[turn % 3]], 1).is_ok()).count() as u64;
     assert!((6..=9).contains(&(admitted + rest)), "{admitted} and {rest}");

@@ -1,7 +1,7 @@
 //! The errors of a question to a store.
 
-/// The reason why a question has no answer. The store has possibly charged the question, except for
-/// [`StoreError::Cost`] and [`StoreError::Unsupported`].
+/// The reason why a question has no answer. The store may have charged the question, except for [`StoreError::Cost`]
+/// and [`StoreError::Unsupported`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {

@@ -91,7 +91,7 @@ pub fn used_up(terms: &StoreTerms, now: u64) -> Value {
     value
 }
 
-/// The units that count at this time: so many fewer than at full credit can be used.
+/// The units that count at this time. Full credit minus this number can be used.
 pub fn used(value: &Value, now: u64) -> u64 {
     let used = limits(value).map(|(limit, state)| {
         let mut state = state.clone();

@@ -30,7 +30,7 @@ pub struct Absent<'a> {
     pub since: u64,
 }
 
-/// The part of a limit that is the share of one of so many sharers.
+/// The part of a limit that is the share of one of this many sharers.
 pub fn part(sharers: u32) -> u128 {
     WHOLE.div_ceil(sharers.max(1).into())
 }
@@ -70,7 +70,7 @@ impl ReservedUnits {
         }
         let elapsed = absent.elapsed.saturating_add(self.rest);
         // Shares take their part of the supply while it is made. So they take at most the supply since the last update,
-        // also if more programs are cut off than divide the limit.
+        // even if more programs are cut off than divide the limit.
         let moved = u64::try_from(elapsed / WHOLE).unwrap_or(u64::MAX).min(passed);
         self.rest = elapsed % WHOLE;
         self.units.resize(value.limits.len(), (0, 0));
@@ -142,8 +142,7 @@ fn stretched(limit: &StoreLimit, [us, parts, _]: Mark, rest: u128, now: u64) -> 
     [us, parts, 0]
 }
 
-/// The units that a share can use at the same time. Zero if there is no valid share: then programs refuse all
-/// requests.
+/// The units that a share can use at the same time. Zero if there is no valid share. Then programs refuse all requests.
 fn share(limit: &StoreLimit, sharers: u32) -> u64 {
     limit.share(sharers).map_or(0, |share| share.at_once())
 }

@@ -38,8 +38,8 @@ pub struct Seats {
     pub birth: u64,
     /// The mark of each limit at which the seats begin.
     pub start: Vec<Mark>,
-    /// The [`part`](crate::part) of each bucket's supply that was reserved for other programs. The seats of a bucket
-    /// follow each other more slowly then.
+    /// The [`part`](crate::part) of each bucket's supply that was reserved for other programs. It makes the times
+    /// between the seats of a bucket longer.
     pub reserved: u32,
     left: u32,
 }
@@ -82,8 +82,8 @@ impl Seats {
         terms.stamp() == self.stamp && terms.raw().len() == self.start.len()
     }
 
-    /// Returns true if the window of a seat may have ended. A seat of a bucket or of a log that is used late counts at the
-    /// time at which it was granted.
+    /// Returns true if the window of a seat may have ended. A seat of a bucket or of a log that is used late counts
+    /// when it was granted.
     pub fn have_ended(&self, terms: &StoreTerms, at: StoreTime) -> bool {
         let has_ended =
             |(limit, mark): (&StoreLimit, &Mark)| limit.has_windows() && mark[0] + limit.period <= at.latest;
@@ -154,7 +154,7 @@ fn moved(limit: &StoreLimit, mark: Mark, units: u64) -> Mark {
     }
 }
 
-/// The number of seats that the floor has possibly passed.
+/// The number of seats that the floor may have passed.
 fn passed(limit: &StoreLimit, [a, b, _]: Mark, at: StoreTime) -> u64 {
     match limit.strategy {
         Strategy::FixedWindow | Strategy::SlidingWindowCounter => {

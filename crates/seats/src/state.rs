@@ -205,7 +205,7 @@ impl State {
         }
     }
 
-    /// Charges units, also if they exceed the limit.
+    /// Charges units, even if they exceed the limit.
     pub fn charge(&mut self, limit: &StoreLimit, now: u64, units: u64) {
         match self {
             Self::Bucket(level) => *level = level.after(limit, units),

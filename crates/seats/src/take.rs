@@ -38,15 +38,15 @@ pub struct Take<'a> {
     /// Units that were used without asking the store: costs that became known later, or decisions while the store was
     /// lost. At most 2^20.
     pub owed: u32,
-    /// Units of earlier requests that were not used after all. Each limit is charged so much less, but has at most full
-    /// credit. A window or a counter takes them off the current window, and a log forgets its newest requests. At most
-    /// 2^20. Send them only once, also if the answer is lost.
+    /// Units of earlier requests that were not used after all. Each limit gets these units back, up to full credit. A
+    /// window or a counter subtracts them from the current window, and a log forgets its newest requests. At most 2^20.
+    /// Send them only once, even if the answer is lost.
     pub credit: u32,
     /// The newest level of this key that the caller has received. The store raises its count to this level. Send it
     /// with the first question after a lost connection, because the store can have lost writes in a failover. It also
     /// undoes returns of seats by other callers since then.
     pub seen: Option<&'a Level>,
-    /// Unused seats. The store takes them back if they can still be used. Give seats back only once, also if the answer
+    /// Unused seats. The store takes them back if they can still be used. Give seats back only once, even if the answer
     /// is lost.
     pub returned: Option<&'a Seats>,
     /// The part about the ban of the key. None if the rule has no ban.

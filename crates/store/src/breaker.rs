@@ -16,8 +16,8 @@ const SHORTEST: Duration = Duration::from_millis(100);
 /// The longest pause between probes.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// The time after which another probe is allowed although the last one has no reported outcome: its caller was possibly
-/// cancelled.
+/// The time after which another probe is allowed although the last one has no reported outcome: its caller may have
+/// been cancelled.
 const PROBE: Duration = Duration::from_secs(1);
 
 /// Counts missed answers of a store, and decides whether a caller is allowed to ask. Times are durations on one

@@ -60,8 +60,8 @@ impl KeyBudget {
         self.resize();
     }
 
-    /// Computes the bound of the rules in force. If it is lower than before, the rules with the most keys forget some:
-    /// otherwise a rule without keys would get none. The caller must hold no lock of a table.
+    /// Computes the bound of the rules in force. If it is lower than before, the rules with the most keys forget some.
+    /// Otherwise, a rule without keys would get none. The caller must hold no lock of a table.
     pub(crate) fn resize(&self) {
         let rules = self.rules();
         let largest = rules.iter().map(|rule| rule.most_keys()).max();

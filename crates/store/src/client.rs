@@ -375,8 +375,8 @@ impl StoreClient {
     }
 
     /// Returns true if a question is asked again after its connection was lost: a connection can end although the store
-    /// is there. The store has possibly charged the question. Charging it twice never admits too many requests, but
-    /// units must not be given back twice.
+    /// is there. The store may have charged the question. Charging it twice never admits too many requests, but units
+    /// must not be given back twice.
     fn repeats(&self, question: &Take<'_>) -> bool {
         let gives_back = question.credit > 0 || question.returned.is_some();
         !gives_back && !self.asks_operator() && self.current_loss().is_none()

@@ -39,7 +39,8 @@ enum State<C> {
     Failed(StoreError),
 }
 
-/// The task that opens a connection. Its end is the new state, also if it unwinds: a panic must not look like a slow store.
+/// The task that opens a connection. Its end is the new state, even if it unwinds: a panic must not look like a slow
+/// store.
 struct Opening<C> {
     connection: Arc<StoreConnection<C>>,
     opened: Option<Result<C, StoreError>>,

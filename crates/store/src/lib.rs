@@ -3,7 +3,7 @@
 //! A seat is one unit of a limit. The store charges it once, and a pod uses it once. A pod *takes* seats from a store:
 //! for requests that wait, and in advance for later requests. A seat can be used from the moment the ceiling of the
 //! limit reaches it until the floor passes it. So all pods together never admit more than the limit, and a pod that
-//! holds seats decides without a trip to the store.
+//! holds seats decides without a round trip to the store.
 //!
 //! ```
 //! use std::time::Duration;

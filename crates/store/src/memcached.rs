@@ -5,15 +5,16 @@
 //! loses its counters.
 //!
 //! - A rule with one fixed window and without a ban has a counter for each window. The command `ma` adds the requested
-//!   units and returns the sum, in one trip. What the window does not grant is subtracted at once, in a second trip.
-//!   Between the two trips, the counter is too high, never too low: another question can then be refused although its
-//!   units are free, and its program does not ask for this key again before the window ends. So a refused question
-//!   whose counter shows this is asked once more. If a program does not receive the first answer, the units that it
-//!   requested stay counted until the window ends. If the server drops the counter between the two trips, because its
-//!   memory is full, the second trip can subtract from a new counter, at most the units of one question. Seats are
-//!   never given back, because the counter can have expired meanwhile. If more units are credited than the window has
-//!   charged, while another question is between its two trips, the rest of the credit cancels units that this question
-//!   is about to subtract. Then the window forgets units that it granted between these trips, at most this rest.
+//!   units and returns the sum, in one round trip. What the window does not grant is subtracted at once, in a second
+//!   round trip. Between the two round trips, the counter is too high, never too low: another question can then be
+//!   refused although its units are free, and its program does not ask for this key again before the window ends. So a
+//!   refused question whose counter shows this is asked once more. If a program does not receive the first answer, the
+//!   units that it requested stay counted until the window ends. If the server drops the counter between the two round
+//!   trips, because its memory is full, the second round trip can subtract from a new counter, at most the units of one
+//!   question. Seats are never given back, because the counter can have expired meanwhile. If more units are credited
+//!   than the window has charged, while another question is between its two round trips, the rest of the credit cancels
+//!   units that this question is about to subtract. Then the window forgets units that it granted between these round
+//!   trips, at most this rest.
 //! - Every other rule has the same value as in Redis. The command `mg` reads it, the model decides, and `ms` writes it
 //!   if it has not changed. If it has changed, the question starts again.
 
@@ -89,7 +90,7 @@ impl MemcachedStore {
     /// # Errors
     ///
     /// [`StoreError`]; [`StoreError::Unsupported`] for [`Strategy::SlidingWindowLog`], [`Strategy::LeakyBucket`] and
-    /// requests with patience; [`StoreError::Late`] after `deadline`, also if other callers change the value all the
+    /// requests with patience; [`StoreError::Late`] after `deadline`, even if other callers change the value all the
     /// time.
     pub async fn take(
         &self,

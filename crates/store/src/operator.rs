@@ -36,7 +36,7 @@ const MOST_QUEUED: usize = 4_096;
 /// The time without an answer to a question after which a program prepares its share.
 const UNANSWERED: Duration = Duration::from_secs(1);
 
-/// The pause before a question that came too early is asked again.
+/// The pause before a question that arrived too early is asked again.
 const NOT_YET: Duration = Duration::from_millis(10);
 
 /// The operator, as a store of a program that has a channel to it.
@@ -292,7 +292,7 @@ impl OperatorChannel {
             // A later channel has replaced this one.
             std::future::pending::<()>().await;
         }
-        // The questions were possibly asked before the program prepared its share.
+        // The questions may have been asked before the program prepared its share.
         self.message_sent();
         batch
     }

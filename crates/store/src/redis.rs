@@ -100,7 +100,7 @@ impl RedisStore {
         self.connection.by(deadline, forgotten, || self.renew()).await
     }
 
-    /// Replaces a connection with late answers. They are possibly those of one master of a cluster, and the others must not
+    /// Replaces a connection with late answers. They may be those of one master of a cluster, and the others must not
     /// wait for a new connection.
     fn renew(&self) {
         if self.is_cluster() { self.connection.replace(self.open()) } else { self.connection.disconnect() }

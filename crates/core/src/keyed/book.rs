@@ -283,7 +283,7 @@ impl Set {
         }
     }
 
-    /// Unsets words that were possibly used. The caller must hold a lock.
+    /// Unsets words that may have been used. The caller must hold a lock.
     pub(super) fn clear_unset(&self, words: &[AtomicU64]) {
         words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.unset(words);
@@ -336,7 +336,7 @@ impl Set {
     }
 
     /// Returns the words of an unknown key under these terms, after terms under which unknown keys have `old_words`.
-    /// The key was possibly forgotten when it was idle, so a bucket starts with at most the tokens that it had at that
+    /// The key may have been forgotten when it was idle, so a bucket starts with at most the tokens that it had at that
     /// time.
     pub(super) fn start_after(
         &self,

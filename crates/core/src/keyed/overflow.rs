@@ -58,7 +58,7 @@ pub(super) struct Overflow {
 pub(super) enum Look {
     /// The key is in the overflow, at this place.
     Found(usize),
-    /// The key has possibly lost its place: the draft is an upper bound of its usage.
+    /// The key may have lost its place: the draft is an upper bound of its usage.
     Displaced,
     /// The key has used nothing.
     Unused,

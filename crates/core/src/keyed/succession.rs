@@ -140,8 +140,8 @@ impl Table {
             if !set.is_unset(words) {
                 return;
             }
-            // A key that has neither a cell nor separate words is possibly in the overflow. In the successor, it
-            // possibly has an override.
+            // A key that has neither a cell nor separate words may be in the overflow. In the successor, it may have an
+            // override.
             let overflow = if self.place_of(fingerprint).is_none() { self.overflow_words(fingerprint) } else { None };
             let overflow = overflow.as_ref().map(|words| self.old_in_overflow(words, self.closed_at(fingerprint)));
             next.succeed(fingerprint, set, words, || overflow.or_else(|| self.old(fingerprint)));
@@ -219,7 +219,7 @@ impl Table {
             next_set.clear_unset(words);
             next_set.succeed(words, || Some(self.old_in_overflow(old, since)), &next.lineage.kept, None);
         };
-        // An idle key of a bucket has possibly used a part of a window.
+        // An idle key of a bucket may have used a part of a window.
         for (tag, words) in overflow.all() {
             let mut there = lock(&next.regions[next.cells.region_of_tag(tag)].hold);
             let there = there.overflow.get_or_insert_with(|| next.new_overflow());

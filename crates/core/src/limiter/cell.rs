@@ -45,8 +45,8 @@ pub(super) struct Cell {
     /// The time at which this cell came into force, in nanoseconds of [`Time`]. Final once the predecessor's first word
     /// is sealed.
     since: AtomicU64,
-    /// The admissions before this cell, and its first words. Set before the words are set; the first cell has no
-    /// history. Loom does not check this field: the words order all accesses to it.
+    /// The admissions before this cell, and its first words. A retune sets the history before it sets the words. The
+    /// first cell has no history. Loom does not check this field, because the words order all accesses to it.
     history: OnceLock<Box<History>>,
     /// The journal after a change. The first cell has no journal.
     journal: Option<Box<JournalState>>,

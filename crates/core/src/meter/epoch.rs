@@ -28,11 +28,11 @@ enum Curve<'a> {
     /// The level of a bucket. The admissions since a time are at most the distance of the level from the floor at that
     /// time.
     Bucket { supply: &'a Supply, level: u64 },
-    /// The last window with a request. All earlier windows were possibly full.
+    /// The last window with a request. All earlier windows may have been full.
     Window { start: u64, count: u64, most: u64, period: u64 },
     /// The last window with a request, with the count of the previous window.
     Counter { start: u64, current: u64, previous: u64, most: u64, period: u64 },
-    /// Times, newest first. If there are as many times as the limit allows, each request possibly followed another
+    /// Times, newest first. If there are as many times as the limit allows, each request may have followed another
     /// request that was at least one period older, and so on.
     Log { moments: Vec<u64>, most: u64, period: u64 },
 }

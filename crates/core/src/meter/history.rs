@@ -30,7 +30,7 @@ pub(crate) enum Memory {
     None,
 }
 
-/// Parts of one request, for tokens while no bucket is in force.
+/// The number of parts into which one request is divided, to count tokens while no bucket is in force.
 const PARTS: u64 = 1 << 32;
 
 /// A bound that prevents the overflow of sums.
@@ -105,8 +105,8 @@ impl History {
     }
 
     /// Returns the tokens that a bucket would have left after windows that admitted `admitted` requests in total.
-    /// `left` is the number of remaining requests in the window. For a fixed window, `left` can be negative: then
-    /// the window has debt.
+    /// `left` is the number of remaining requests in the window. For a fixed window, `left` can be negative. Then the
+    /// window has debt.
     pub(super) fn tokens_after(&self, quota: Quota, since: u64, admitted: u64, left: i128) -> Tokens {
         let (parts, length) = (i128::from(PARTS), since.saturating_sub(self.began));
         let (left, had) = (left * parts, self.tokens.in_units(PARTS));

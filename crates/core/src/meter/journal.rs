@@ -25,7 +25,7 @@ const MOST: usize = 128;
 pub(crate) struct Journal {
     /// The time of the last charge that was attempted.
     last: Option<u64>,
-    /// Requests that were admitted or are being decided. A cost can be as large as a `u64`, also if it is refused, so
+    /// Requests that were admitted or are being decided. A cost can be as large as a `u64`, even if it is refused, so
     /// this sum has more bits: the sum must never be less than the admissions.
     noted: u128,
     /// Requests that were admitted. If the sum does not fit, it is too small, which only makes the notes larger.

@@ -138,7 +138,7 @@ impl Log {
         loop {
             let first = load(&words[0])?;
             let standing = Standing::of_log(self.quota, self.logged(words, Spot::of(first), now, cost));
-            // A thread that is admitted meanwhile writes the next entries, which makes the log look full.
+            // If another thread admits a request at the same time, it writes the next entries. The log then looks full.
             let is_closed = standing.retry_after(cost) != Some(Duration::ZERO);
             if !(is_closed && words[0].load(Ordering::SeqCst) != first) {
                 return Ok(standing);

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, task::Waker, time::Duration};
 
 use crate::{Time, forecast::Forecast};
 
-/// The time that a called request has before other requests overtake it. If the request comes later, it is first again:
-/// a delayed task loses its turn, not its position.
+/// The time that a called request has before other requests overtake it. If the request arrives later, it is first
+/// again: a delayed task loses its turn, not its position.
 pub(super) const GRACE: Duration = Duration::from_millis(2);
 
 /// The number of requests behind the head that are near it: they check whether the head comes for its turn.

@@ -21,7 +21,7 @@ fn looks(ticket: &Ticket) -> usize {
     lock(&ticket.queue.order).looks
 }
 
-/// Lets a request come, be admitted and leave. Returns the number of entries that the queue looks at.
+/// Lets a request arrive, be admitted and leave. Returns the number of entries that the queue looks at.
 fn overtake(limiter: &Limiter, other: &Ticket, now: Time) -> usize {
     let before = looks(other);
     let ticket = limiter.enqueue(now, 1, None).expect("no latest time");

@@ -113,7 +113,7 @@ impl Unkeyed {
     }
 
     /// Gives back a charge that was made after this number of retunes. Calls `refund` with the limiters that were
-    /// charged. An older `self` does not find limiters that were replaced since: then the charge stays.
+    /// charged. An older `self` does not find limiters that were replaced since. Then the charge stays.
     pub(super) fn refund(&self, retunes: u64, refund: impl FnOnce(&[Limiter])) {
         let mut charged = Cow::Borrowed(self);
         while charged.state.retunes < retunes

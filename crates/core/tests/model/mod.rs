@@ -113,7 +113,7 @@ impl Model {
         }
     }
 
-    /// Returns the first time, not before `now`, at which the definition admits this cost if no other request comes.
+    /// Returns the first time, not before `now`, at which the definition admits this cost if no other request arrives.
     /// None if it never does. The result is at most the last representable time.
     pub(crate) fn first(&self, now: u64, cost: u64) -> Option<u64> {
         if cost > self.quota.most() {

@@ -67,7 +67,7 @@ fn quotas_of(counting: Counting) -> impl Strategy<Value = Quota> {
 pub(crate) struct Arrival {
     /// The wait after the last request, in thousandths of the time in which its cost flows in.
     wait: u32,
-    /// Whether the request comes at the next boundary of a window instead.
+    /// Whether the request arrives at the next boundary of a window instead.
     at_boundary: bool,
     /// The nanoseconds to add to the wait.
     nudge: i8,
@@ -103,7 +103,7 @@ pub(crate) fn arrivals(most: usize) -> impl Strategy<Value = Vec<Arrival>> {
 }
 
 impl Arrival {
-    /// Returns the time at which the request comes, and its cost.
+    /// Returns the time at which the request arrives, and its cost.
     pub(crate) fn after(self, last: u64, quota: Quota) -> (u64, u64) {
         let period = quota.period().as_nanos();
         let cost = (u128::from(quota.most()) * u128::from(self.share) / 1_000).max(1);

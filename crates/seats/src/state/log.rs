@@ -52,7 +52,7 @@ impl Log {
         }
     }
 
-    /// Charges units, also if they exceed the limit.
+    /// Charges units, even if they exceed the limit.
     pub(super) fn charge(&mut self, limit: &StoreLimit, now: u64, units: u64) {
         let at = self.time(now);
         let used = self.used_with_beyond(limit, at);

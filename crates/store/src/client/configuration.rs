@@ -14,8 +14,8 @@ const BETWEEN_READS: Duration = Duration::from_secs(1);
 impl StoreClient {
     /// Continues with another configuration of the store, for example with other servers. It must be the same kind of store.
     ///
-    /// Rules keep what they know about their keys, and what they owe. The new servers possibly know less, as after a failover:
-    /// the next question about each key reports the highest level that this program has received.
+    /// Rules keep what they know about their keys, and what they owe. The new servers may know less, as after a
+    /// failover: the next question about each key reports the highest level that this program has received.
     pub fn change(&self, open: OpenStore) {
         let mut backend = lock(&self.backend);
         *lock(&self.changed) = Some(open);

@@ -49,7 +49,7 @@ impl fmt::Display for Refusal {
 /// Whether this error of the store is about a right that its user does not have.
 fn lacks_right(error: &str) -> bool {
     let text = error.to_lowercase();
-    // The former is about a command in a script, and the latter about a key.
+    // The first text is about a command in a script, and the second one about a key.
     text.contains("can't run this command") || text.contains("no permissions")
 }
 
@@ -84,8 +84,8 @@ impl Refusals {
         })
     }
 
-    /// Ends the refusal of a rule: the store answers one of its questions, or the rule changes or ends. Returns true if
-    /// the status reported a refusal until now, and reports none from now on.
+    /// Ends the refusal of a rule, after the store has answered one of its questions, or after the rule has changed or
+    /// ended. Returns true if the status reported a refusal until now, and reports none from now on.
     pub(super) fn end(&mut self, counters: &str, now: Duration) -> bool {
         let was_reported = self.lasting(now).is_some();
         self.refused.remove(counters).is_some() && was_reported && self.lasting(now).is_none()

@@ -38,8 +38,8 @@ pub(super) enum Response {
 }
 
 impl Response {
-    /// Returns true if the next bytes are possibly not the response to the next command: the server has not understood this
-    /// command, so it can have read the command's data as further commands.
+    /// Returns true if the next bytes may belong to another command. The server has not understood this command, so it
+    /// can have read the command's data as further commands.
     pub(super) fn loses_order(&self) -> bool {
         matches!(self, Self::Failed(text) if !text.starts_with("SERVER_ERROR"))
     }

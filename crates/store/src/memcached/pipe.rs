@@ -66,7 +66,7 @@ impl Pipe {
     }
 }
 
-/// Returns true for a version before [`OLDEST`]. A version in another form is possibly that of a proxy.
+/// Returns true for a version before [`OLDEST`]. A version in another form may be that of a proxy.
 fn is_too_old(version: &str) -> bool {
     let number = |part: &str| part.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok();
     let numbers: Option<Vec<u32>> = version.splitn(3, '.').map(number).collect();

@@ -259,7 +259,8 @@ async fn the_clock_of_a_new_operator_replaces_the_earlier_one() {
     assert!((time.earliest..=time.latest).contains(&now), "{time:?} at {now}");
 }
 
-/// A key was refused until a time of a clock that was an hour ahead. The next operator decides when the key can go.
+/// The clock of an operator was an hour ahead when it refused a key. After the next operator has answered, the time
+/// until a retry follows the clock of that operator.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_ends_with_its_operator() {
     let (mut world, program, link, limiter) = connected(Strategy::FixedWindow, 10, 60);
@@ -527,8 +528,8 @@ async fn seats_of_an_earlier_operator_are_void() {
     assert_eq!((limiter.known(7, 1).seats, program.client.stats().lost - lost), (0, seats.into()));
 }
 
-/// After a minute without an answer, the operator's time is known to some 24 ms. At a boundary the share waits that long,
-/// because it could otherwise use two of its windows within one window of the operator.
+/// After a minute without an answer, the operator's time is known to about 24 ms. At a boundary the share waits that
+/// long, because it could otherwise use two of its windows within one window of the operator.
 #[tokio::test(start_paused = true)]
 async fn a_share_admits_nothing_between_two_windows() {
     let (world, _program, link, limiter) = connected(Strategy::FixedWindow, 40, 1);
@@ -561,7 +562,7 @@ async fn a_lost_report_is_sent_again() {
     }
     let reported_at = world.start.elapsed();
     let link = world.connect(&program);
-    // No request of the key comes, so the program asks for a confirmation.
+    // No request of the key arrives, so the program asks for a confirmation.
     let questions = world.operator.questions.load(Relaxed);
     while world.operator.questions.load(Relaxed) == questions {
         sleep(MILLI).await;
@@ -652,7 +653,8 @@ async fn a_share_of_a_log_begins_half_a_period_later() {
     assert!((6_000..=6_100).contains(&first.as_millis()), "{first:?}");
 }
 
-/// A question can be sent late, when the program already prepares its share. The operator then notices its absence later.
+/// A program can send a question late, when it already prepares its share. The operator then notices the absence of the
+/// program later.
 #[tokio::test(start_paused = true)]
 async fn a_question_that_is_sent_late_delays_the_share() {
     let program = World::new().program();

@@ -1,5 +1,5 @@
 //! Bans of keys in the store. A program starts a ban, and every program learns of it with its next question about the
-//! key. A rule with a ban takes no seats in advance, so that this is the next request.
+//! key. A rule with a ban takes no seats in advance, so each request of the key asks the store.
 
 use std::{sync::Arc, time::Duration};
 

@@ -51,7 +51,7 @@ async fn a_refusal_ends_although_the_stores_clock_is_set_back() {
     }
 }
 
-/// The seats in hand belong to a time that comes only in 30 days.
+/// The unused seats are for a time that is 30 days in the future.
 #[tokio::test(start_paused = true)]
 async fn seats_are_dropped_if_the_stores_clock_is_set_back() {
     for strategy in [Strategy::TokenBucket, Strategy::FixedWindow] {

@@ -55,8 +55,8 @@ pub(super) struct LastRefusal {
     pub(super) jitter: u32,
     /// The time at which the refused request can go, on the store's clock.
     pub(super) until: u64,
-    /// The time on the program's clock at which a slower store's clock is certainly at `until`. The refusal ends then, also
-    /// if the store's clock is set back.
+    /// The time on the program's clock at which a slower store's clock is certainly at `until`. The refusal ends then,
+    /// even if the store's clock is set back.
     pub(super) latest: u64,
     /// The time on the program's clock until which it does not ask: `latest`, or earlier because units can come back.
     pub(super) asks_at: u64,

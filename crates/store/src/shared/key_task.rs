@@ -242,7 +242,7 @@ impl SharedLimiter {
         let decisions = match outcome {
             Ok(Ok(Ok(answered))) => self.answered(hash, batch, &owned, answered),
             Ok(Ok(Err(_)) | Err(_)) => {
-                // The store has possibly charged the owed units. Charging them twice never admits too many requests.
+                // The store may have charged the owed units. Charging them twice never admits too many requests.
                 self.note_unanswered(hash, &owned);
                 self.unanswered(hash, batch)
             }
@@ -314,7 +314,7 @@ impl SharedLimiter {
         let banned = level.banned();
         entry.end_share(owned.share.1);
         let answer = match entry.answer.take() {
-            // Other servers have possibly answered, without this level. The next question reports it to them.
+            // Other servers may have answered, without this level. The next question reports it to them.
             Some(last) if owned.seen.is_none() && self.client.failures() != owned.failures => last,
             _ => Answer { level, terms: Arc::clone(terms), failures: owned.failures, asked_at: owned.asked_at },
         };

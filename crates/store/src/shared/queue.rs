@@ -158,8 +158,8 @@ impl SharedLimiter {
         }
     }
 
-    /// Gives the slots whose time has come to the first requests. Free slots end at their time, or after a while without
-    /// requests.
+    /// Gives each slot whose time has come to the first request of the queue. A free slot ends at its time, or after
+    /// [`UNUSED`] without requests.
     fn turn(&self, queue_id: QueueId) -> Turn {
         let now = self.client.now();
         let (mut go, mut unused) = (Vec::new(), Vec::new());

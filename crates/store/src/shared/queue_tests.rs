@@ -98,7 +98,7 @@ async fn free_slots_return_to_the_store() {
     assert!(one.queues.is_empty());
 }
 
-/// All clients come and leave at random. The oracle counts the admissions of each interval.
+/// All clients arrive and leave at random. The oracle counts the admissions of each interval.
 #[tokio::test(start_paused = true)]
 async fn slots_that_change_hands_admit_no_more_than_the_limit() {
     const RATE: u64 = 20;
@@ -187,7 +187,7 @@ async fn a_store_whose_clock_jumps_releases_no_slot_early() {
     }
 }
 
-/// Another program has possibly banned the key, so each new request asks.
+/// Another program may have banned the key, so each new request asks.
 #[tokio::test(start_paused = true)]
 async fn a_rule_with_a_ban_gives_no_free_slot() {
     let world = World::new();

@@ -44,7 +44,7 @@ impl Moment {
     }
 }
 
-/// The longest time in which a slower store's clock advances by this time.
+/// The time that can pass here at most while the store's clock, which can be slower, advances by `time`.
 pub(super) fn slowest(time: Duration) -> Duration {
     time + time / SLOWER
 }

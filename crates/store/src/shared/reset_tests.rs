@@ -29,8 +29,8 @@ async fn a_reset_returns_the_full_credit_once_for_all_programs() {
     }
 }
 
-/// A refused key costs one question a minute, also if its requests can wait for minutes. It costs one a second if another
-/// program can have given units back.
+/// A refused key costs one question a minute, even if its requests can wait for minutes. It costs one a second if
+/// another program can have given units back.
 #[tokio::test(start_paused = true)]
 async fn a_refused_key_is_asked_about_once_a_minute_or_a_second() {
     let plain = rule(1, quota(Strategy::FixedWindow, 5, 86_400, None), OnLoss::Open);

@@ -144,7 +144,8 @@ async fn five_in_fifteen_minutes_are_five_over_ten_programs() {
             }
         }
         assert_eq!(admitted, 5, "{strategy:?}");
-        // Five trips admit requests. Each of the ten programs makes one more trip, which is refused, and two probes.
+        // Five round trips admit requests. Each of the ten programs makes one more round trip, which is refused, and
+        // two probes.
         let trips: u64 = programs.iter().map(|program| program.client().stats().trips).sum();
         assert!(trips <= 5 + 10 + 2 * 10, "{strategy:?}: {trips} trips");
     }

@@ -632,8 +632,8 @@ async fn clocks_that_differ_admit_the_stated_bound() {
     assert_eq!(granted, 200, "one burst, and one more that refills within two seconds of difference");
 }
 
-/// Two programs use up a limit together. What one of them has in hand at the end is lost, so near the end of a window the
-/// store gives fewer seats in advance.
+/// Two programs use up a limit together. The unused seats of each program are lost at the end, so near the end of a
+/// window the store gives fewer seats in advance.
 #[tokio::test]
 async fn little_is_lost_when_programs_use_up_a_window_together() {
     let server = Server::memcached(&[]);

@@ -47,7 +47,7 @@ pub(crate) fn excess(quota: Quota, admissions: &[Admission]) -> Vec<String> {
             }
         }
         Strategy::LeakyBucket => {
-            // The next request can come when this one has drained.
+            // The next request can arrive when this one has drained.
             let mut drained = 0;
             for (at, units) in sorted {
                 let at = i128::from(at) * requests;

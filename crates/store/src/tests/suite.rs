@@ -482,7 +482,7 @@ async fn refusals_at_the_same_time_lose_nothing() {
     }
 }
 
-/// Redis keeps a log until its newest request has left the period, also if a question takes as many units as it gives
+/// Redis keeps a log until its newest request has left the period, even if a question takes as many units as it gives
 /// back.
 #[tokio::test]
 async fn a_log_lives_as_long_as_its_newest_request() {

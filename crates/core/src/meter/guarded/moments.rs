@@ -168,7 +168,7 @@ impl Moments {
         }
     }
 
-    /// Returns the time at which this cost fits. The cost must be within the limit.
+    /// Returns the time from which this cost is admitted. The cost must be within the limit.
     fn opens_for(&self, groups: &Groups, cost: u64) -> u64 {
         let mut total = groups.total();
         let mut at = 0;
@@ -247,7 +247,7 @@ impl Moments {
     pub(super) fn epoch(&self, words: &[AtomicU64], history: &History, since: Time) -> (Epoch<'static>, u64) {
         let (limit, period) = (self.quota.requests(), self.quota.period_nanos());
         let total = self.read(words, since).total();
-        // The words do not contain requests that are older than a period: each earlier period was possibly full.
+        // The words do not contain requests that are older than a period: each earlier period may have been full.
         let start = self.oldest(since);
         let periods = start.saturating_sub(history.began).div_ceil(period);
         let counts = (start, total, if periods > 0 { limit } else { 0 });

@@ -76,7 +76,7 @@ fn look_near(entries: &[AtomicU64], next: Spot, last: u64, aged: Aged) -> Option
     let first = if open < next.place { next.of_next_lap(open) } else { Spot { place: open, ..next } };
     let few = entries.get(index(first)..)?.first_chunk::<FEW>()?;
     let found: u64 = few.iter().map(|entry| u64::from(aged.has(first.seen(entry)))).sum();
-    // If no entry is old enough, the end is before this point. If all entries are, the end is possibly further.
+    // If no entry is old enough, the end is before this point. If all entries are, the end may be further.
     (1..few.len() as u64).contains(&found).then_some(open + found)
 }
 

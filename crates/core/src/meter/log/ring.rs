@@ -167,8 +167,9 @@ impl Ring {
         Opens::At(now.as_nanos() + self.period)
     }
 
-    /// Corrects the entries after the clock was set back: all admissions with later times count as admitted now. All
-    /// entries change together. Otherwise the next entry would start to age only when the entry before it has its turn.
+    /// Corrects the entries after the clock was set back. All admissions with later times then count as admitted now.
+    /// All entries change together. Otherwise the next entry would start to age only when the entry before it has its
+    /// turn.
     fn set_back(words: &[AtomicU64], now: Time) {
         let now = now.as_nanos() + 1;
         for entry in words.iter().skip(BEFORE) {
