@@ -126,7 +126,7 @@ fn descriptor<'a>(
     Descriptor { entries, is_unordered: false, hits, is_credit: descriptor.is_negative_hits, is_quota: false, limit }
 }
 
-/// `None` if the unit is unknown: then the rule has its own limit. An error would let the request pass, because proxies
+/// `None` if the unit is unknown. Then the rule has its own limit. An error would let the request pass, because proxies
 /// admit requests if the service fails.
 fn limit_of(LimitOverride { requests_per_unit, unit, unit_multiplier }: LimitOverride) -> Option<DescriptorLimit> {
     let seconds = UNITS.iter().find(|known| known.unit as i32 == unit)?.seconds;

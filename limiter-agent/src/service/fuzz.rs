@@ -56,7 +56,7 @@ fn any_question_is_refused_or_answered_as_the_model_does() {
     });
 }
 
-/// Any bytes are refused or answered.
+/// The service answers or refuses a question with changed bytes, and does not panic.
 fn garbled(rules: &LiveRules, mut bytes: Vec<u8>, choices: &mut Choices<'_>) -> Result<(), String> {
     for _ in 0..choices.below(4) {
         let place = choices.below(bytes.len());

@@ -62,8 +62,8 @@ pub(crate) fn serve_questions(listener: TcpListener, service: &Arc<RateLimitServ
         let router = router(Arc::clone(service));
         let tasks = TaskTracker::new();
         let start = |stream, peer: SocketAddr| {
-            // If there is no free slot, an idle connection is evicted. `None` if all candidates have got questions at the same
-            // moment: then this connection is closed, and the client tries again.
+            // If there is no free slot, an idle connection is evicted. `None` if all candidates have got questions at
+            // the same moment. Then this connection is closed, and the client tries again.
             let slot = service.slots.try_take(peer.ip().to_canonical(), Rank::Idle, service.clock.now());
             let Some(slot) = slot else { return };
             tasks.spawn(connection(stream, Arc::clone(service), router.clone(), slot));

@@ -161,7 +161,7 @@ async fn the_operator_counts_and_the_next_one_learns_what_this_one_counted() {
     let mut curl = TlsClient::connect(agent.addresses.control, &agents, Some(&identity)).await.unwrap();
     let explain = request("POST", "/v1/explain", &[("host", "agent.test")], r#"{"target": "/"}"#);
     let explained = json_of(&curl.send(explain).await.unwrap());
-    assert_eq!(explained["rules"][0]["source"], "last answer of the operator; seats in hand: 0");
+    assert_eq!(explained["rules"][0]["source"], "last answer of the operator; unused seats: 0");
 
     let mut second = Operator::connect(&agent, &agents, &clients, "operator.test").await;
     let (levels, is_complete) = second.lead(4, 5).await;

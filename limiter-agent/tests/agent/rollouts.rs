@@ -121,7 +121,7 @@ impl Line {
         self.0.write_all(head.as_bytes()).await.expect("sent");
     }
 
-    /// Returns the status, and whether the connection closes after the response; `None` if the connection closes
+    /// Returns the status, and whether the connection closes after the response, or `None` if the connection closes
     /// without one.
     async fn answer(&mut self) -> Option<(u16, bool)> {
         let mut text = String::new();

@@ -299,9 +299,9 @@ fn the_oracle_finds_one_too_many() {
 const PER_SECOND: u64 = 300;
 const SECONDS: u64 = 5;
 
-/// Sends three times as many requests as the limit allows, with a round trip of 67 ms to the store. Agents take seats in
-/// advance, so most requests need no trip. How much of the limit they use depends on the speed of the machine; weir-bench
-/// tests that in virtual time (`fleet_limits/world.rs`).
+/// Sends three times as many requests as the limit allows, with a round trip of 67 ms to the store. Agents take seats
+/// in advance, so most requests need no round trip. How much of the limit they use depends on the speed of the machine;
+/// weir-bench tests that in virtual time (`fleet_limits/world.rs`).
 #[tokio::test(flavor = "multi_thread")]
 async fn a_far_store_is_not_asked_for_each_request() {
     let all = 3 * PER_SECOND * SECONDS;

@@ -1,4 +1,4 @@
-//! Bans of rules that a store counts: several agents, real stores, and a hand that lifts bans.
+//! Bans of rules that a store counts: several agents, real stores, and a user who lifts bans.
 
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -49,7 +49,7 @@ async fn until_error(agent: &Agent, key: &[(&str, &str)], wanted: Value) {
     timeout(PATIENCE, asks).await.unwrap_or_else(|_| panic!("the error was never {wanted}"));
 }
 
-/// The number of trips that the store has answered.
+/// The number of round trips that the store has answered.
 pub(crate) async fn answers(agent: &Agent) -> f64 {
     agent.metric("weir_store_latency_seconds_count{store=\"shop/limits\"}").await.unwrap_or_default()
 }
@@ -72,7 +72,7 @@ async fn a_ban_is_in_force_in_all_agents_until_a_hand_lifts_it() {
         assert_eq!(agents[0].statuses("/", &ANN, 4).await, [200, 200, 429, 429], "{strategy}");
         let before = answers(&agents[0]).await;
         assert_eq!(error(&agents[0], &ANN).await, "banned");
-        // A trip counts when it begins, so this waits for the store's answer to the trip with the ban.
+        // A round trip counts when it begins, so this waits for the store's answer to the round trip with the ban.
         let reports = async { while answers(&agents[0]).await <= before {} };
         timeout(PATIENCE, reports).await.expect("the agent reports the ban");
         for agent in &agents[1..] {

@@ -320,7 +320,8 @@ async fn unread_streams_are_reset_and_release_the_app() {
     sender.send_request(get("/quiet")).await.expect("the connection continues");
 }
 
-/// The client opens the maximum number of streams. The window of each stream is closed for the body of its response.
+/// The client opens the maximum number of streams, and gives none of them a flow-control window for the body of the
+/// response.
 #[tokio::test]
 async fn zero_windows_pin_no_connections_of_the_app() {
     const STREAMS: u64 = 200;

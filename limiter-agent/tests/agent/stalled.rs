@@ -210,7 +210,8 @@ async fn beyond_a_bound_an_upload_that_the_app_does_not_read_gets_503() {
     }
 }
 
-/// The response has ended, but the client goes on with its upload. The app has to read it, or to close the connection.
+/// The response has ended, but the client continues with its upload. The app has to read it, or to close the
+/// connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn uploads_that_the_app_does_not_read_after_its_response_have_the_same_bound() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");

@@ -52,7 +52,7 @@ struct Counter {
     ended: Arc<AtomicU64>,
 }
 
-/// Counts a request as ended, also if its handler is dropped.
+/// Counts a request as ended, even if its handler is dropped.
 struct Ends(Arc<AtomicU64>);
 
 impl Drop for Ends {

@@ -138,7 +138,7 @@ async fn a_client_that_leaves_the_queue_is_not_charged() {
     half_closed.shutdown().await.expect("closed");
     assert_eq!(at_once(half_closed.read(&mut [0])).await.expect("a clean close"), 0);
     until("Wait").await;
-    // Also if the request joins the queue after the end was read.
+    // The request also leaves the queue if it joins after the agent has read the end.
     let mut half_closed = agent.connect().await;
     agent.suspend().await;
     half_closed.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");

@@ -41,7 +41,7 @@ struct Partial {
     over: Pin<Box<Sleep>>,
     /// The connection was evicted before this head began, so its client may complete the head.
     was_evicted: bool,
-    /// The bytes of this connection in `Proxy::partial_heads`. `None` while other requests are in progress: then the
+    /// The bytes of this connection in `Proxy::partial_heads`. `None` while other requests are in progress. Then the
     /// connection cannot be evicted.
     counted: Option<usize>,
 }
@@ -157,9 +157,9 @@ impl Frames {
         is_ended
     }
 
-    /// The bytes to count for an incomplete head; `None` if there is none. An incomplete frame of another type than DATA
-    /// is also one: h2 keeps its bytes. After the first frame of several, it is the most that h2 keeps of a head, because
-    /// a few compressed bytes can be many headers.
+    /// The bytes to count for an incomplete head, or `None` if there is none. An incomplete frame of another type than
+    /// DATA is also one: h2 keeps its bytes. After the first frame of several, it is the most that h2 keeps of a head,
+    /// because a few compressed bytes can be many headers.
     fn partial(&self, most: usize) -> Option<usize> {
         if self.continues || (self.kind == CONTINUATION && self.left > 0) {
             return Some(most);

@@ -54,7 +54,7 @@ pub(in super::super) async fn rest(
         loop {
             stream.readable().await?;
             if head.is_over_the_bound() {
-                // Evicted connections end before this one reads on, also if many heads arrive together.
+                // Evicted connections end before this one reads on, even if many heads arrive together.
                 yield_now().await;
             }
             let Some(read) = head.read(&stream)? else { continue };

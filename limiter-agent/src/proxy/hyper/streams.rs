@@ -267,7 +267,7 @@ pub(super) fn is_cut_off(error: &hyper::Error) -> bool {
     })
 }
 
-/// The error of HTTP/2 behind `error`; `None` for an error of the socket.
+/// The error of HTTP/2 behind `error`, or `None` for an error of the socket.
 pub(super) fn http2_error(error: &hyper::Error) -> Option<&h2::Error> {
     iter::successors(error.source(), |&error| error.source()).find_map(|error| error.downcast_ref())
 }

@@ -224,7 +224,7 @@ impl Head {
         }
     }
 
-    /// The state after a head; `None` if there is no body.
+    /// The state after a head, or `None` if there is no body.
     fn body(&self) -> Option<State> {
         match self.length {
             _ if self.chunked => Some(State::ChunkSize),

@@ -30,7 +30,7 @@ pub(super) struct ClientConnection<'a> {
     pub(super) pause: Pause,
     /// The connection has served a request before the current one.
     pub(super) used: bool,
-    /// Bytes that were read but not yet used; `None` if there are none.
+    /// Bytes that were read but not yet used, or `None` if there are none.
     pub(super) inbox: Option<Buffer>,
     leaving: Leaving,
     /// The time of the next look at the socket. The timer is created when it is first needed.

@@ -28,7 +28,7 @@ const FAR: Duration = Duration::from_secs(1);
 pub(super) struct Pause {
     clock: MonotonicClock,
     timer: Pin<Box<Sleep>>,
-    /// The time at which the timer fires; `None` if it was never set.
+    /// The time at which the timer fires, or `None` if it was never set.
     set: Option<Time>,
     until: Option<Time>,
 }

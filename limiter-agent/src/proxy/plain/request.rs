@@ -121,7 +121,7 @@ fn small_number(text: &[u8]) -> Option<usize> {
     digits(text, 10).filter(|_| text.len() <= 6).and_then(|number| number.try_into().ok())
 }
 
-/// Whether a `Connection` field closes the connection; `None` if it has any other value.
+/// Whether a `Connection` field closes the connection, or `None` if it has any other value.
 fn is_last(value: &[u8]) -> Option<bool> {
     if value.eq_ignore_ascii_case(b"keep-alive") {
         Some(false)

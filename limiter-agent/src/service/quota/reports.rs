@@ -1,6 +1,7 @@
-//! The reports of one data plane, as they arrive. A report contains all buckets of a data plane, also those of hostile clients,
-//! so it can have any size. It is read in parts: some whole fields of a message are a message, too. A part takes memory only
-//! until it was read. The reader of tonic keeps a buffer of the size of the largest message until the stream ends.
+//! The reports of one data plane, as they arrive. A report contains all buckets of a data plane, including those of
+//! hostile clients, so it can have any size. It is read in parts: some whole fields of a message are a message, too. A
+//! part takes memory only until it was read. The reader of tonic keeps a buffer of the size of the largest message
+//! until the stream ends.
 
 use std::sync::Arc;
 
@@ -24,7 +25,8 @@ use crate::{
 /// The maximum size of a field of a report, in bytes. A field contains one bucket.
 const MAX_FIELD: usize = 1024 * 1024;
 
-/// The size of an incomplete report from which on its whole fields are read, in bytes: it does not fit in the window.
+/// If an incomplete report has at least this size, in bytes, its whole fields are read, because it does not fit in the
+/// window.
 const LARGE: usize = WINDOW as usize;
 
 /// The size of what comes before each message of gRPC: whether it is compressed, and its length.

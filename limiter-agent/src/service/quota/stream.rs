@@ -100,8 +100,8 @@ impl QuotaStream {
 
     /// Returns the next message for the data plane. `None` at the end of the stream.
     ///
-    /// hyper asks for one message more than the client has taken, also if the client takes none. While it asks, the stream
-    /// reads its reports. Otherwise they stay in the window of HTTP/2, and count as its size.
+    /// hyper asks for one message more than the client has taken, even if the client takes none. While it asks, the
+    /// stream reads its reports. Otherwise they stay in the window of HTTP/2, and count as its size.
     async fn next(&mut self) -> Result<Option<QuotaResponse>, Status> {
         self.reports.call().release(UNREAD);
         self.reports.resume();
@@ -131,7 +131,7 @@ impl QuotaStream {
         let larger = response.encoded_len().saturating_sub(self.largest);
         self.largest += larger;
         self.reports.call().hold(larger + UNREAD);
-        // Also if all clients have stopped reading.
+        // This also frees memory if all clients have stopped reading.
         self.reports.call().evict_above_the_bound();
         response
     }
@@ -185,7 +185,7 @@ impl QuotaStream {
                     }
                     reported.is_ok()
                 }
-                // Envoy ends a stream with an action that is not UTF-8, so this bucket cannot get any.
+                // Envoy ends a stream if an action is not UTF-8, so this bucket gets no action.
                 None => false,
             };
             if !has_room && quotas.refused_buckets.fetch_add(1, Relaxed) == 0 {

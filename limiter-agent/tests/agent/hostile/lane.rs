@@ -171,7 +171,7 @@ fn since(before: &Counts, now: &Counts) -> Counts {
 }
 
 impl Trial {
-    /// The request that the app received; `None` if the request was refused.
+    /// The request that the app received, or `None` if the request was refused.
     ///
     /// # Errors
     ///

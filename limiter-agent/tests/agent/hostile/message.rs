@@ -47,7 +47,7 @@ const HOP_BY_HOP: &[&str] = &[
     "proxy-authorization",
 ];
 
-/// Headers that reach the app also if the client names them in `Connection`.
+/// Headers that reach the app even if the client names them in `Connection`.
 const KEPT: &[&str] =
     &["host", "content-length", "forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"];
 

@@ -25,7 +25,8 @@ pub(crate) struct Row {
     /// The subject of the test, for reports.
     pub(crate) about: &'static str,
     pub(crate) message: Message,
-    /// The outcome in HTTP/1.1, and in HTTP/2 unless a difference is allowed.
+    /// The expected outcome over HTTP/1.1. Over HTTP/2 it is the same, except for the differences that `differences.rs`
+    /// allows.
     pub(crate) expected: Expected,
 }
 

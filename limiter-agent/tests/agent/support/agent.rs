@@ -209,7 +209,7 @@ impl Agent {
         (response.status().as_u16(), String::from_utf8(response.body().to_vec()).expect("text"))
     }
 
-    /// The text of the metrics; `None` if the connection breaks.
+    /// The text of the metrics, or `None` if the connection breaks.
     pub(crate) async fn try_metrics(&self) -> Option<String> {
         let url = format!("http://{}/metrics", self.addresses.telemetry);
         let response = self.client.try_send(request("GET", &url, &[], "")).await.ok()?;

@@ -99,7 +99,7 @@ impl ClientFrames {
         Ok(self.step(header.size))
     }
 
-    /// Admits the message that begins here: it passes to the app.
+    /// Admits the message that begins here, so that the app gets it.
     pub(super) fn admit(&mut self) {
         self.verdict = Some(Fate::Pass);
     }

@@ -48,7 +48,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// The header at the start of `input`; `None` if it is incomplete.
+    /// The header at the start of `input`, or `None` if it is incomplete.
     pub(super) fn parse(input: &[u8]) -> Option<Self> {
         let (&[first, second], rest) = input.split_first_chunk()?;
         let (length, extended, proper_length) = match second & 0x7f {
