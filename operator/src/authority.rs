@@ -124,8 +124,8 @@ impl Authorities {
         (Self { lifecycle, all }, outcome)
     }
 
-    /// Returns the authorities that should replace these; `None` if no change is needed. An authority that is not yet
-    /// valid, from a clock that was ahead, replaces no other one.
+    /// Returns the authorities that should replace these, or `None` if no change is needed. An authority that is not
+    /// yet valid, from a clock that was ahead, replaces no other one.
     pub(crate) fn renewed(&self, now: u64) -> Result<Option<Self>, rcgen::Error> {
         let newest = self.all.iter().filter(|it| it.not_before <= now).map(|it| it.not_after).max().unwrap_or(0);
         if newest >= now + self.lifecycle.overlap {
@@ -136,8 +136,8 @@ impl Authorities {
         Ok(Some(renewed))
     }
 
-    /// Returns the authorities that should replace these if another issuer created `others` and none are created here;
-    /// `None` if no change is needed.
+    /// Returns the authorities that should replace these if another issuer created `others` and none are created here,
+    /// or `None` if no change is needed.
     pub(crate) fn adopting(&self, others: &Self, now: u64) -> Option<Self> {
         let has_new = others.all.iter().any(|other| !self.has(other));
         has_new.then(|| self.without_ended(now).followed_by(others))
@@ -183,7 +183,7 @@ impl Authorities {
         self.all.iter().map(|authority| authority.key.as_str()).collect()
     }
 
-    /// Issues a certificate with a new key; `None` if there is no authority.
+    /// Issues a certificate with a new key. Returns `None` if there is no authority.
     pub(crate) fn leaf(&self, order: &Order<'_>, now: u64) -> Result<Option<Leaf>, rcgen::Error> {
         let key = KeyPair::generate()?;
         let certified = self.certify(order, &key, now)?;
@@ -194,7 +194,7 @@ impl Authorities {
         }))
     }
 
-    /// Issues a certificate for an existing key; `None` if there is no authority.
+    /// Issues a certificate for an existing key. Returns `None` if there is no authority.
     pub(crate) fn certify(
         &self,
         order: &Order<'_>,
@@ -305,7 +305,7 @@ impl Authority {
     }
 }
 
-/// Returns the validity of a certificate in DER, in seconds of Unix time; `None` if it cannot be parsed.
+/// Returns the validity of a certificate in DER, in seconds of Unix time, or `None` if it cannot be parsed.
 pub(crate) fn validity(certificate: &[u8]) -> Option<Range<u64>> {
     X509Certificate::from_der(certificate).ok().map(|(_, certificate)| validity_of(&certificate))
 }

@@ -47,7 +47,7 @@ use crate::world::{DirtySet, Fault, ObjectKey, Policy, Workload, WorkloadKind, W
 /// A compiled policy: its rules, with the stores that they use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompiledPolicy {
-    /// The rules as the wire has them. Their revision names the stores, too.
+    /// The rules in the types of the wire. Their revision also depends on the stores.
     pub wire: PolicyRules,
     /// Each store that a rule uses.
     pub stores: Vec<wire::Store>,
@@ -87,8 +87,8 @@ impl CompiledPolicy {
         Self { wire, stores, secrets, size, pods }
     }
 
-    /// Returns the policy for this number of pods, as if it were compiled with it. Old rules that stay in force need the
-    /// present number, too: otherwise, the shares of more pods exceed the limit.
+    /// Returns the policy for this number of pods, as if it were compiled with it. Old rules that stay in force need
+    /// the present number, too. Otherwise, the shares of more pods exceed the limit.
     pub(crate) fn with_pods(self: &Arc<Self>, pods: u32) -> Arc<Self> {
         if self.pods == pods {
             return self.clone();

@@ -98,8 +98,8 @@ fn a_pod_whose_policy_was_deleted_is_not_gone() {
     assert_eq!(after(Change::Pod(pod_key, None)), a(None));
 }
 
-/// The agent of a pod that is being deleted can be cut off, and goes on. So its share is kept free until it is gone, also
-/// by the next leader.
+/// The agent of a pod that is being deleted can be cut off, and continues. So its share is kept free until it is gone,
+/// also by the next leader.
 #[test]
 fn a_pod_that_is_being_deleted_is_expected_until_it_is_gone() {
     let mut machine = EngineMachine::new(Duration::from_secs(10));

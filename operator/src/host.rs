@@ -3,8 +3,8 @@
 use http::Uri;
 use rustls::pki_types::ServerName;
 
-/// Returns the host of an https URL without a user; `None` if this is another URL, or if its host or port is not valid.
-/// Agents have the same rules, in `crates/client/src/https.rs`, and do not start with another URL.
+/// Returns the host of an https URL without a user, or `None` if this is another URL, or if its host or port is not
+/// valid. Agents have the same rules, in `crates/client/src/https.rs`, and do not start with another URL.
 pub(crate) fn of_https(uri: &Uri) -> Option<&str> {
     let (authority, host) = (uri.authority()?.as_str(), uri.host()?);
     let port = authority.strip_prefix(host)?; // there is a user if the authority does not begin with the host

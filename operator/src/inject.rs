@@ -8,11 +8,11 @@
 //! ```
 //!
 //! The selectors of the MutatingWebhookConfiguration check the label `weir.dev/inject` of namespaces and pods. So the
-//! apiserver sends only matching pods, and this module watches no namespaces. Every replica serves, leader or not. If a
-//! pod does not suit the agent, it still starts, without an agent. A warning and the annotation `weir.dev/not-injected`
-//! give the reason, which also appears in the status of the policies that target the pod. The agent's resources are
-//! adapted to the quotas and limits of the pod's namespace. A pod with an invalid annotation is refused only if the
-//! cluster's owner configured that.
+//! apiserver sends only matching pods, and this module watches no namespaces. Every replica serves, leader or not. A
+//! pod in which the agent cannot run starts without an agent. A warning and the annotation `weir.dev/not-injected` give
+//! the reason, which also appears in the status of the policies that target the pod. The agent's resources are adapted
+//! to the quotas and limits of the pod's namespace. A pod with an invalid annotation is refused only if the cluster's
+//! owner configured that.
 
 mod agent_start;
 mod annotations;

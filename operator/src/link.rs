@@ -174,7 +174,7 @@ pub enum FailureKind {
 /// The state that all links share.
 #[derive(Clone, Debug)]
 pub struct LinkContext {
-    /// The operator's certificate and the authorities that it trusts; `None` if neither side proves its identity.
+    /// The operator's certificate and the authorities that it trusts, or `None` if neither side proves its identity.
     pub(crate) credentials: Option<Held>,
     /// The files with the credentials, if users provide them. Then an agent proves the host in its URL, not its pod.
     pub(crate) files: Option<Arc<TlsFiles>>,
@@ -197,7 +197,7 @@ pub struct LinkContext {
 /// The reason why an agent could not be reached, or why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ContactError {
-    /// No answer came in time.
+    /// No answer arrived in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
     /// The connection could not be opened, or failed.

@@ -28,7 +28,7 @@ fn failed(kind: FailureKind) -> Seen {
     Seen::Failed(Failure { kind, message: "why".to_owned() })
 }
 
-/// Returns the agent's report that this revision of policy `p` is in force; `None` for no policy.
+/// Returns the agent's report that this revision of policy `p` is in force, or `None` for no policy.
 fn enforces(revision: Option<&str>) -> Seen {
     let of_p =
         |revision: &str| PolicyStatus { uid: "p".to_owned(), revision: revision.to_owned(), ..PolicyStatus::default() };

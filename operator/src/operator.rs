@@ -84,7 +84,7 @@ impl std::fmt::Debug for Source {
 pub enum OperatorError {
     /// The source ended.
     Source(#[from] SourceEnded),
-    /// The cluster has an earlier state than before.
+    /// The cluster was restored to an earlier state.
     Restored(#[from] Restored),
 }
 
@@ -151,7 +151,7 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// The source ended without a request to stop, or the cluster has an earlier state than before.
+    /// The source ended without a request to stop, or the cluster was restored to an earlier state.
     pub async fn run(self, listener: Option<TcpListener>, stop: CancellationToken) -> Result<(), OperatorError> {
         let telemetry = listener.map(|listener| self.serve_telemetry(listener, stop.clone()));
         let (update_tx, update_rx) = mpsc::channel(256);

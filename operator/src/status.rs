@@ -214,7 +214,8 @@ fn health(facts: &Facts<'_>, accepted: &Said, enforced: &Said) -> Health {
     Health { progress, reason, message }
 }
 
-/// Returns the condition for whether the pods have the policy, as in GEP-713; `None` for a policy that is not accepted.
+/// Returns the condition for whether the pods have the policy, as in GEP-713, or `None` for a policy that is not
+/// accepted.
 fn programmed(health: &Health, accepted: &Said) -> Option<Said> {
     if !accepted.0 {
         return None;

@@ -1,8 +1,8 @@
 //! The traffic of the last minute per policy and rule, from counters that only grow.
 //!
 //! Agents report totals since their start. This module keeps the last totals of each pod, and adds each difference to a
-//! window of length [`WINDOW`], at the time at which it arrived. The module reads no clock, and does not depend on
-//! targets or conditions.
+//! window of length [`WINDOW`], when it arrived. The module reads no clock, and does not depend on targets or
+//! conditions.
 
 use std::{
     cell::OnceCell,

@@ -216,7 +216,7 @@ pub struct World {
     /// The pods that are being deleted and have not ended. No policy targets them, but their agents can still serve
     /// requests.
     pub leaving: BTreeMap<ObjectKey, Pod>,
-    /// The pods that each workload selects; `None` for a workload that selects none.
+    /// The pods that each workload selects, or `None` for a workload that selects none.
     pub workloads: BTreeMap<Workload, Option<Selector>>,
     /// The ports of each Service. The selector of the Service is in `workloads`.
     pub services: BTreeMap<ObjectKey, Service>,
@@ -246,7 +246,7 @@ pub enum Change {
     Policy(ObjectKey, Option<(Policy, StoredStatus)>),
     /// A store, and its stored status, which is never a reason to compile again.
     Store(ObjectKey, Option<(Store, Option<Box<RateLimitStoreStatus>>)>),
-    /// A pod. `None` also if it ended.
+    /// A pod, or `None` if it was deleted or has ended.
     Pod(ObjectKey, Option<Pod>),
     /// A pod that is being deleted and has not ended.
     Leaving(ObjectKey, Pod),

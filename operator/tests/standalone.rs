@@ -29,7 +29,7 @@ use weir_wire::Snapshot;
 
 use self::fake_agent::{FakeAgent, Manner};
 
-/// The limit of every wait. After it, the test panics.
+/// The longest time that a test waits for a condition. After it, the test panics.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The promise of the operator: a pod that stops answering is reported as drifted within this time, if the operator has
 /// processor time.

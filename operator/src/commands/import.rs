@@ -69,7 +69,7 @@ enum Scope {
 pub(crate) enum Imported {
     /// The policies as YAML, and notes about parts without an effect.
     Policies(String, Vec<String>),
-    /// What has no equivalent.
+    /// The parts that have no equivalent in Weir, each with the reason.
     Refused(Vec<String>),
     /// The flags that are not valid, or the files that cannot be read.
     Unreadable(Vec<String>),

@@ -33,7 +33,7 @@ const PATH: &str = "status.lastKnownGood";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GoodGeneration {
     generation: i64,
-    /// The spec as JSON; `None` if it is too long to store.
+    /// The spec as JSON, or `None` if it is too long to store.
     spec: Option<Arc<str>>,
 }
 
@@ -50,7 +50,7 @@ impl GoodGeneration {
         self.generation
     }
 
-    /// Returns the value to store in the status; `None` if the spec is too long.
+    /// Returns the value to store in the status, or `None` if the spec is too long.
     pub fn to_stored(&self) -> Option<LastKnownGood> {
         let spec = self.spec.as_deref()?.to_owned();
         Some(LastKnownGood { generation: self.generation, spec })
@@ -65,7 +65,7 @@ impl GoodGeneration {
     }
 }
 
-/// Returns the JSON of a spec; `None` if it is too long to store.
+/// Returns the JSON of a spec, or `None` if it is too long to store.
 fn as_json(spec: &RateLimitPolicySpec, most: usize) -> Option<Arc<str>> {
     let json = serde_json::to_string(spec).expect("a spec is plain data, which always serializes to JSON");
     (json.len() <= most).then(|| Arc::from(json))

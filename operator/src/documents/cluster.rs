@@ -12,7 +12,7 @@ const LONGEST: usize = 63;
 /// The most bytes of the prefix of a label's name.
 const LONGEST_PREFIX: usize = 253;
 
-/// Returns what kubectl reads in place of an unquoted text; `None` if it reads the text.
+/// Returns what kubectl reads in place of an unquoted text, or `None` if it reads the text.
 pub(super) fn misread(text: &str) -> Option<String> {
     let read = match text {
         "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => "true",
@@ -24,7 +24,7 @@ pub(super) fn misread(text: &str) -> Option<String> {
     Some(read.to_owned())
 }
 
-/// Returns what kubectl reads in place of the unquoted name of a field; `None` if it reads the name. `value` is the
+/// Returns what kubectl reads in place of the unquoted name of a field, or `None` if it reads the name. `value` is the
 /// name as YAML 1.2 reads it.
 pub(super) fn misread_name(name: &str, value: &Value) -> Option<String> {
     let read = match value {

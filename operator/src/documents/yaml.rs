@@ -42,7 +42,7 @@ impl From<Marker> for TextPosition {
 
 #[derive(Debug)]
 pub(super) struct Tree {
-    /// The value; `None` if it cannot be read.
+    /// The value, or `None` if it cannot be read.
     pub(super) value: Option<Value>,
     /// Faults in the form of the document, each as place, path and message.
     pub(super) faults: Vec<(TextPosition, String, String)>,
@@ -148,7 +148,7 @@ impl<'a, 'text> Builder<'a, 'text> {
         self.brackets == 0 && line.chars().take_while(|it| it.is_whitespace()).any(|it| it == '\t')
     }
 
-    /// Parses the next document; `None` at the end of the text.
+    /// Parses the next document. Returns `None` at the end of the text.
     fn document(&mut self) -> Result<Option<Tree>, Stop> {
         let mut value = None;
         while let Some((event, place)) = self.next()? {

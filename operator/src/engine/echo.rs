@@ -3,8 +3,8 @@
 //!
 //! Every write comes back through the source, sometimes before its response, sometimes after a newer write. So no
 //! status is judged while a write is in progress. The status from the source is compared with the *stored* result of
-//! the newest write, because the apiserver may set defaults, change the order and merge. A difference must last for a
-//! short time. Only a status from the source can differ, so a silent source never causes a write.
+//! the newest write, because the apiserver may set defaults, change the order and merge. A difference counts only after
+//! it has lasted for a short time. Only a status from the source can differ, so a silent source never causes a write.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const ECHO_DELAY: Duration = Duration::from_millis(250);
 /// The minimum time between two corrections, if someone edits the status repeatedly.
 const BETWEEN: Duration = Duration::from_secs(1);
 
-/// A status as the source reports it; `None` if it is absent or cannot be read.
+/// A status as the source reports it, or `None` if it is absent or cannot be read.
 pub(super) type SourceStatus = Option<Box<RateLimitPolicyStatus>>;
 
 /// The stored result of the newest write, and the status that the source reports.

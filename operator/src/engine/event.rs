@@ -53,8 +53,8 @@ pub(super) enum EngineAction {
     Push { pod: ObjectKey, content: Arc<Content> },
     /// End the pod's link, if there is one.
     Unlink(ObjectKey),
-    /// The counter of scope Fleet should expect this pod with this content; `None` if the pod is gone. `has_run` is false
-    /// if its agent has never run.
+    /// The counter of scope Fleet should expect this pod with this content, or `None` if the pod is gone. `has_run` is
+    /// false if its agent has never run.
     Expect { name: Arc<str>, uid: String, has_run: bool, content: Option<Arc<Content>> },
     /// The pod with this UID, which the counter expects, is being deleted. `has_run` is false if its agent has never run.
     Leave { uid: String, has_run: bool },

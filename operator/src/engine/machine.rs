@@ -52,8 +52,8 @@ pub(super) struct EngineMachine {
     /// True after a tick: the traffic of the last minute may have changed for every policy.
     pub(super) ticked: bool,
     pub(super) compiler: Compiler,
-    /// The policies that are left to compile before the next plan; `None` if nothing or everything is compiled. A change of
-    /// the world starts again, because the plan needs everything that changed.
+    /// The policies that are left to compile before the next plan, or `None` if nothing or everything is compiled. A
+    /// change of the world starts again, because the plan needs everything that changed.
     uncompiled: Option<Uncompiled>,
     pub(super) plan: Plan,
     /// The last results from each agent that has a link.
@@ -136,8 +136,8 @@ impl EngineMachine {
         self.uncompiled.is_some()
     }
 
-    /// Returns the content that a pod has to enforce, also before it exists; `None` before the world is complete, while
-    /// policies are compiled, and in a namespace whose policies are not known.
+    /// Returns the content that a pod has to enforce, even before it exists, or `None` before the world is complete,
+    /// while policies are compiled, and in a namespace whose policies are not known.
     pub(super) fn content_for_pod(&self, namespace: &str, membership: &Membership) -> Option<Content> {
         self.complete_at
             .filter(|_| !self.is_compiling() && !self.world.lost.contains(namespace))
@@ -219,7 +219,7 @@ impl EngineMachine {
             }
             if self.world.apply(change, &mut self.dirty) {
                 self.changed_at.get_or_insert(now);
-                // The policies that are compiled already are not compiled again.
+                // This list is made again, without the policies that are already compiled.
                 self.uncompiled = None;
             }
         }
@@ -361,8 +361,8 @@ impl EngineMachine {
         actions.push(EngineAction::SpreadStatuses(self.observed.agents()));
     }
 
-    /// Informs the counter of scope Fleet about a pod. Until a pod that is being deleted is gone, the counter expects it
-    /// with the rules that its agent had: an agent that is cut off goes on with them.
+    /// Informs the counter of scope Fleet about a pod. Until a pod that is being deleted is gone, the counter expects
+    /// it with the rules that its agent had: an agent that is cut off continues with them.
     fn expect(&mut self, pod: &ObjectKey, actions: &mut Vec<EngineAction>) {
         let leaving = self.world.leaving.get(pod);
         let leave = |leaving: &Pod| EngineAction::Leave { uid: leaving.uid.clone(), has_run: leaving.has_run };

@@ -253,7 +253,7 @@ fn is_left_out(cluster: &Cluster, key: &ObjectKey, policy: &Policy, pod: &Pod) -
     is_large(policy) && oldest.is_some_and(|(oldest, _)| oldest != key)
 }
 
-/// Returns the reason why the pod does not enforce the policy; `None` if it does.
+/// Returns the reason why the pod does not enforce the policy, or `None` if it does.
 fn fault(cluster: &Cluster, policy: &Policy, pod: &Pod) -> Option<DriftReason> {
     let url = match &pod.address {
         Address::NoAgent => return Some(NoAgent),

@@ -1,10 +1,10 @@
 //! Decides when to write a status. This module does no I/O. There is one [`Pace`] per policy.
 //!
-//! A change of enforcement is written immediately. A state that waits for pods is held back for a short time: then a
-//! change that every pod acknowledges within milliseconds takes one write and not two. A message with new
-//! words for the same facts is written at intervals. Traffic is written at intervals, too, if it changed by more than
-//! noise, and once more when it is steady: then the last write equals the agents' counts exactly. If one pod does not
-//! answer, the write still waits for the others.
+//! A change of enforcement is written immediately. A status that says that pods are still pending is delayed for a
+//! short time. So a change that every pod acknowledges within milliseconds takes one write and not two. If one pod does
+//! not answer, the write still waits for the others. A message with new words for the same facts is written only at
+//! intervals. The same is true for traffic that changed by more than noise. When traffic is steady, it is written once
+//! more, so that the status has exactly the statistics of the agents.
 
 use std::time::Duration;
 

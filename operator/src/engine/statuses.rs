@@ -126,7 +126,7 @@ impl EngineMachine {
     }
 }
 
-/// Reports one policy: its metrics, Events if there are news, and its status if it changed. Returns the status.
+/// Reports one policy: its metrics, Events about what is new, and its status if it changed. Returns the status.
 fn report_policy(
     at: EngineMoment,
     key: &ObjectKey,

@@ -213,7 +213,7 @@ impl Counter {
     }
 
     /// Registers a new channel to a pod, and returns its number. While the counter collects, it waits for the levels of
-    /// this agent, also if the kubelet has not reported yet that the agent runs.
+    /// this agent, even if the kubelet has not reported yet that the agent runs.
     pub fn connected(&mut self, pod: &str, now: Duration) -> u64 {
         let at = self.advance(now);
         self.pods.connected(pod, self.has_levels(), at)

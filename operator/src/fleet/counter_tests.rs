@@ -609,7 +609,7 @@ fn a_new_pod_reserves_nothing_for_ten_seconds_and_a_deleted_one_nothing() {
     assert_eq!(bench.granted(100), 40);
 }
 
-/// The agent of a pod that is being deleted can be cut off, and goes on until the pod is gone.
+/// The agent of a pod that is being deleted can be cut off, and continues until the pod is gone.
 #[test]
 fn a_pod_that_is_being_deleted_keeps_its_share_until_it_is_gone() {
     let (mut bench, [a, b]) = Bench::with(Strategy::FixedWindow, Term::unbounded()).into_counting();
@@ -640,7 +640,7 @@ fn a_new_term_does_not_wait_for_a_pod_that_is_being_deleted_but_keeps_its_share_
     assert_eq!(bench.granted(100), 30);
 }
 
-/// The channel of an agent goes on while its pod is being deleted.
+/// The channel of an agent continues while its pod is being deleted.
 #[test]
 fn a_new_term_waits_for_a_connected_agent_whose_pod_is_being_deleted() {
     let mut bench = Bench::new();

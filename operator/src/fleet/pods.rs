@@ -52,7 +52,7 @@ pub(super) struct Pods {
 struct Incomplete {
     /// The name for people, if it is known.
     name: Option<Arc<str>>,
-    /// The policies that its agent had. Also if the pod has lost them, or is gone, since then.
+    /// The policies that its agent had, even if the pod has lost them since then, or is gone.
     policies: HashSet<Arc<str>>,
 }
 
@@ -82,7 +82,7 @@ struct Pod {
     /// The time until which the pod is new.
     new_until: u64,
     channel: Option<Channel>,
-    /// The time since which the pod is absent, if it is. Zero if it was not present before in this term: then its agent
+    /// The time since which the pod is absent, if it is. Zero if it was not present before in this term. Then its agent
     /// can have begun its share at any time.
     absent_since: Option<u64>,
     timer: Option<u64>,
@@ -361,7 +361,7 @@ impl Pods {
             if let Some(pod) = self.pods.get_mut(&pod) {
                 pod.timer = None;
             }
-            // The pod is absent since the time of its timer, also if nothing happened since then.
+            // The pod is absent since the time of its timer, even if nothing happened since then.
             self.change(&pod, at, |pod| {
                 let Some(channel) = &mut pod.channel else { return };
                 if matches!(channel.stage, Stage::Released | Stage::Present) && at >= channel.until {

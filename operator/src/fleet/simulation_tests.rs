@@ -25,7 +25,7 @@ const UNANSWERED: u64 = SECOND;
 const SILENCE: u64 = 2 * PRESENCE;
 /// The silence of an agent after which the operator counts it as absent.
 const PRESENCE: u64 = EVERY + weir_wire::PRESENCE.as_secs() * SECOND;
-/// The time of a link that loses data: then both kernels end the connection.
+/// The time of a link that loses data. Then both kernels end the connection.
 const USER_TIMEOUT: usize = 3_000_000;
 const UNIX: u64 = 1_790_000_000_000_000;
 const NAME: &str = "shop/api.all";
@@ -728,7 +728,7 @@ impl World {
                 }
                 return;
             }
-            // A new term moves its clock to the time of the previous leader.
+            // At the start of a term, a leader sets its clock to the time of the previous leader.
             leader.offset = leader.counter.advance(at) - now;
             if now < link.up_lost_until || link.up.first().is_none_or(|(due, _)| *due > now) {
                 if leader.counter.release(&self.agents[index].name, number, at) {
@@ -1084,7 +1084,8 @@ fn after_any_trouble_all_pods_ask_the_counter() {
             }
             world.add_agent();
             let calm_from = world.now + 60 * SECOND;
-            // A window can be used up until its end, and a counter until the end of the next one.
+            // A fixed window can be used up until its end, and a sliding window counter until the end of the next
+            // window.
             while world.now < calm_from + 2 * world.period() {
                 world.step();
             }

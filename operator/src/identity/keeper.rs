@@ -42,7 +42,7 @@ const TICK: Duration = Duration::from_secs(1);
 pub(super) struct Keeper {
     secrets: Api<Secret>,
     secret_name: String,
-    /// The folder of an external authority; `None` if the operator creates its own.
+    /// The folder of an external authority, or `None` if the operator creates its own.
     folder: Option<PathBuf>,
     lifecycle: Lifecycle,
     /// The name or address under which agents reach the service.
@@ -205,9 +205,9 @@ pub(crate) fn credentials(
     ))
 }
 
-/// Returns the authorities that the Secret should contain instead of the valid ones that were found there; `None` if no
-/// change is needed. If someone replaced all remembered authorities, or damaged one, running agents may trust none of
-/// those that were found. So these are added behind the remembered ones, and agents receive both.
+/// Returns the authorities that the Secret should contain instead of the valid ones that were found there, or `None` if
+/// no change is needed. If someone replaced all remembered authorities, or damaged one, running agents may trust none
+/// of those that were found. So these are added behind the remembered ones, and agents receive both.
 fn wanted(
     (found, is_damaged): (&Authorities, bool),
     remembered: Option<&Authorities>,

@@ -172,7 +172,8 @@ async fn answer(
 }
 
 /// Reports to the limits whether a request failed; `None` reports nothing. If the client leaves early, the request ends
-/// without an answer. Then it counts as failed: otherwise, clients could leave before the answer and send without pause.
+/// without an answer. Then it counts as failed. Otherwise, clients could leave before the answer and send without
+/// pause.
 struct Outcome<'a> {
     service: &'a Service,
     from: IpAddr,

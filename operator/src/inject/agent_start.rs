@@ -6,7 +6,7 @@ use crate::compile::StoreSecrets;
 #[derive(Clone, Debug, Default)]
 pub(super) struct AgentStart<'a> {
     pub(super) bootstrap: Option<&'a str>,
-    /// The identity service; `None` if the agent's control port accepts every client.
+    /// The identity service, or `None` if the agent's control port accepts every client.
     pub(super) authority: Option<Authority>,
     pub(super) bounds: NamespaceBounds,
     /// The Secrets of the stores that the pod's policies use.

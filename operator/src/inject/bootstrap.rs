@@ -33,7 +33,7 @@ pub struct ContentRequest {
     pub answer: oneshot::Sender<Content>,
 }
 
-/// Returns the content that a new pod must enforce; `None` if the engine has no answer (yet).
+/// Returns the content that a new pod must enforce, or `None` if the engine has no answer (yet).
 pub(super) async fn content(
     engine: &mpsc::Sender<ContentRequest>,
     namespace: &str,

@@ -64,7 +64,7 @@ pub(super) struct Guarded {
     pub(super) number: u16,
     /// The name that the agent takes over.
     pub(super) name: Option<String>,
-    /// The container that declares the port; `None` if no container does.
+    /// The container that declares the port, or `None` if no container does.
     pub(super) container: Option<Place>,
 }
 

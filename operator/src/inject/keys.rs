@@ -42,7 +42,7 @@ pub(super) enum Keys {
     /// A URL, fetched regularly.
     Url {
         url: String,
-        /// The interval between two fetches, in seconds; `None` for the agent's default.
+        /// The interval between two fetches, in seconds, or `None` for the agent's default.
         refresh: Option<i64>,
         /// The authorities that sign the server's certificate.
         authorities: File,

@@ -33,7 +33,7 @@ pub(super) fn names(webhook: &MutatingWebhookConfiguration) -> Vec<String> {
     names
 }
 
-/// Returns the patch that makes the apiserver trust and call this webhook; `None` if no change is needed. Without a
+/// Returns the patch that makes the apiserver trust and call this webhook, or `None` if no change is needed. Without a
 /// `bundle`, the external issuer sets the CA bundle.
 pub(super) fn registered(webhook: &MutatingWebhookConfiguration, bundle: Option<&str>, path: &str) -> Option<Value> {
     let mut changed = false;

@@ -67,7 +67,7 @@ pub(super) fn same(one: f64, other: f64) -> bool {
     (one - other).abs() <= one.abs() * 1e-9
 }
 
-/// Returns the value of a quantity, including zero; `None` if the text is not a quantity.
+/// Returns the value of a quantity, including zero, or `None` if the text is not a quantity.
 pub(super) fn amount(text: &str) -> Option<f64> {
     let number = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
     let (number, suffix) = text.split_at(number);

@@ -40,7 +40,7 @@ fn any_quantity_is_the_number_of_its_definition() {
     });
 }
 
-/// Returns the number of billionths, rounded up as in Kubernetes. Values above the maximum are equal.
+/// Returns the number of billionths, rounded up as in Kubernetes. All values above the maximum give the same number.
 fn billionths(text: &str) -> Option<u128> {
     let end = text.find(|it: char| !it.is_ascii_digit() && it != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);

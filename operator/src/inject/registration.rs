@@ -146,7 +146,7 @@ struct Registration {
     serving: watch::Sender<Option<Arc<Serving>>>,
     ready: Ready,
 
-    /// The last known state of the Secret. The outer `None` means that it was not read yet.
+    /// The last known state of the Secret. The outer `None` means that the operator has not yet read the Secret.
     secret: Option<Option<Secret>>,
     webhook: Option<Option<MutatingWebhookConfiguration>>,
     /// The properties of the certificate in use, and the time at which to renew it.

@@ -62,7 +62,7 @@ pub(super) struct Serving {
 pub(super) struct Reviewer {
     pub(super) cluster: watch::Receiver<ClusterSettings>,
     pub(super) quotas: QuotaSource,
-    /// The parameters of the identity service; `None` if agents get no certificates.
+    /// The parameters of the identity service, or `None` if agents get no certificates.
     pub(super) identity: Option<Directions>,
     /// True to refuse pods with invalid annotations; otherwise they start without an agent.
     pub(super) refuse: bool,

@@ -54,9 +54,9 @@ const TOKEN_LIVES: u32 = 3600;
 #[derive(Clone, Debug)]
 pub(super) struct Images {
     pub(super) agent: String,
-    /// The pull policy of the agent's image; `None` for the cluster's default.
+    /// The pull policy of the agent's image, or `None` for the cluster's default.
     pub(super) pull_policy: Option<String>,
-    /// An image with `sh` and `iptables`; `None` if redirects are not available.
+    /// An image with `sh` and `iptables`, or `None` if redirects are not available.
     pub(super) redirect: Option<String>,
 }
 

@@ -45,8 +45,8 @@ impl Tokens {
         [(NEWEST, self.newest.clone()), (PREVIOUS, self.previous.clone()), (MADE, self.made.to_string())]
     }
 
-    /// Returns the tokens that should replace these; `None` if no change is needed. The token that the apiserver uses
-    /// stays valid, except if someone has removed it from the Secret.
+    /// Returns the tokens that should replace these, or `None` if no change is needed. The token that the apiserver
+    /// uses stays valid, except if someone has removed it from the Secret.
     pub(super) fn renewed(&self, webhook: &MutatingWebhookConfiguration, now: u64) -> Option<Self> {
         // A clock that was far ahead must not keep a token for long.
         let is_due = now.saturating_add(OVERLAP) < self.made || now >= self.made.saturating_add(LIVES);

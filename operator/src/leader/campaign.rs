@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{clock, metrics::Metrics, telemetry::Ready};
 
-/// The receiver of terms; `None` while this operator does not lead.
+/// The receiver of terms, or `None` while this operator does not lead.
 pub type TermReceiver = watch::Receiver<Option<Term>>;
 
 /// One candidate for the Lease.
@@ -60,7 +60,7 @@ impl Campaign {
     ///
     /// # Errors
     ///
-    /// The cluster has an earlier state than before.
+    /// The cluster was restored to an earlier state.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), Restored> {
         let mut changes = self.store.changes();
         match stop.run_until_cancelled(self.compete(&mut changes)).await {

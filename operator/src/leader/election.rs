@@ -72,7 +72,7 @@ pub enum Step {
     Claim(LeaseClaim),
     /// Wait until this time, or until a watch event.
     Wait(Moment),
-    /// End this process: the cluster has an earlier state than before.
+    /// End this process, because the cluster was restored to an earlier state.
     Exit(Restored),
 }
 

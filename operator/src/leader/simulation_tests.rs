@@ -13,7 +13,8 @@ const ANSWER: f64 = LEASE * 3.0 / 8.0;
 /// The seconds of trouble, and of calm after it.
 const TROUBLE: f64 = 300.0;
 const CALM: f64 = 40.0;
-/// The maximum error of a clock's rate. A quarter of a lease allows for this error.
+/// The maximum error of a clock's rate. A leader writes only in the first three quarters of a lease, which allows for
+/// this error.
 const DRIFT: f64 = 0.1;
 /// The maximum by which a wall clock is set, in either direction, in microseconds.
 const HOUR: i64 = 3_600_000_000;

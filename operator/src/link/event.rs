@@ -15,8 +15,8 @@ pub(super) struct LinkMoment {
     pub(super) now: Instant,
     /// Seconds of Unix time, for the expiry of certificates.
     pub(super) unix: u64,
-    /// The sequence for a push at this time; `None` if pushes are forbidden, because the term has ended or the link is
-    /// retired.
+    /// The sequence for a push at this time, or `None` if pushes are forbidden, because the term has ended or the link
+    /// is retired.
     pub(super) sequence: Option<u64>,
     /// The interval at which the agent should send its status.
     pub(super) every: Duration,

@@ -60,7 +60,7 @@ pub(super) struct LinkMachine {
     confirmation: Confirmation,
     /// The number of failed dials and silent connections in a row.
     misses: u32,
-    /// A hash of the last reported status; `None` if another result was reported since.
+    /// A hash of the last reported status, or `None` if another result was reported since.
     reported: Option<u64>,
     /// The revision that `sequence` belongs to. A repeated push keeps its sequence, so that it does not appear newer.
     numbered: String,

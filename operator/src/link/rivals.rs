@@ -27,7 +27,7 @@ impl Rivals {
         again && !std::mem::replace(&mut self.is_contested, true)
     }
 
-    /// Returns the time of the next check; `None` if no other operator writes.
+    /// Returns the time of the next check, or `None` if no other operator writes.
     pub(super) fn ends_at(&self) -> Option<Instant> {
         self.overwritten_at.filter(|_| self.is_contested).map(|at| at + LASTING)
     }

@@ -20,7 +20,7 @@ const NO_CHANNEL: &str = "it speaks TLS but not the operator's protocol (weir/1)
 const NO_CHANNEL_OF_HOST: &str = "it speaks TLS but not the operator's protocol (weir/1): start an agent of the operator's version \
                                   there, if it is an agent";
 
-/// Returns the text for an error about certificates; `None` for any other error.
+/// Returns the text for an error about certificates, or `None` for any other error.
 pub(super) fn explain(error: &DialError, peer: &Peer) -> Option<String> {
     let pod = match peer {
         Peer::Pod(pod) => pod,

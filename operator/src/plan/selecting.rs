@@ -53,7 +53,7 @@ fn targets(workloads: &Workloads, of_policy: &str, target: &Target, of_pod: &str
     }
 }
 
-/// Returns the content that a pod of this namespace with this membership has to enforce, also before it exists.
+/// Returns the content that a pod of this namespace with this membership has to enforce, even before it exists.
 pub fn content_for_pod(
     workloads: &Workloads,
     compiled: &BTreeMap<ObjectKey, Compiled>,

@@ -610,7 +610,7 @@ fn policies_that_do_not_fit_are_left_out_and_grown_ones_keep_their_old_rules() {
     assert!(told.contains(&key("c")) && !told.contains(&key("small")), "{told:?}");
 }
 
-/// Otherwise, each pod would use a part of the limit for the earlier number of pods while it is cut off.
+/// Otherwise, a pod that is cut off would use a share that was computed for fewer pods.
 #[test]
 fn the_old_rules_of_a_grown_policy_follow_the_number_of_pods() {
     let key = ObjectKey::new("shop", "p");

@@ -28,7 +28,7 @@ struct Spent {
 }
 
 impl Budget {
-    /// Takes one Event from the budget. Returns the number of Events that were dropped since the last one; `None` if
+    /// Takes one Event from the budget. Returns the number of Events that were dropped since the last one, or `None` if
     /// this Event must be dropped, too.
     pub(super) fn spend(&mut self, now: Instant, key: &ObjectKey) -> Option<u64> {
         let spent = self.spent.entry(key.clone()).or_insert(Spent { full_at: now, dropped: 0 });

@@ -31,7 +31,7 @@ pub(super) struct Queue {
 #[derive(Debug, Default)]
 struct Slot {
     pending: Option<Pending>,
-    /// The time from which the status may be written; `None` while another status of this object is being written.
+    /// The time from which the status may be written, or `None` while another status of this object is being written.
     turn: Option<Instant>,
     failures: u32,
     /// True if the object was deleted while a status was being written.

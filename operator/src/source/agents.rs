@@ -215,7 +215,7 @@ fn read(path: &Path) -> Result<Vec<StandaloneAgent>, AgentsError> {
     if agents.is_empty() { Err(AgentsError::None { path: path.to_owned() }) } else { Ok(agents) }
 }
 
-/// Returns a line without its comment; `None` if it is then empty. A comment begins after a blank or at the start.
+/// Returns a line without its comment, or `None` if it is then empty. A comment begins after a blank or at the start.
 /// Within a URL, `#` is a fault.
 fn listed(line: &str) -> Option<&str> {
     let is_comment = |at: usize| line[..at].chars().next_back().is_none_or(char::is_whitespace);

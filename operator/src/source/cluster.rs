@@ -125,7 +125,7 @@ where
 struct UpdateSender {
     updates: mpsc::Sender<Update>,
     listings: Arc<Mutex<FirstListings>>,
-    /// The number of the scope among the listings.
+    /// The index of this scope in `listings`.
     scope: usize,
     namespace: Option<String>,
     metrics: Metrics,

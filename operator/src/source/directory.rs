@@ -52,7 +52,8 @@ const FIRST: Duration = Duration::from_secs(1);
 pub struct StandaloneInputs {
     /// The directory of policies.
     pub policies: PathBuf,
-    /// The directory of statuses, which are written there and read at the start; `None` for the directory of policies.
+    /// The directory of statuses, which are written there and read at the start, or `None` for the directory of
+    /// policies.
     pub state: Option<PathBuf>,
     /// True to include subdirectories.
     pub recursive: bool,

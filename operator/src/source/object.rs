@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::watch::{warn, watch};
 
-/// Returns the object whenever it changes; `None` while it does not exist.
+/// Returns the object whenever it changes, or `None` while it does not exist.
 pub(crate) fn object<K>(api: &Api<K>, name: &str) -> impl Stream<Item = Option<K>> + use<K>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,

@@ -66,8 +66,9 @@ pub(super) fn store(key: ObjectKey, mut object: DynamicObject) -> Change {
 }
 
 /// Explains faults of a spec that the apiserver has stored. The definition in the cluster may be newer than this
-/// program: then a rule without the fields that this program does not know could match or refuse every request. Or the
-/// spec was stored under an older definition, and agents would refuse it together with the other policies of their pods.
+/// program. Then a rule without the fields that this program does not know could match or refuse every request. Or the
+/// spec was stored under an older definition, and agents would refuse it together with the other policies of their
+/// pods.
 fn explain(faults: Vec<check::Fault>) -> Vec<Fault> {
     let explain = |check::Fault { path, message, kind }| {
         let message = match kind {

@@ -178,7 +178,7 @@ pub(crate) fn is_status_text(text: &str) -> bool {
     !documents.is_empty() && documents.iter().all(is_status)
 }
 
-/// Returns the object of kind `K` of a status; `None` if the operator did not write it.
+/// Returns the object of kind `K` of a status, or `None` if the operator did not write it.
 fn key<K: Resource<DynamicType = ()>>(document: &Value) -> Option<ObjectKey> {
     let is_status = document["kind"] == *K::kind(&()) && document.get("spec").is_none();
     let metadata = |field: &str| document["metadata"][field].as_str();

@@ -34,8 +34,8 @@ const WATCH_SECONDS: u32 = 60;
 const PAGE: u32 = 100;
 
 /// Returns the events of the objects, without [`Event::Init`]: it precedes each attempt to list, so it would end the
-/// delays even if each attempt fails. A failed listing is an error, and then the next one starts again. The first pages of a
-/// listing do not end the delays either, because its next page can fail each time.
+/// delays even if each attempt fails. If a listing fails, the stream returns the error and starts the next listing from
+/// the beginning. The first pages of a listing do not end the delays either, because its next page can fail each time.
 pub(crate) fn watch<K>(
     api: Api<K>,
     config: watcher::Config,

@@ -147,7 +147,7 @@ fn time(micros: u64) -> Timestamp {
     Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX)
 }
 
-/// Returns the status; `None` if the policy has no rule of scope Fleet. `traffic` contains each rule's traffic.
+/// Returns the status, or `None` if the policy has no rule of scope Fleet. `traffic` contains each rule's traffic.
 pub fn build_fleet(policy: &PolicyRules, counts: &FleetCounts, traffic: &[(String, Counts)]) -> Option<Fleet> {
     let demand = |rule: &Rule| {
         let counts = traffic.iter().find(|(name, _)| *name == rule.name).map(|(_, counts)| *counts).unwrap_or_default();

@@ -232,7 +232,7 @@ fn is_never_reached(limit: &Limit, strict: &Limit) -> bool {
     }
 }
 
-/// Returns the number of requests that a bucket admits at the same time; `None` for strategies without a bucket.
+/// Returns the number of requests that a bucket admits at the same time, or `None` for strategies without a bucket.
 fn saved(limit: &Limit) -> Option<u128> {
     let default = match limit.strategy {
         Strategy::TokenBucket => limit.rate()?.0,
