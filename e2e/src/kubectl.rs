@@ -33,7 +33,7 @@ impl Kubectl {
         Self { binary, kubeconfig }
     }
 
-    /// Runs `kubectl`, and returns its output also if it fails.
+    /// Runs `kubectl`, and returns its output even if it fails.
     pub(crate) async fn try_run(&self, namespace: &str, args: &[&str], input: &str) -> Result<Outcome> {
         let mut command = Command::new(&self.binary);
         command.arg("--kubeconfig").arg(&self.kubeconfig).args(["--namespace", namespace]).args(args);

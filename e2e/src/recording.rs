@@ -1,4 +1,4 @@
-//! Records a terminal as an animated SVG. Each line appears at the time at which it was printed.
+//! Records a terminal as an animated SVG. Each line appears when it was printed.
 //!
 //! Viewers without animation show all lines.
 

@@ -104,7 +104,7 @@ pub async fn run(args: RunArgs) -> Result<bool> {
             }
         }
     }
-    // The summary is printed also if the clean-up fails.
+    // The summary is printed even if the clean-up fails.
     let cleaned = if args.keep { Ok(()) } else { clean_up(&cluster, &release).await };
     report::summary(ok, failed, scenarios.len() - ok - failed, clock::since(start));
     cleaned.map(|()| ok == scenarios.len())

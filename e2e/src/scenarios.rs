@@ -56,7 +56,7 @@ pub(crate) enum Scenario {
     Autoscaled,
     /// A program without a sidecar has the Deployment of the manual, and its pods have one limit together
     Library,
-    /// The chart's rate limit service answers questions with one limit for both pods, also after it was restarted
+    /// The chart's rate limit service answers questions with one limit for both pods, even after it was restarted
     RateLimitService,
     /// Agents that restart keep their limits, and a rolling update fails no request
     PodLife,

@@ -534,7 +534,7 @@ impl Agent {
         self.answers_with(user, None, questions).await
     }
 
-    /// As [`Self::answers_ok`], about a descriptor with a limit of so many requests a day.
+    /// As [`Self::answers_ok`], about a descriptor with a limit of this many requests a day.
     async fn answers_with(&self, user: &str, limit: Option<u32>, questions: u32) -> Result<u32> {
         let limit = limit.map(|requests| json!({"requestsPerUnit": requests, "unit": "DAY"}));
         let descriptor = json!({"entries": [{"key": "user", "value": user}], "limit": limit});

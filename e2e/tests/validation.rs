@@ -97,7 +97,7 @@ async fn kubectl_takes_the_generated_definition_and_the_examples() -> Result<()>
     };
     tokio::time::timeout(Duration::from_secs(60), known).await.context("kubectl does not discover policies")?;
     kubectl(&["apply", "--validate=strict", "-n", NAMESPACE, "-f", "examples/"])?;
-    // If the apiserver added a default to an entry of a list, no file would ever equal its object, also in Argo CD,
+    // If the apiserver added a default to an entry of a list, no file would ever equal its object, even in Argo CD,
     // which makes the same patch. The apiserver drops the nulls and the status in two of the files.
     for files in ["examples/", "crates/api/tests/policies/good/"] {
         kubectl(&["apply", "-n", NAMESPACE, "-f", files])?;

@@ -27,7 +27,7 @@ pub(crate) struct Redis {
 /// What a server has done so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Work {
-    /// Scripts and transactions: each is the one trip of a decision or of a synchronization.
+    /// Scripts and transactions: each is the one round trip of a decision or of a synchronization.
     pub(crate) trips: u64,
     pub(crate) cpu: Duration,
 }

@@ -1,5 +1,5 @@
-//! One limit of several processes, in Redis or Memcached: how many trips and how much of the store's time a request
-//! takes, and what Weir's peers need for the same.
+//! One limit of several processes, in Redis or Memcached: how many round trips and how much of the store's time a
+//! request takes, and what Weir's peers need for the same.
 //!
 //! Each part has its own peers in the same run. A run of some parts keeps what the folder has of the others.
 

@@ -49,7 +49,7 @@ mod tests {
         assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
         assert_eq!(TcpStream::connect(port.address()).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         for start in 1..=3 {
-            // As most servers, it sets `SO_REUSEADDR`.
+            // Like most servers, it sets `SO_REUSEADDR`.
             let server = TcpListener::bind(port.address()).unwrap_or_else(|error| panic!("start {start}: {error}"));
             let client = TcpStream::connect(port.address()).unwrap();
             assert_eq!(server.accept().unwrap().1, client.local_addr().unwrap());

@@ -18,7 +18,7 @@ use crate::{
 const PODS: usize = 2;
 const REQUESTS: u32 = 5;
 const SOON: Duration = Duration::from_secs(90);
-/// The taint of the kind node with the apiserver, which only runs pods that tolerate the taint.
+/// The taint of the control-plane node of kind. Only pods that tolerate it run on that node.
 const TAINT: &str = "node-role.kubernetes.io/control-plane";
 
 pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
@@ -29,7 +29,7 @@ pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     let taint = |effect: &str| format!("{TAINT}:{effect}");
     space.kubectl(&["taint", "nodes", &elsewhere.name, &taint("NoSchedule-")]).await?;
     let result = drain(space, &drained, &before).await;
-    // The nodes are restored also if the drain fails, because the next scenarios need them. Running pods stay on their
+    // The nodes are restored even if the drain fails, because the next scenarios need them. Running pods stay on their
     // node.
     space.kubectl(&["uncordon", &drained.name]).await?;
     space.kubectl(&["taint", "nodes", &elsewhere.name, &format!("{TAINT}=:NoSchedule"), "--overwrite"]).await?;

@@ -1,5 +1,5 @@
 //! Tests every strategy with every kind of key, and the other features of rules, on one pod. The number of admitted
-//! requests must be the number that the definition gives, also after a limit was changed.
+//! requests must be the number that the definition gives, even after a limit was changed.
 //!
 //! The rules come from tables. Each limit has a period of a day, so nothing refills during the scenario, and the
 //! expected numbers are simple arithmetic. Windows of a day begin at midnight UTC. So shortly before midnight, the

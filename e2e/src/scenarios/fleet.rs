@@ -1,4 +1,4 @@
-//! Six pods have one limit that the operator counts. Together they admit exactly the limit, also after the leader was
+//! Six pods have one limit that the operator counts. Together they admit exactly the limit, even after the leader was
 //! killed: the next leader learns from the agents what was counted. While no operator runs, the agents refuse what was
 //! used up.
 
@@ -36,7 +36,7 @@ pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     ensure!(!pods.is_empty(), "no operator runs");
     operator::kill(&space.cluster.client).await?;
     let away = admits(space, "away", 0).await;
-    // The operator is started again also after a failure, because the next scenarios need it.
+    // The operator is started again even after a failure, because the next scenarios need it.
     operator::bring_back(&space.cluster.client).await?;
     away?;
     counted(space).await?;

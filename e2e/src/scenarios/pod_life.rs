@@ -39,7 +39,7 @@ pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     policy::wait_enforced(space, policy::NAME, 2, SOON).await?;
     operator::kill(&space.client()).await?;
     let alone = restarted(space, &last, "without operators").await;
-    // The operator is started again also after a failure, because the next scenarios need it.
+    // The operator is started again even after a failure, because the next scenarios need it.
     operator::bring_back(&space.client()).await?;
     alone?;
     policy::wait_enforced(space, policy::NAME, 2, SOON).await.map(drop)

@@ -57,7 +57,7 @@ pub(crate) async fn run(space: &TestNamespace, release: &Release) -> Result<()> 
     if result.is_err() {
         diagnostics::print(&there).await;
     }
-    // The service is removed also after a failure, because the next scenarios do not expect it.
+    // The service is removed even after a failure, because the next scenarios do not expect it.
     let deleted = there.kubectl(&["delete", "rlp", "shop", "of-requests", "--ignore-not-found"]).await;
     release.roll_back().await?;
     deleted?;

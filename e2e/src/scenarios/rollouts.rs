@@ -1,6 +1,6 @@
 //! Compares rolling updates with and without agents, one after another under the same load.
 //!
-//! Both workloads have the same app. Some requests fail also without agents: a client reuses a connection that its
+//! Both workloads have the same app. Some requests fail even without agents: a client reuses a connection that its
 //! server is closing, or a node still sends connections to a deleted pod. With agents, no more requests may fail.
 
 use std::time::Duration;

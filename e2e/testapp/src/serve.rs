@@ -99,7 +99,7 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
         tokio::spawn(graceful.watch(connection));
     }
     drop(listener);
-    // After the drain time the process ends, also if requests are in flight: a slow client must not keep the pod
+    // After the drain time the process ends, even if requests are in flight: a slow client must not keep the pod
     // running.
     let _ = tokio::time::timeout(Duration::from_secs(args.drain), graceful.shutdown()).await;
     Ok(())

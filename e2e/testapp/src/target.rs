@@ -101,7 +101,7 @@ impl Target {
         self.slots.lock().expect("not poisoned").pop_front()
     }
 
-    /// Sends `request`, and reads the whole response. Afterwards the slot is free again, also after an error.
+    /// Sends `request`, and reads the whole response. Afterwards the slot is free again, even after an error.
     pub(crate) async fn send(&self, slot: Slot, request: Request<Full<Bytes>>) -> anyhow::Result<Answer> {
         let exchange = async {
             if self.shared.is_empty() {

@@ -1,4 +1,4 @@
-//! Tests that a string stays a string in the objects, also if YAML reads the same characters as a number or a boolean.
+//! Tests that a string stays a string in the objects, even if YAML reads the same characters as a number or a boolean.
 
 use super::{values::Chart, *};
 

@@ -64,7 +64,7 @@ impl Relay {
 
     /// The sequences of all snapshots so far.
     pub(super) fn sequences(&self) -> Vec<u64> {
-        self.traffic.sequences.lock().expect("no thread panics with the lock").clone()
+        self.traffic.sequences.lock().expect("no thread panics while it holds the lock").clone()
     }
 
     /// Waits until the agent has sent its status this many more times.
@@ -84,7 +84,7 @@ impl Traffic {
         let snapshot = text.split_once("\"sequence\":");
         if let Some((_, rest)) = snapshot {
             let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-            self.sequences.lock().expect("no thread panics with the lock").push(digits.parse()?);
+            self.sequences.lock().expect("no thread panics while it holds the lock").push(digits.parse()?);
         }
         let is_snapshot = snapshot.is_some();
         let found = piece.windows(OURS.len()).position(|bytes| bytes == OURS);

@@ -122,7 +122,7 @@ async fn a_namespace_without_its_role_does_not_hold_back_the_others() -> Result<
 }
 
 /// helm does not create the Lease. In a cluster, the garbage collector deletes it after the Deployment; this test has
-/// no garbage collector. So the Deployment must own the Lease, also if a leader creates it again while it ends. The
+/// no garbage collector. So the Deployment must own the Lease, even if a leader creates it again while it ends. The
 /// labels of the Lease name its release.
 async fn goes_with_the_release(stage: &Stage) -> Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(stage.client(), HOME);

@@ -109,11 +109,11 @@ impl Gate {
 
     /// Answers all later requests in this way, and closes open watches. Returns the refusals when there are enough.
     fn refuse(&self, answer: Answer, enough: impl Fn(&Refused) -> bool) -> impl Future<Output = Result<Refused>> {
-        self.refused.lock().expect("no thread panics with the lock").clear();
+        self.refused.lock().expect("no thread panics while it holds the lock").clear();
         self.answer.send_replace(answer);
         async move {
             found(async || {
-                let refused = self.refused.lock().expect("no thread panics with the lock").clone();
+                let refused = self.refused.lock().expect("no thread panics while it holds the lock").clone();
                 let gave_up = || format!("the operator gave up: it sent only {refused:#?}");
                 Ok(if enough(&refused) { Ok(refused) } else { Err(gave_up()) })
             })
@@ -167,7 +167,7 @@ async fn reply(
     }
     let what = format!("{} {path}{}", request.method(), if is_watch { " (watch)" } else { "" });
     let times = {
-        let mut refused = notes.lock().expect("no thread panics with the lock");
+        let mut refused = notes.lock().expect("no thread panics while it holds the lock");
         let times = refused.entry(what).or_default();
         times.push(Instant::now());
         times.len()

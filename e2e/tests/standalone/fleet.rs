@@ -144,7 +144,7 @@ async fn a_limit_is_one_limit_for_all_agents_and_survives_the_operator() -> Resu
     operator.program.kill().await
 }
 
-/// A ban that one agent starts is in force in all agents, also after a change of operators, until a hand lifts it.
+/// A ban that one agent starts is in force in all agents, even after a change of operators, until a user lifts it.
 #[tokio::test]
 async fn a_ban_is_in_force_in_all_agents_and_survives_the_operator() -> Result<()> {
     let _cores = CORES.read().await;
@@ -178,7 +178,7 @@ async fn a_ban_is_in_force_in_all_agents_and_survives_the_operator() -> Result<(
     Ok(())
 }
 
-/// While the operator is away, each agent has a quarter of the limit: three agents, rounded up to four. While the operator
+/// While no operator runs, each agent has a quarter of the limit: three agents, rounded up to four. While the operator
 /// is paused, the agents first refuse requests. When it resumes, all agents ask it again.
 #[tokio::test]
 async fn agents_use_their_share_while_there_is_no_operator() -> Result<()> {
@@ -243,8 +243,8 @@ async fn an_agent_that_was_paused_asks_on_a_new_channel() -> Result<()> {
     operator.program.kill().await
 }
 
-/// A paused agent does not answer the next operator. What it used is unknown, so the limit counts as used up for a day. The
-/// status says so, also when the agent answers again.
+/// A paused agent does not answer the next operator. What it used is unknown, so the limit counts as used up for a day.
+/// The status says so, even when the agent answers again.
 #[tokio::test]
 async fn the_status_shows_that_the_next_operator_does_not_know_all_counts() -> Result<()> {
     let _cores = CORES.read().await;
@@ -274,8 +274,8 @@ async fn the_status_shows_that_the_next_operator_does_not_know_all_counts() -> R
     operator.program.kill().await
 }
 
-/// Three clients send as fast as they can, while operators are killed, paused, and started again. All admissions together
-/// stay within what one bucket allows, and most of it is used.
+/// Three clients send as fast as they can, while operators are killed, paused, and started again. All admissions
+/// together stay within what one bucket allows, and use most of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_limit_holds_for_any_fate_of_operators() -> Result<()> {
     const RATE: f64 = 200.0;

@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(one.run.messages, other.run.messages);
     }
 
-    /// Most requests need no trip to the operator, so a round trip of 67 ms costs little.
+    /// Most requests need no round trip to the operator, so a round trip of 67 ms costs little.
     #[test]
     fn a_far_operator_costs_little() {
         let run = |scenario: Scenario| {

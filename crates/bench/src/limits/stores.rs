@@ -130,7 +130,7 @@ struct Locked<K> {
 impl<K: Key> Store<K> for Locked<K> {
     fn take(&self, key: &K) -> bool {
         let now = self.clock.now().as_nanos();
-        let mut map = self.map.lock().expect("no thread panics with the lock");
+        let mut map = self.map.lock().expect("no thread panics while it holds the lock");
         match map.get_mut(key) {
             Some(arrival) => take(arrival, now),
             None => take(map.entry(key.clone()).or_insert(now), now),

@@ -104,7 +104,7 @@ impl Process {
         let output = fs::File::create(log).with_context(|| format!("write {}", log.display()))?;
         let started = clock::now();
         let mut words = Command::new("setpriv");
-        // The program ends with this one, also if this one is killed.
+        // The program ends with this one, even if this one is killed.
         words.args(["--pdeathsig", "TERM"]);
         if let Cores::Own = cores {
             words.args(["taskset", "-c", &PROXY_CORE.to_string()]);

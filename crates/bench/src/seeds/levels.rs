@@ -31,7 +31,7 @@ are spread over the time between two arrivals. For the times of refusals, one pr
 a second for long. A step takes 2.5 s, and a long step 10 s. *No proxy* is a path of the app that answers at once: the \
 network's share of a time.";
 
-/// What the agent enforces: see docs/guides/load-test.md.
+/// The limit of the agent, from docs/guides/load-test.md: requests per second, burst and longest wait.
 const RATE: u32 = 400;
 const BURST: u32 = 10;
 const WAIT: Duration = Duration::from_millis(210);

@@ -34,7 +34,7 @@ limit and load allow.";
 /// The numbers of agents.
 const AGENTS: [usize; 3] = [10, 100, 1_000];
 
-/// A load of all agents together.
+/// The load that all agents get together.
 struct Load {
     name: &'static str,
     keys: u32,

@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_request_can_be_admitted_at_any_moment_between_its_times() {
-        // The last one was possibly admitted after 10 ms.
+        // The last one may have been admitted after 10 ms.
         let all: Vec<_> = at_once(100, 0, 5).chain(at_once(1, 0, 10_000)).collect();
         assert_eq!(excess(&all, LIMIT), 0);
         let all: Vec<_> = at_once(100, 0, 5).chain(at_once(1, 0, 9_999)).collect();

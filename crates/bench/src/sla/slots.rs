@@ -44,12 +44,12 @@ impl Slots {
             return Err(TimedOut);
         };
         let slot = slot.expect("never closed");
-        let free = self.free.lock().expect("no thread panics with the lock").pop_front().expect("as many as slots");
+        let free = self.free.lock().expect("no thread panics while it holds the lock").pop_front().expect("as many as slots");
         let done = free.max(arrived) + WORK;
         let upstream = self.clone();
         let work = tokio::spawn(async move {
             sleep_until(done).await;
-            upstream.free.lock().expect("no thread panics with the lock").push_back(done);
+            upstream.free.lock().expect("no thread panics while it holds the lock").push_back(done);
             drop(slot);
         });
         timeout_at(deadline, work).await.map_err(|_| TimedOut)?.expect("the work does not panic");

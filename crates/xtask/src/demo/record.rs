@@ -1,4 +1,4 @@
-//! Records the output of the demo as an animated SVG. Every line appears at the time at which it was printed.
+//! Records the output of the demo as an animated SVG. Every line appears when it was printed.
 //!
 //! The recording starts with the first line of the run, and contains all later lines.
 

@@ -1,9 +1,8 @@
 //! Runs a program on a kind cluster, which needs Docker: the scenarios of a stage, or a benchmark. It builds the node image
 //! and the component images, and creates a cluster with a unique name.
 //!
-//! It stops everything that it started, also after a failure or Ctrl-C. A dockerd that was already running keeps
-//! running. It never reads or writes the user's kubeconfig: the kubeconfig of the cluster is below the target
-//! folder.
+//! It stops everything that it started, even after a failure or Ctrl-C. A dockerd that was already running keeps
+//! running. It never reads or writes the user's kubeconfig: the kubeconfig of the cluster is below the target folder.
 
 use tokio_util::sync::CancellationToken;
 

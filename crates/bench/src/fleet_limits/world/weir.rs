@@ -39,7 +39,7 @@ const LOOK: u64 = 10 * MILLI;
 const CALLING: u64 = 100 * MILLI;
 /// The end of the term of a leader that is lost, after its last renewal.
 const TERM_LEFT: u64 = 6 * SECOND;
-/// The time of a link that loses all messages: then the operator closes it.
+/// The time of a link that loses all messages. Then the operator closes it.
 const SILENT_LINK: u64 = 3 * SECOND;
 /// The time without a message of the operator after which an agent can begin its share.
 const SHARE_AFTER: u64 = 2 * PRESENCE;

@@ -1,7 +1,7 @@
 //! The two ways to count, in whole numbers. A count belongs to a limit, to the values that it separates, and to a
 //! window. Windows are aligned to Unix time.
 //!
-//! - The peer adds the hits of each descriptor to its count, also if the request is refused. A count can exceed its
+//! - The peer adds the hits of each descriptor to its count, even if the request is refused. A count can exceed its
 //!   limit.
 //! - Weir adds the hits of all descriptors, or of none. A count never exceeds its limit. Therefore a descriptor with 0
 //!   hits, which is only a check, is refused if the limit would not admit one more. Otherwise all checks would pass

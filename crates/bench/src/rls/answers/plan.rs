@@ -68,7 +68,7 @@ mod tests {
         *,
     };
 
-    /// Requests are of use only if limits admit some and refuse some.
+    /// Random requests test the limits only if the limits admit some of them and refuse others.
     #[test]
     fn random_requests_reach_limits_and_exceed_them() {
         let mut random = StdRng::seed_from_u64(1);

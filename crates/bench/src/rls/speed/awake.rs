@@ -13,7 +13,7 @@ impl Awake {
     pub(super) fn start() -> anyhow::Result<Self> {
         let spin = |core: usize| {
             let mut words = Command::new("setpriv");
-            // The process ends with this program, also if this program is killed.
+            // The process ends with this program, even if this program is killed.
             words.args(["--pdeathsig", "KILL", "chrt", "--idle", "0", "taskset", "-c", &core.to_string()]);
             words.args(["sh", "-c", "while :; do :; done"]).stdin(Stdio::null());
             words.spawn().context("start a process that keeps a core awake")

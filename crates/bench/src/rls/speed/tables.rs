@@ -6,7 +6,7 @@ use crate::{
     rounds::{Figure, Rounds},
 };
 
-/// The aims, each with its text: so many times the peer's throughput of a core, and this share of its P99.
+/// The aims, each with its text: a multiple of the peer's throughput of a core, and a part of its P99.
 #[derive(Clone, Copy)]
 pub(super) struct Aims {
     pub(super) throughput: (&'static str, f64),

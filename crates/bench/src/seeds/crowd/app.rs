@@ -28,7 +28,7 @@ pub(super) struct App {
     arrivals: Arrivals,
 }
 
-/// When requests came, since 1970.
+/// When requests arrived, since 1970.
 type Arrivals = Arc<Mutex<Vec<Duration>>>;
 
 impl App {

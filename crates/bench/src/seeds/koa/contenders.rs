@@ -31,7 +31,7 @@ pub(super) enum Contender {
     Optimistic,
     /// The agent without a policy.
     Idle,
-    /// The agent with limits of its own, which makes no trips.
+    /// The agent with limits of its own, which makes no round trips.
     Local,
     Agent,
 }

@@ -28,9 +28,9 @@ const CONTENDERS: [Contender; 3] = [Contender::Alone, Contender::Agent, Contende
 struct Scenario {
     name: &'static str,
     connections: usize,
-    /// On each connection, one after the other.
+    /// The number of messages on each connection, which sends them one after another.
     messages: usize,
-    /// Of all connections together.
+    /// The limit of all connections together.
     limit: usize,
 }
 

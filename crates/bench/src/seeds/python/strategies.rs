@@ -238,7 +238,7 @@ fn edges(rounds: usize, running: &[Running], part: &mut Part<'_>) -> anyhow::Res
 }
 
 /// How many of a burst are admitted in the second window, if the first one was used up shortly before its end. `late`
-/// is how long after the edge the last answer came.
+/// is how long after the edge the last answer arrived.
 fn admitted_after(strategy: Strategy, late: Duration) -> RangeInclusive<usize> {
     match strategy {
         Strategy::FixedWindow => LIMIT..=LIMIT,
@@ -258,7 +258,7 @@ struct Edge {
     first: Vec<Answer>,
     before: Vec<Answer>,
     after: Vec<Answer>,
-    /// How long after the edge the last answer came.
+    /// How long after the edge the last answer arrived.
     late: Duration,
 }
 

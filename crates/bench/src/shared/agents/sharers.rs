@@ -1,5 +1,5 @@
-//! Several agents in one process: each is a client of Weir's library for shared limits, with a connection of its own, or
-//! one that makes a trip for each request.
+//! Several agents in one process: each is a client of Weir's library for shared limits, with a connection of its own,
+//! or one that makes a round trip for each request.
 
 use std::{
     net::SocketAddr,
@@ -61,7 +61,7 @@ pub(super) struct Work {
 pub(super) enum Decides {
     /// With seats.
     Weir,
-    /// With a trip for each request.
+    /// With a round trip for each request.
     Trip,
 }
 
@@ -132,7 +132,8 @@ impl Agent {
         }
     }
 
-    /// Asks the store, which takes a trip. Returns true if the request is admitted, and None if no answer arrives.
+    /// Asks the store, which takes a round trip. Returns true if the request is admitted, and None if no answer
+    /// arrives.
     async fn ask(&self, key: u32) -> Option<bool> {
         match self {
             Self::Weir(limiter) => Some(match limiter.ask(hash(key), 1, Duration::ZERO).await {

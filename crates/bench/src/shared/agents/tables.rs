@@ -25,7 +25,7 @@ const FIGURES: [Figure; 9] = [
 const MOST_LOST: f64 = 7.0;
 const LEAST_USED: f64 = 93.0;
 
-/// A probe, or seats that are given back, make some trips more.
+/// Probes and seats that are given back make some more round trips.
 const NEARLY: f64 = 1.01;
 
 const WEIR: usize = 0;
