@@ -89,8 +89,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Channel<S> {
         }
     }
 
-    /// Sends a frame. This method is not cancel safe: a cancelled call possibly has sent a part of the frame. Never
-    /// call it in a branch of `select!`, only in the branch's handler.
+    /// Sends a frame. This method is not cancel safe: a cancelled call may have sent a part of the frame. Never call it
+    /// in a branch of `select!`, only in the branch's handler.
     ///
     /// # Errors
     ///

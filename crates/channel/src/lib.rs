@@ -21,8 +21,8 @@
 //! A receiver skips frames with an unknown tag, so later versions can add messages. A change that old receivers must
 //! not skip requires another ALPN name.
 //!
-//! Over TLS, the agent sends the first message. In TLS 1.3, a client learns only from its first read whether the server accepts
-//! its certificate. If a client writes before it reads, it possibly gets a reset instead of the reason.
+//! Over TLS, the agent sends the first message. In TLS 1.3, a client learns only from its first read whether the server
+//! accepts its certificate. If a client writes before it reads, it may get a reset instead of the reason.
 //!
 //! This crate opens no socket and contains no TLS. [`Channel`] works on any stream.
 

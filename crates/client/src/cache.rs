@@ -35,7 +35,7 @@ impl Cache {
         Self(Arc::new(Inner { path, saving: watch::Sender::default() }))
     }
 
-    /// The saved snapshot; `None` if nothing was saved yet.
+    /// The saved snapshot, or `None` if nothing was saved yet.
     pub(crate) fn read(&self) -> io::Result<Option<Vec<u8>>> {
         match fs::read(&self.0.path) {
             Ok(body) => Ok(Some(body)),

@@ -54,7 +54,7 @@ struct Running {
     end: watch::Sender<Option<String>>,
 }
 
-/// Publishes the end of a task that must never end, also if the task is aborted.
+/// Publishes the end of a task that must never end, even if the task is aborted.
 struct Ending {
     end: watch::Sender<Option<String>>,
     failure: Option<String>,

@@ -24,7 +24,7 @@ pub struct ControlConfig {
     pub(crate) control: SocketAddr,
     /// `None`: no TLS.
     pub(crate) tls: Option<Arc<Tls>>,
-    /// The source of the control port's credentials; `None`: files, or no TLS.
+    /// The source of the control port's credentials. `None` means that files have them, or that there is no TLS.
     pub(crate) identity: Option<Identity>,
     /// The JSON of the bootstrap snapshot, as given.
     pub(crate) bootstrap: Option<Vec<u8>>,
@@ -207,7 +207,7 @@ fn identity(options: &ControlOptions) -> Result<Option<Identity>, InvalidOptions
     Ok(Some(Identity::new(url, ca, token_file.into())?))
 }
 
-/// The values of options that belong together; `None` if none is given.
+/// The values of options that belong together, or `None` if none is given.
 fn all_or_none<'a, T, const N: usize>(
     given: [&'a Option<T>; N],
     names: [&'static str; N],

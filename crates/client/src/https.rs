@@ -128,7 +128,7 @@ impl HttpsServer {
     }
 }
 
-/// Returns the port of a URL; `None` if it is not valid. The library accepts every text there.
+/// Returns the port of a URL, or `None` if it is not valid. The library accepts every text there.
 fn port(url: &Uri) -> Option<u16> {
     let after = url.authority()?.as_str().strip_prefix(url.host()?)?;
     match after.strip_prefix(':').unwrap_or_default() {

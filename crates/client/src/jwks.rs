@@ -51,7 +51,7 @@ impl Loads {
         self.counts.each_ref().map(|count| count.load(Relaxed))
     }
 
-    /// Whether the last attempt loaded keys; `None` before the first has ended.
+    /// Whether the last attempt loaded keys, or `None` before the first has ended.
     pub(crate) fn last_succeeded(&self) -> Option<bool> {
         match self.last.load(Relaxed) {
             NONE => None,

@@ -88,7 +88,7 @@ struct Table {
     taken: HashMap<u64, Arc<Entry>>,
     /// The next candidates for eviction in their order, each with the word that it had when the search found it. A
     /// candidate whose word changed since then is not evicted. Connections outside of this list come after those in it.
-    /// New connections that come before the last one are added.
+    /// New connections that arrive before the last one are added.
     found: VecDeque<(u64, u64, Arc<Entry>)>,
     /// The number of evicted connections that are still closing gracefully. Their slots belong to other connections.
     leaving: usize,
@@ -169,7 +169,7 @@ impl ConnectionSlots {
         self.evictions.load(Relaxed)
     }
 
-    /// Takes a slot for a connection from `peer`; `None` while all connections are busy.
+    /// Takes a slot for a connection from `peer`. Returns `None` while all connections are busy.
     pub fn try_take(self: &Arc<Self>, peer: IpAddr, rank: Rank, now: Time) -> Option<ConnectionSlot> {
         let mut table = self.lock();
         let is_peer = |entry: &Entry| entry.peer == peer;

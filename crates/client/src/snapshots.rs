@@ -147,7 +147,7 @@ impl Snapshots {
         self.push_results.each_ref().map(|count| count.load(Relaxed))
     }
 
-    /// The origin of the snapshot in force; `None` before the first snapshot.
+    /// The origin of the snapshot in force, or `None` before the first snapshot.
     pub(crate) fn origin(&self) -> Option<Origin> {
         *self.origin.borrow()
     }

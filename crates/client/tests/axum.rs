@@ -51,7 +51,8 @@ async fn status(app: &Router, path: &str) -> u16 {
     app.clone().oneshot(request).await.expect("a response").status().as_u16()
 }
 
-/// axum does not resolve `..`, and rules do. So a client would avoid the rules for a path, or use up the limit of another.
+/// Rules resolve `..`, but axum does not. So a client could avoid the rules for a path, or use up the limit of another
+/// path.
 #[tokio::test]
 async fn a_path_that_rules_and_the_router_read_in_different_ways_is_refused() {
     let client = client(&["/search/**"], daily(1), |_| {}).await;
@@ -91,7 +92,7 @@ async fn limits_use_the_clock_of_the_options() {
     assert_eq!([status(&app, "/").await, status(&app, "/").await], [200, 429]);
 }
 
-/// Repeats the bytes of the client until it closes its direction, as a WebSocket does with messages.
+/// Sends the bytes of the client back, as a WebSocket app does with messages, until the client closes its direction.
 async fn repeat(mut request: Request) -> Response {
     let tunnel = Tunnel::default();
     let (held, upgraded) = (tunnel.clone(), upgrade::on(&mut request));

@@ -131,7 +131,7 @@ impl Ban {
         Self { lowered, table: table.unwrap_or_default() }
     }
 
-    /// Whether a key is possibly banned. A request of any other rule need not look for its key.
+    /// Whether a key may be banned. A request of any other rule need not look for its key.
     #[inline]
     pub(super) fn is_active(&self) -> bool {
         self.table.banned.load(Acquire) > 0

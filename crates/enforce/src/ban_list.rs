@@ -93,7 +93,7 @@ impl RulesInForce {
     }
 
     /// Lifts the bans of a selection in the stores of rules that have one. Without a key, it lifts the bans that this
-    /// program knows. Lifts the same bans here, too, after the stores: otherwise this program could learn a ban again
+    /// program knows. Lifts the same bans here, too, after the stores. Otherwise, this program could learn a ban again
     /// before its store has lifted it. Returns the number of keys that were banned. Afterwards, call
     /// [`lift_bans`](Self::lift_bans) for the other rules.
     ///

@@ -2,7 +2,7 @@
 //!
 //! Denials are checked first, then bypasses; both charge nothing. Then either all matching rules that enforce are
 //! charged together, or none. Unless these rules refuse the request now, the rules in shadow mode are tried, for each
-//! policy separately. A request that waits is tried when it arrives, also if a store or its patience refuses it later.
+//! policy separately. A request that waits is tried when it arrives, even if a store or its patience refuses it later.
 //! If all rules of such a policy would admit the request, they are charged. If one would refuse, its refusal is
 //! counted. Rules in shadow mode never affect the verdict or a wait. Because they are tried for each policy separately,
 //! a bypass in shadow mode exempts a request only from the other rules of its policy.

@@ -293,7 +293,7 @@ fn explain_shared(shared: &SharedDemand, demand: &Demand<'_, '_>, patience: Dura
     };
     explained.source = Some(match (is_lost, left) {
         (true, _) => format!("{counter} is lost: {fallback}"),
-        (false, Some(_)) => format!("last answer of {counter}; seats in hand: {seats}"),
+        (false, Some(_)) => format!("last answer of {counter}; unused seats: {seats}"),
         (false, None) => format!("no answer of {counter} for this key yet"),
     });
 }

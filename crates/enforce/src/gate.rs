@@ -108,7 +108,7 @@ pub struct ConnectionGate {
 }
 
 impl Gates {
-    /// Creates the gates of a worker. `rules` must always contain the rules in force, also after a change.
+    /// Creates the gates of a worker. `rules` must always contain the rules in force, even after a change.
     pub fn new(rules: Arc<ArcSwap<RulesInForce>>, options: GateOptions) -> Self {
         Self(Rc::new(Common { rules: RefCell::new(Cache::new(rules)), options }))
     }

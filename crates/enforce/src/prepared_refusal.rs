@@ -93,7 +93,8 @@ fn start(error: &str, policy: &str, rule: &str, limit: &str) -> String {
     format!(r#"{{"error":"{error}","policy":"{policy}","rule":"{rule}","limit":"{limit}","retryAfterSeconds":"#)
 }
 
-/// Returns starts of the default body without the policy, then also without the limit, then without names.
+/// Returns shorter and shorter starts of the default body: without the policy, without policy and limit, and without
+/// any names.
 fn shorter_starts(error: &str, rule: &str, limit: &str) -> [String; 3] {
     [format!(r#""rule":"{rule}","limit":"{limit}","#), format!(r#""rule":"{rule}","#), String::new()]
         .map(|names| format!(r#"{{"error":"{error}",{names}"retryAfterSeconds":"#))

@@ -75,7 +75,7 @@ impl RulesInForce {
                 None => limits.pod_limiter().reset(&key, &now),
             }
         }
-        // The old count has possibly banned the key again meanwhile.
+        // The old count may have banned the key again meanwhile.
         if rule.ban().is_some() {
             self.lift_bans_in_stores(selection, now()).await?;
             let _ = self.lift_bans(selection, now());

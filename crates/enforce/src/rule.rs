@@ -77,7 +77,7 @@ pub(super) struct Limits {
     pub(super) quota_headers: Arc<QuotaHeaders>,
     /// The limits' names in order, for [`explain`](super::explain).
     pub(super) names: Vec<Box<str>>,
-    /// The limits' names after the name of the rule, in order, for answers to descriptors.
+    /// The names of the limits in order, each as `rule/limit`, for answers to descriptors.
     pub(super) full_names: Vec<Arc<str>>,
     /// The limits' quotas without overrides, for the metrics.
     quotas: Vec<Quota>,

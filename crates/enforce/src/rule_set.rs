@@ -194,15 +194,15 @@ impl RuleSet {
         self.split(matching)
     }
 
-    /// Returns the matching rules that limit, enforce and set headers in all responses, also if a rule that denies
+    /// Returns the matching rules that limit, enforce and set headers in all responses, even if a rule that denies
     /// matches. Only rules with such headers are looked at, so that denials stay cheap.
     pub(super) fn limiting_with_headers(&self, request: &RequestView<'_>) -> Vec<usize> {
         let range = self.exceptions..self.enforced;
         self.all_matching(request, |index| range.contains(&index) && self.rules[index].rule.sets_headers())
     }
 
-    /// Returns all matching rules among the relevant ones. If a rule can replace others, also those that a denial or a
-    /// bypass makes ineffective, because it can be replaced.
+    /// Returns all matching rules among the relevant ones. If a rule can replace others, this includes rules that a
+    /// denial or a bypass makes ineffective, because the denial or the bypass can be replaced.
     pub(super) fn all_matching(&self, request: &RequestView<'_>, is_relevant: impl Fn(usize) -> bool) -> Vec<usize> {
         let (mut candidates, mut matching) = (Vec::new(), Vec::new());
         for &candidate in self.index.candidates(request, &mut candidates) {

@@ -26,7 +26,8 @@ pub(crate) struct Pauses {
 }
 
 impl Sample {
-    /// Returns the number of events before this one that were not logged, if this event should be logged.
+    /// Returns `None` if this event should not be logged. Otherwise, returns the number of events that were not logged
+    /// since the last log line.
     #[inline]
     pub fn take(&self, now: Time) -> Option<u64> {
         if self.pauses.begin(now) {

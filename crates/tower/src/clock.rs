@@ -117,7 +117,7 @@ impl MonotonicClock {
         Self { offset: unix_nanos().wrapping_sub(scale.nanos(clock.raw())), source: Source::Counter(clock, *scale) }
     }
 
-    /// Starts a clock that uses tokio's time. Tests can pause tokio's time: then the limits pause with the timers, and
+    /// Starts a clock that uses tokio's time. Tests can pause tokio's time. Then the limits pause with the timers, and
     /// a test that covers a day finishes immediately.
     ///
     /// ```

@@ -179,9 +179,9 @@ pub(crate) fn enter<L: Enqueue>(
     enter_queue(limit, now, latest, clock)
 }
 
-/// Takes the last position in the queue for the charge of a request that does not wait. It is refused unless the limit
-/// has room now for all requests in the queue and for this one. This function is separate, so that the usual path is
-/// inlined.
+/// Takes the last position in the queue for a request that does not wait, and charges it. The request is refused unless
+/// the limit has room now for this request and for all requests before it in the queue. This function is separate, so
+/// that the usual path is inlined.
 #[inline(never)]
 pub(crate) fn join_behind<L: Enqueue>(limit: &L, now: Time) -> Result<Ticket, L::Refusal> {
     limit.enqueue(now, Some(now))

@@ -19,7 +19,7 @@ pub struct ExplainRequest {
     /// The names and values of all headers, in order, including `host`.
     #[serde(default)]
     pub headers: Vec<(String, String)>,
-    /// The address from which the connection comes. Loopback if absent.
+    /// The address from which the connection arrives. Loopback if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<IpAddr>,
     /// A descriptor, which the rules of its domain match. None for a request.
@@ -140,6 +140,6 @@ pub struct ExplainedLimit {
     pub name: String,
     /// The number of requests of cost 1 that the limit would admit now.
     pub remaining: u64,
-    /// The time until the limit is at full credit, if no other request comes.
+    /// The time until the limit is at full credit, if no other request arrives.
     pub reset_after_millis: u64,
 }

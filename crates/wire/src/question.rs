@@ -81,7 +81,7 @@ pub struct BanPart {
 pub enum BanChange {
     /// A ban in force stays.
     Keep,
-    /// The key is banned since so many microseconds.
+    /// The time since the start of the key's ban, in microseconds.
     Start(u64),
     /// The ban ends.
     Lift,

@@ -83,7 +83,7 @@ pub struct Shared {
     /// The [`Store::name`] of the store that counts.
     pub store: String,
     /// The name of the counters in the store: `namespace/policy.rule`. Rules with equal names share their counters,
-    /// also if the rules are in different clusters.
+    /// even if the rules are in different clusters.
     pub counters: String,
     /// A number that orders changes of the limits: the store keeps the limits with the largest stamp.
     pub stamp: u64,

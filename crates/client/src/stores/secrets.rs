@@ -51,7 +51,7 @@ impl SecretFiles<'_> {
         format!("{}: no such file: {fix}", path.display())
     }
 
-    /// The content of a file; `None` if the file does not exist.
+    /// The content of a file, or `None` if the file does not exist.
     fn read(self, file: &str) -> Result<Option<Vec<u8>>, String> {
         let Some(path) = self.0.map(|directory| directory.join(file)) else { return Ok(None) };
         match fs::read(&path) {

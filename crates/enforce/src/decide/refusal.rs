@@ -81,8 +81,8 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// Raises the time until a retry to this time, for which other rules refuse the request. `None` if one of them never
-    /// admits it.
+    /// Raises the time until a retry to `wait`, the time until other rules admit the request. `wait` is `None` if one
+    /// of them never admits it.
     pub(crate) fn not_before(self, wait: Option<Duration>) -> Self {
         let Some(wait) = wait else { return Self { retry_after: None, ..self } };
         match self.retry_after {

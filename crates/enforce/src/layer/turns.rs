@@ -29,7 +29,7 @@ use crate::{
     matching::{AmbiguousPaths, Headers, is_ambiguous},
 };
 
-/// Gives turns to requests by the decisions of a gate.
+/// Decides with a gate when the turn of each request comes, as `weir_tower` requires.
 #[derive(Clone, Debug)]
 pub struct Turns<G> {
     pub(super) gate: G,

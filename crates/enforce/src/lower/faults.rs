@@ -18,8 +18,8 @@ impl Faults {
         self.found.push(Fault { path: path.to_string(), message: message.into() });
     }
 
-    /// Adds the memory of an expression. Returns false if all expressions take too much memory, which is a fault of
-    /// the first expression that does not fit.
+    /// Adds the memory that an expression takes. Returns false if all expressions take too much memory, which is a
+    /// fault of the first expression that does not fit.
     pub(super) fn add_expression(&mut self, path: &Path, bytes: u64) -> bool {
         self.expression_bytes = self.expression_bytes.saturating_add(bytes);
         if self.has_too_large_expressions() {

@@ -23,7 +23,7 @@ pub struct DescriptorLimit {
 /// A rule that accepts limits of descriptors, in the form from which the rule with such a limit is made.
 #[derive(Debug)]
 pub(crate) struct LoweredLimitOverride {
-    /// The largest rate: so many requests in this time.
+    /// The largest rate: this many requests in this time.
     largest: (u64, Duration),
     rule: Box<Rule>,
     mode: Mode,

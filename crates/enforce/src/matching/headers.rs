@@ -59,7 +59,7 @@ impl FieldLine<'_> {
     /// Whether the field has this name, which must be in lower case.
     #[inline]
     fn is(&self, name: &[u8]) -> bool {
-        // Most names arrive in lower case: then the first comparison is enough.
+        // Most names arrive in lower case. Then the first comparison is enough.
         let same = |(byte, known): (&u8, &u8)| byte == known || byte.to_ascii_lowercase() == *known;
         self.name.len() == name.len() && self.name.iter().zip(name).all(same)
     }

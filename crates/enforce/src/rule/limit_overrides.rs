@@ -52,7 +52,7 @@ struct Known {
 
 impl Known {
     /// Returns false if all keys are at full credit, so that there are no counts to lose. The period of the rule can be
-    /// longer than that of the limit, if the limit was lowered.
+    /// longer than that of the limit, if the limit was capped.
     fn has_counts(&self, limit: DescriptorLimit, now: Time) -> bool {
         let limits = self.rule.as_ref().and_then(|rule| rule.rates());
         let period = limits.and_then(|limits| limits.quota(0, None)).map_or(limit.period, |quota| quota.period());

@@ -159,7 +159,7 @@ async fn a_cost_told_by_the_app_is_owed() {
     assert_eq!(limits.status("/").await, 200, "a response without the header costs 1");
 }
 
-/// Each of several rules that read the same header is charged its value.
+/// If several rules read the same header, each of them is charged its value.
 #[tokio::test(start_paused = true)]
 async fn several_rules_read_the_same_cost() {
     let costing = |limit: Value| {

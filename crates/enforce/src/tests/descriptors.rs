@@ -167,7 +167,8 @@ async fn a_rule_replaces_other_rules_of_its_policy() {
     assert_eq!(limits.counts(0, 3)[0], seen, "a replaced rule in shadow mode counts nothing");
 }
 
-/// A denial or a bypass that another rule replaces leaves the rules behind it in force, also those of other policies.
+/// A denial or a bypass that another rule replaces leaves the rules behind it in force, including those of other
+/// policies.
 #[tokio::test(start_paused = true)]
 async fn a_replaced_exception_hides_no_other_rule() {
     for action in ["Deny", "Bypass"] {
@@ -352,7 +353,7 @@ async fn a_refusal_has_the_headers_and_the_body_of_its_rule() {
     assert_eq!((&*limit.name, limit.requests, limit.period.as_millis()), ("r.l", 1, u128::from(DAY)));
 }
 
-/// The answer has the headers of the rules of all descriptors, also if another rule refuses.
+/// The answer has the headers of the rules of all descriptors, even if another rule refuses.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_has_the_headers_of_the_rules_of_other_descriptors() {
     let of = |key: &str| json!({"match": matching(&[(key, None)])});

@@ -260,7 +260,7 @@ async fn a_request_that_waits_gets_the_unit() {
     }
 }
 
-/// A rule in shadow mode counts what it would admit, also if its store answers after the app.
+/// A rule in shadow mode counts what it would admit, even if its store answers after the app.
 #[tokio::test(start_paused = true)]
 async fn a_rule_in_shadow_mode_gives_units_back() {
     for (shared, is_slow) in [(json!({}), false), (counted(), false), (counted(), true)] {

@@ -136,7 +136,7 @@ async fn a_request_that_is_never_admitted_gets_no_time_for_a_retry() {
     }
 }
 
-/// A cost that one limit never admits gets no time for a retry, also while another limit refuses.
+/// A cost that one limit never admits gets no time for a retry, even while another limit refuses.
 #[tokio::test(start_paused = true)]
 async fn a_cost_that_another_limit_never_admits_gets_no_time_for_a_retry() {
     let (a, b) = (

@@ -305,7 +305,7 @@ async fn a_whole_body_holds_a_permit() {
     assert_eq!((in_flight(), limits.remaining()), (0, 2490));
 }
 
-/// A request whose body must wait charges no other rule, also while other threads charge this rule.
+/// A request whose body must wait charges no other rule, even while other threads charge this rule.
 #[test]
 fn a_whole_body_that_must_wait_leaves_no_trace_in_a_log() {
     const MOST: u64 = 20_000;

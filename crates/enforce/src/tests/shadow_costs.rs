@@ -29,7 +29,7 @@ fn costly(after: Duration) -> impl Fn(Request<()>) -> BoxFuture<'static, Respons
     }
 }
 
-/// The client never gets the header, also if rules in shadow mode would refuse the request, for any reason.
+/// The client never gets the header, even if rules in shadow mode would refuse the request, for any reason.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_in_shadow_mode_hides_the_cost() {
     let costing =

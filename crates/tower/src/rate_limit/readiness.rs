@@ -39,7 +39,7 @@ impl Readiness {
         self.poll_queue(context)
     }
 
-    /// The path for requests that possibly have to wait. This function is separate, so that the fast path is inlined.
+    /// The path for requests that may have to wait. This function is separate, so that the fast path is inlined.
     #[inline(never)]
     fn poll_queue(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.waiting.is_none() {

@@ -140,7 +140,7 @@ impl Wait {
         let (clock, answers) = (questions.then.clock(), ready!(questions.poll(context)));
         let Some(StoreQuestions { mut shared, then }) = self.questions.take() else { return Poll::Ready(Ok(None)) };
         if let Err((index, refused)) = answers {
-            // The time until all rules admit the request, also those of scope Pod.
+            // The time until all rules admit the request, including those of scope Pod.
             let others = opens_after(&then.refused().demands(), clock.now());
             let retry_after = refused.retry_after.zip(others).map(|(wait, others)| wait.max(others));
             let (demand, _) = shared.swap_remove(index);
