@@ -74,7 +74,7 @@ pub(crate) struct Table {
     sole: Option<Supply>,
     regions: Box<[Region]>,
     /// Keys with an override, by fingerprint.
-    overrides: HashMap<u64, Own, BuildHasherDefault<AsItIs>>,
+    overrides: HashMap<u64, OverrideWords, BuildHasherDefault<IdentityHasher>>,
     /// The number of keys in the overflow for which each region has room.
     overflow_places: usize,
     /// Words that are never charged: the state of every key that is not in the table.
@@ -113,7 +113,7 @@ struct Lineage {
 
 /// The words of a key with an override, outside of the cells.
 #[derive(Debug)]
-struct Own {
+struct OverrideWords {
     override_index: Option<usize>,
     words: Vec<AtomicU64>,
 }
@@ -195,7 +195,7 @@ impl Table {
         let capacity = Self::capacity(&book, max_keys);
         let cells = Cells::new(keys.max(capacity), book.plain.words());
         let overrides = book.terms.overridden().map(|(key, index)| {
-            let own = Own { override_index: Some(index), words: zeros(book.set(Some(index)).words()) };
+            let own = OverrideWords { override_index: Some(index), words: zeros(book.set(Some(index)).words()) };
             (lineage.fingerprint_of(key), own)
         });
         Self {
@@ -453,7 +453,7 @@ impl Table {
         }
     }
 
-    fn override_of(&self, fingerprint: u64) -> Option<(&Set, &[AtomicU64])> {
+    fn override_of(&self, fingerprint: u64) -> Option<(&MeterSet, &[AtomicU64])> {
         if self.overrides.is_empty() {
             return None;
         }
@@ -480,7 +480,7 @@ impl Table {
     }
 
     /// Returns the words of a key, if it has words.
-    fn place_of(&self, fingerprint: u64) -> Option<(&Set, &[AtomicU64])> {
+    fn place_of(&self, fingerprint: u64) -> Option<(&MeterSet, &[AtomicU64])> {
         self.override_of(fingerprint).or_else(|| Some((&self.book.plain, self.find(fingerprint)?.words)))
     }
 }
@@ -508,9 +508,9 @@ fn zeros(words: usize) -> Vec<AtomicU64> {
 
 /// A hasher that returns its number, because fingerprints are already hashes.
 #[derive(Debug, Default)]
-struct AsItIs(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for AsItIs {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }

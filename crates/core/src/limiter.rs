@@ -4,14 +4,14 @@
 //! the last retune was less than sixteen periods ago.
 
 mod answer;
-mod cell;
+mod state;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 use std::{cmp::Ordering, sync::Arc};
 
 pub use self::answer::{Admitted, Charge, Refused, Reserved};
-use self::cell::Cell;
+use self::state::State;
 use crate::{
     Quota, Standing, Ticket, Time,
     forecast::{Forecast, Longest},
@@ -40,7 +40,7 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct Limiter {
-    cell: Arc<Cell>,
+    state: Arc<State>,
 }
 
 impl Limiter {
@@ -57,7 +57,7 @@ impl Limiter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(now: Time, quota: Quota) -> Self {
-        Self { cell: Arc::new(Cell::new(Meter::new(quota, now), now)) }
+        Self { state: Arc::new(State::new(Meter::new(quota, now), now)) }
     }
 
     /// Charges `cost` if the quota has room for it. A refusal charges nothing. A cost of 0 charges nothing and is never
@@ -84,7 +84,7 @@ impl Limiter {
     /// [`Refused`], with the time after which to retry.
     #[inline(always)] // without inlining, the answer goes through memory: 20 ns with the clock instead of 10
     pub fn charge(&self, now: Time, cost: u64) -> Result<Admitted, Refused> {
-        match self.cell.charge_at_once(now, cost) {
+        match self.state.charge_at_once(now, cost) {
             Some(decided) => decided,
             None => self.charge_slow(now, cost),
         }
@@ -94,9 +94,9 @@ impl Limiter {
     /// inlined and the compiler drops the parts of the answer that the caller does not use.
     #[inline(never)]
     fn charge_slow(&self, now: Time, cost: u64) -> Result<Admitted, Refused> {
-        match self.cell.charge(now, cost) {
+        match self.state.charge(now, cost) {
             Ok(Taken { standing, receipt, .. }) => {
-                Ok(Admitted { standing, charge: Charge { receipt, retunes: self.cell.retunes } })
+                Ok(Admitted { standing, charge: Charge { receipt, retunes: self.state.retunes } })
             }
             Err(Stop::Refused(standing)) => Err(Refused { standing, cost }),
             Err(Stop::Sealed) => self.successor().charge(now, cost),
@@ -107,7 +107,7 @@ impl Limiter {
     /// that is in progress.
     #[cold]
     fn successor(&self) -> Self {
-        Self { cell: self.cell.follow() }
+        Self { state: self.state.follow() }
     }
 
     /// Reserves `cost` at the first time at which it fits, if that time is not after `latest`. A later caller never
@@ -138,7 +138,7 @@ impl Limiter {
     /// [`Refused`], with the time after which the request would be admitted without waiting.
     #[inline]
     pub fn reserve(&self, now: Time, cost: u64, latest: Time) -> Result<Reserved, Refused> {
-        if let Some(Ok(Admitted { standing, charge })) = self.cell.charge_at_once(now, cost) {
+        if let Some(Ok(Admitted { standing, charge })) = self.state.charge_at_once(now, cost) {
             return Ok(Reserved { at: now, standing, charge });
         }
         self.reserve_ahead(now, cost, latest.max(now))
@@ -146,7 +146,7 @@ impl Limiter {
 
     /// Charges as much as possible of a cost that was already incurred.
     pub(crate) fn incur(&self, now: Time, cost: u64) {
-        if let Err(Stop::Sealed) = self.cell.take_at(now, cost, When::Incurred) {
+        if let Err(Stop::Sealed) = self.state.take_at(now, cost, When::Incurred) {
             self.successor().incur(now, cost);
         }
     }
@@ -154,9 +154,9 @@ impl Limiter {
     /// The path for requests that may have to wait, and for refusals.
     #[inline(never)]
     fn reserve_ahead(&self, now: Time, cost: u64, latest: Time) -> Result<Reserved, Refused> {
-        match self.cell.take_at(now, cost, When::By(latest)) {
+        match self.state.take_at(now, cost, When::By(latest)) {
             Ok(Taken { at, standing, receipt }) => {
-                Ok(Reserved { at, standing, charge: Charge { receipt, retunes: self.cell.retunes } })
+                Ok(Reserved { at, standing, charge: Charge { receipt, retunes: self.state.retunes } })
             }
             Err(Stop::Refused(standing)) => Err(Refused { standing, cost }),
             Err(Stop::Sealed) => self.successor().reserve(now, cost, latest),
@@ -193,7 +193,7 @@ impl Limiter {
     ///
     /// [`Refused`], with the time after which the request would be admitted behind the queue.
     pub fn enqueue(&self, now: Time, cost: u64, latest: Option<Time>) -> Result<Ticket, Refused> {
-        let queue = self.cell.queue();
+        let queue = self.state.queue();
         match queue.join(now, cost, latest, || self.forecast(now)) {
             Ok(number) => Ok(Ticket::of(queue, number)),
             Err(NotQueued::Refused(Longest { standing, .. })) => Err(Refused { standing, cost }),
@@ -216,7 +216,7 @@ impl Limiter {
     /// ```
     #[inline]
     pub fn queue_len(&self) -> usize {
-        self.cell.known_queue().map_or(0, |queue| queue.len())
+        self.state.known_queue().map_or(0, |queue| queue.len())
     }
 
     fn forecast(&self, now: Time) -> Forecast {
@@ -225,12 +225,12 @@ impl Limiter {
 
     /// Returns a copy of the limit in its current state, for a forecast.
     pub(crate) fn copy(&self, now: Time) -> (Meter, Vec<u64>) {
-        self.cell.copy(now).unwrap_or_else(|Sealed| self.successor().copy(now))
+        self.state.copy(now).unwrap_or_else(|Sealed| self.successor().copy(now))
     }
 
     /// Returns the result that [`charge`](Self::charge) would return, and charges nothing.
     pub(crate) fn peek_cost(&self, now: Time, cost: u64) -> Result<Standing, Refused> {
-        match self.cell.peek(now, cost) {
+        match self.state.peek(now, cost) {
             Ok(standing) => Ok(standing),
             Err(Stop::Refused(standing)) => Err(Refused { standing, cost }),
             Err(Stop::Sealed) => self.successor().peek_cost(now, cost),
@@ -252,7 +252,7 @@ impl Limiter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn peek(&self, now: Time) -> Standing {
-        self.cell.standing(now).unwrap_or_else(|Sealed| self.successor().peek(now))
+        self.state.standing(now).unwrap_or_else(|Sealed| self.successor().peek(now))
     }
 
     /// Returns the quota in force.
@@ -271,7 +271,7 @@ impl Limiter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn quota(&self) -> Quota {
-        if self.cell.is_sealed() { self.successor().quota() } else { self.cell.meter.quota() }
+        if self.state.is_sealed() { self.successor().quota() } else { self.state.meter.quota() }
     }
 
     /// Gives back a charge of this limiter.
@@ -300,16 +300,16 @@ impl Limiter {
     /// # Ok::<(), weir_core::InvalidQuota>(())
     /// ```
     pub fn refund(&self, charge: Charge, clock: impl Fn() -> Time) {
-        match self.cell.retunes.cmp(&charge.retunes) {
-            Ordering::Less if self.cell.is_sealed() => self.successor().refund(charge, clock),
+        match self.state.retunes.cmp(&charge.retunes) {
+            Ordering::Less if self.state.is_sealed() => self.successor().refund(charge, clock),
             // If the state was sealed meanwhile, the charge stays.
-            Ordering::Equal if self.cell.refund(&charge.receipt, &clock).is_ok() => self.wake_head(),
+            Ordering::Equal if self.state.refund(&charge.receipt, &clock).is_ok() => self.wake_head(),
             Ordering::Less | Ordering::Equal | Ordering::Greater => {}
         }
     }
 
     fn wake_head(&self) {
-        if let Some(queue) = self.cell.known_queue() {
+        if let Some(queue) = self.state.known_queue() {
             queue.wake_head();
         }
     }
@@ -338,7 +338,7 @@ impl Limiter {
     /// # Ok::<(), weir_core::InvalidQuota>(())
     /// ```
     pub fn credit(&self, units: u64, clock: impl Fn() -> Time) {
-        match self.cell.credit(units, &clock) {
+        match self.state.credit(units, &clock) {
             Ok(()) => self.wake_head(),
             Err(Sealed) => self.successor().credit(units, clock),
         }
@@ -378,19 +378,19 @@ impl Limiter {
     /// ```
     #[must_use = "the returned limiter decides faster than the old one"]
     pub fn retune(&self, clock: impl Fn() -> Time, quota: Quota) -> Self {
-        let mut cell = Arc::clone(&self.cell);
+        let mut state = Arc::clone(&self.state);
         loop {
-            let guard = lock(&cell.retuning);
-            if cell.is_sealed() {
+            let guard = lock(&state.retuning);
+            if state.is_sealed() {
                 drop(guard);
-                cell = cell.follow();
-            } else if cell.meter.quota() == quota {
+                state = state.follow();
+            } else if state.meter.quota() == quota {
                 drop(guard);
-                return Self { cell };
+                return Self { state };
             } else {
-                let retuned = Self { cell: cell.succeed(quota, &clock) };
+                let retuned = Self { state: state.succeed(quota, &clock) };
                 drop(guard);
-                if let Some(queue) = retuned.cell.known_queue() {
+                if let Some(queue) = retuned.state.known_queue() {
                     let now = clock();
                     queue.reassess(now, || retuned.forecast(now));
                 }

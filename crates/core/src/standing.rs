@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     Quota, Time,
-    supply::{Stand, Supply},
+    supply::{LevelAt, Supply},
     windows::Windows,
 };
 
@@ -31,7 +31,7 @@ pub struct Standing {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Counted {
-    Level(Stand),
+    Level(LevelAt),
     Counter(Windows),
     Log(Logged),
 }
@@ -58,7 +58,7 @@ impl Logged {
 impl Standing {
     #[inline]
     pub(crate) fn of_level(supply: &Supply, level: u64, floor: u64, now: Time) -> Self {
-        Self { quota: supply.quota(), counted: Counted::Level(supply.stand(level, floor, now)) }
+        Self { quota: supply.quota(), counted: Counted::Level(supply.level_at(level, floor, now)) }
     }
 
     pub(crate) fn of_counter(quota: Quota, windows: Windows) -> Self {
@@ -108,7 +108,7 @@ impl Standing {
     /// ```
     pub fn remaining(&self) -> u64 {
         match &self.counted {
-            Counted::Level(stand) => stand.remaining(&self.quota),
+            Counted::Level(level) => level.remaining(&self.quota),
             Counted::Counter(windows) => windows.remaining(&self.quota),
             Counted::Log(logged) => logged.remaining,
         }
@@ -131,7 +131,7 @@ impl Standing {
     /// ```
     pub fn reset_after(&self) -> Duration {
         match &self.counted {
-            Counted::Level(stand) => stand.reset_after(&self.quota),
+            Counted::Level(level) => level.reset_after(&self.quota),
             Counted::Counter(windows) => windows.reset_after(&self.quota),
             Counted::Log(logged) => Duration::from_nanos(logged.reset),
         }
@@ -160,7 +160,7 @@ impl Standing {
     /// ```
     pub fn retry_after(&self, cost: u64) -> Option<Duration> {
         match &self.counted {
-            Counted::Level(stand) => stand.retry_after(&self.quota, cost),
+            Counted::Level(level) => level.retry_after(&self.quota, cost),
             Counted::Counter(windows) => windows.retry_after(&self.quota, cost),
             Counted::Log(_) if cost > self.quota.most() => None,
             Counted::Log(logged) if cost <= logged.remaining => Some(Duration::ZERO),

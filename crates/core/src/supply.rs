@@ -29,12 +29,12 @@
 //! refill, units are larger, but never larger than burst / 2^62.
 
 mod fast;
+mod level_at;
 mod retune;
-mod stand;
 
 use std::time::Duration;
 
-pub(crate) use self::{retune::Tokens, stand::Stand};
+pub(crate) use self::{level_at::LevelAt, retune::Tokens};
 use crate::{Quota, Strategy, Time, quota::EVERYTHING};
 
 /// The time for which a supply grows after its base: 146 years. After this time it does not change.
@@ -339,8 +339,8 @@ impl Supply {
 
     /// Returns the numbers of a level for the caller, at `now` and this floor.
     #[inline]
-    pub(crate) fn stand(&self, level: u64, floor: u64, now: Time) -> Stand {
-        Stand::new(self.unit, self.elapsed(now).cast_signed(), level, floor)
+    pub(crate) fn level_at(&self, level: u64, floor: u64, now: Time) -> LevelAt {
+        LevelAt::new(self.unit, self.elapsed(now).cast_signed(), level, floor)
     }
 }
 

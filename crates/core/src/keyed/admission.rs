@@ -111,7 +111,7 @@ impl Hold {
         Request { now, when, ..*request }
     }
 
-    fn look(&mut self, set: &Set, tag: u32, now: Time) -> Look {
+    fn look(&mut self, set: &MeterSet, tag: u32, now: Time) -> Look {
         self.overflow.as_mut().map_or(Look::Unused, |overflow| overflow.look(set, tag, now))
     }
 }

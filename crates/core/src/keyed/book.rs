@@ -18,23 +18,23 @@ use crate::{
 pub(super) struct Book {
     pub(super) terms: Terms,
     /// The limits of keys without an override.
-    pub(super) plain: Set,
+    pub(super) plain: MeterSet,
     /// The same limits, for keys without a cell.
-    pub(super) overflow: Set,
-    overrides: Vec<Set>,
+    pub(super) overflow: MeterSet,
+    overrides: Vec<MeterSet>,
 }
 
 /// The meters of all limits for one key. The words of a key are the words of its first limit, then the words of its
 /// second limit, and so on.
 #[derive(Debug)]
-pub(super) struct Set {
+pub(super) struct MeterSet {
     meters: Vec<Meter>,
     override_index: Option<usize>,
 }
 
 /// The words of a key under the old terms, and the time at which the new terms come into force.
 pub(super) struct Old<'a> {
-    pub(super) set: &'a Set,
+    pub(super) set: &'a MeterSet,
     pub(super) words: &'a [AtomicU64],
     pub(super) since: Time,
     /// The time at which the old terms came into force. If they were the first terms, nothing was counted before.
@@ -78,9 +78,9 @@ pub(super) enum Halt {
 
 impl Book {
     pub(super) fn new(terms: Terms, base: Time) -> Self {
-        let plain = Set::new(terms.quotas(None), None, base);
-        let overflow = Set::overflow(terms.quotas(None), base);
-        let overrides = (0..terms.overrides()).map(|index| Set::new(terms.quotas(Some(index)), Some(index), base));
+        let plain = MeterSet::new(terms.quotas(None), None, base);
+        let overflow = MeterSet::overflow(terms.quotas(None), base);
+        let overrides = (0..terms.overrides()).map(|index| MeterSet::new(terms.quotas(Some(index)), Some(index), base));
         Self { plain, overflow, overrides: overrides.collect(), terms }
     }
 
@@ -94,7 +94,7 @@ impl Book {
 
     /// Returns the longest period.
     pub(super) fn longest(&self) -> u64 {
-        iter::once(&self.plain).chain(&self.overrides).map(Set::longest).max().unwrap_or(0)
+        iter::once(&self.plain).chain(&self.overrides).map(MeterSet::longest).max().unwrap_or(0)
     }
 
     /// Returns true if this limit is a bucket, for any key.
@@ -125,7 +125,7 @@ impl Request {
     }
 }
 
-impl Set {
+impl MeterSet {
     fn new(quotas: &[Quota], override_index: Option<usize>, base: Time) -> Self {
         Self { meters: quotas.iter().map(|&quota| Meter::new(quota, base)).collect(), override_index }
     }

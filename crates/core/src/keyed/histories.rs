@@ -62,11 +62,11 @@ impl Histories {
 pub(super) struct Journals {
     until: u64,
     /// Loom does not check this lock: no ordering depends on it.
-    of_keys: Mutex<Noted>,
+    of_keys: Mutex<KeyJournals>,
 }
 
 #[derive(Debug, Default)]
-struct Noted {
+struct KeyJournals {
     journals: HashMap<u64, (u64, Journal)>,
     /// The number of journals so far. Each journal has its own number, so that a running charge never settles in a later
     /// journal of the same key.
@@ -115,12 +115,12 @@ impl Journals {
         self.with(|noted| noted.journals.remove(&fingerprint));
     }
 
-    fn with<T>(&self, step: impl FnOnce(&mut Noted) -> T) -> T {
+    fn with<T>(&self, step: impl FnOnce(&mut KeyJournals) -> T) -> T {
         step(&mut self.of_keys.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Noted {
+impl KeyJournals {
     /// Records a charge. Returns the number of the journal that contains it, if there is room for the key.
     fn note(&mut self, fingerprint: u64, at: Time, cost: u64) -> Option<u64> {
         self.is_full |= self.journals.len() >= FEW && !self.journals.contains_key(&fingerprint);

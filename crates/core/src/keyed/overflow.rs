@@ -6,12 +6,12 @@
 //! also determine the places of its words in every table, before and after a change of the terms. Two keys with the
 //! same 32 bits share one count. So the count can refuse too many requests, but never admits too many.
 //!
-//! The overflow consists of buckets. A key has two buckets and takes a place in the emptier bucket, so buckets fill
-//! evenly. If both buckets are full, the key with the lowest usage loses its place, and the bucket's *rest* is raised
-//! to the usage of that key. A key that is not found starts with the rests of its buckets. A rest is an upper bound of
-//! the key's real usage (as in the Space-Saving sketch of Metwally, Agrawal and El Abbadi, 2005). So no key gets more
-//! than its limit, with any number of keys. A key is refused because of other keys only if more keys are in use than
-//! there are places.
+//! The overflow consists of hash buckets. A key has two buckets and takes a place in the emptier bucket, so buckets
+//! fill evenly. If both buckets are full, the key with the lowest usage loses its place, and the bucket's *rest* is
+//! raised to the usage of that key. A key that is not found starts with the rests of its buckets. A rest is an upper
+//! bound of the key's real usage (as in the Space-Saving sketch of Metwally, Agrawal and El Abbadi, 2005). So no key
+//! gets more than its limit, with any number of keys. A key is refused because of other keys only if more keys are in
+//! use than there are places.
 //!
 //! A key stays in the overflow until it is idle: only a key without any usage can move to a cell.
 
@@ -70,7 +70,7 @@ pub(super) fn tag_of(fingerprint: u64) -> u32 {
 }
 
 /// Returns the number of places per region.
-pub(super) fn places(keys: usize, regions: usize, set: &Set) -> usize {
+pub(super) fn places(keys: usize, regions: usize, set: &MeterSet) -> usize {
     let most = MOST / (size_of::<u32>() + set.words() * size_of::<u64>());
     let places = keys.saturating_mul(CROWD).saturating_mul(set.lives()).min(most);
     (places / regions).div_ceil(BUCKET).max(2) * BUCKET
@@ -95,7 +95,7 @@ impl Overflow {
     }
 
     /// Looks for a key, and forgets its state if it is idle.
-    pub(super) fn look(&mut self, set: &Set, tag: u32, now: Time) -> Look {
+    pub(super) fn look(&mut self, set: &MeterSet, tag: u32, now: Time) -> Look {
         if let Some(place) = self.find(tag) {
             if !set.is_idle(self.words(place), now) {
                 return Look::Found(place);
@@ -115,7 +115,7 @@ impl Overflow {
 
     /// [`look`](Self::look) at any time, even in the future. It forgets nothing: a key that will be idle later is not idle
     /// now.
-    pub(super) fn peek(&self, set: &Set, tag: u32, at: Time) -> Look {
+    pub(super) fn peek(&self, set: &MeterSet, tag: u32, at: Time) -> Look {
         if let Some(place) = self.find(tag).filter(|&place| !set.is_idle(self.words(place), at)) {
             return Look::Found(place);
         }
@@ -146,7 +146,7 @@ impl Overflow {
     }
 
     /// Gives a place to the key whose words are in the draft.
-    pub(super) fn insert(&mut self, set: &Set, tag: u32, now: Time) {
+    pub(super) fn insert(&mut self, set: &MeterSet, tag: u32, now: Time) {
         let buckets = self.buckets(tag);
         let place = self.free(buckets).unwrap_or_else(|| {
             // The buckets are swept only now: while there are free places, the words of other keys are not read.
@@ -172,7 +172,7 @@ impl Overflow {
     }
 
     /// Forgets all idle keys of a bucket.
-    fn sweep(&mut self, set: &Set, bucket: usize, now: Time) {
+    fn sweep(&mut self, set: &MeterSet, bucket: usize, now: Time) {
         for place in bucket * BUCKET..(bucket + 1) * BUCKET {
             if self.tags[place] != FREE && set.is_idle(self.words(place), now) {
                 self.forget(place, now);
@@ -181,7 +181,7 @@ impl Overflow {
     }
 
     /// Takes the place of the key with the lowest usage in the first bucket.
-    fn make_room(&mut self, set: &Set, tag: u32, now: Time) -> usize {
+    fn make_room(&mut self, set: &MeterSet, tag: u32, now: Time) -> usize {
         let [bucket, _] = self.buckets(tag);
         let first = bucket * BUCKET;
         let place = (first..first + BUCKET).min_by_key(|&place| set.used(self.words(place), now)).unwrap_or(first);
@@ -207,7 +207,7 @@ impl Overflow {
     }
 
     /// Returns a copy of the upper bound of a key's usage. None if the key has used nothing.
-    pub(super) fn copy_of(&self, set: &Set, tag: u32) -> Option<Vec<AtomicU64>> {
+    pub(super) fn copy_of(&self, set: &MeterSet, tag: u32) -> Option<Vec<AtomicU64>> {
         let own = copied(&self.start);
         match self.find(tag) {
             Some(place) => copy(self.words(place), &own),
@@ -226,14 +226,14 @@ impl Overflow {
     }
 
     /// Returns all rests that are not idle, by bucket.
-    pub(super) fn rests<'a>(&'a self, set: &'a Set, now: Time) -> impl Iterator<Item = (usize, &'a [AtomicU64])> {
+    pub(super) fn rests<'a>(&'a self, set: &'a MeterSet, now: Time) -> impl Iterator<Item = (usize, &'a [AtomicU64])> {
         let buckets = (0..self.has_rest.len()).filter(|&bucket| self.has_rest[bucket]);
         let rests = buckets.map(|bucket| (bucket, part_of(&self.rests, bucket, self.width)));
         rests.filter(move |(_, rest)| !set.is_idle(rest, now))
     }
 
     /// Takes over a key from the previous table, unless it is idle here. `put` computes its words.
-    pub(super) fn receive(&mut self, set: &Set, tag: u32, now: Time, put: impl FnOnce(&[AtomicU64])) {
+    pub(super) fn receive(&mut self, set: &MeterSet, tag: u32, now: Time, put: impl FnOnce(&[AtomicU64])) {
         put(&self.draft);
         if set.is_idle(&self.draft, now) {
             return;
@@ -245,7 +245,7 @@ impl Overflow {
     }
 
     /// Raises the rests of buckets.
-    pub(super) fn raise(&mut self, set: &Set, buckets: Range<usize>, by: &[AtomicU64]) {
+    pub(super) fn raise(&mut self, set: &MeterSet, buckets: Range<usize>, by: &[AtomicU64]) {
         for bucket in buckets {
             set.join(part_of(&self.rests, bucket, self.width), by);
             self.has_rest[bucket] = true;

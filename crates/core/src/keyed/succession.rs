@@ -13,7 +13,7 @@ use std::{num::NonZeroUsize, sync::Arc};
 use super::{
     Clock, Lineage, Table,
     admission::{Hold, Region},
-    book::{Agree, Book, Old, Set},
+    book::{Agree, Book, MeterSet, Old},
     cells::is_key,
     histories::{FEW, Histories, Journals, MOST},
     overflow::tag_of,
@@ -183,7 +183,13 @@ impl Table {
         }
     }
 
-    fn succeed<'a>(&self, fingerprint: u64, set: &Set, words: &[AtomicU64], old: impl FnOnce() -> Option<Old<'a>>) {
+    fn succeed<'a>(
+        &self,
+        fingerprint: u64,
+        set: &MeterSet,
+        words: &[AtomicU64],
+        old: impl FnOnce() -> Option<Old<'a>>,
+    ) {
         let keep = self.histories.as_ref().map(|histories| move |history| histories.keep(fingerprint, history));
         let agree = keep.as_ref().map(|keep| keep as Agree<'_>);
         set.succeed(words, old, &self.lineage.kept, agree);

@@ -79,7 +79,7 @@ impl Table {
     }
 }
 
-impl Set {
+impl MeterSet {
     /// Returns the remaining requests and the size of the limit with the smallest part of its requests left. None while
     /// the words move to other terms.
     fn least(&self, words: &[AtomicU64], now: Time) -> Option<(u64, u64)> {

@@ -94,7 +94,7 @@ impl Table {
     }
 }
 
-impl Set {
+impl MeterSet {
     fn copy(&self, words: &[AtomicU64]) -> Result<Vec<(Meter, Vec<u64>)>, Sealed> {
         self.limits(words).map(|(meter, own)| Ok((meter.clone(), meter.copy(own)?))).collect()
     }

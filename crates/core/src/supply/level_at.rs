@@ -8,7 +8,7 @@ use crate::{Quota, Strategy};
 
 /// A level and the floor at one time. Together with the quota, they determine the remaining requests and the waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stand {
+pub(crate) struct LevelAt {
     unit: u64,
     /// The time since the base. Negative before the base.
     elapsed: i64,
@@ -16,7 +16,7 @@ pub(crate) struct Stand {
     floor: u64,
 }
 
-impl Stand {
+impl LevelAt {
     #[inline]
     pub(super) fn new(unit: u64, elapsed: i64, level: u64, floor: u64) -> Self {
         Self { unit, elapsed, level, floor }

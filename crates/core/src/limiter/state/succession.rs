@@ -1,14 +1,14 @@
-//! The transition from a cell to its successor under the next quota.
+//! The transition from a state to its successor under the next quota.
 //!
-//! A retune must not lose usage while other threads decide. So it links a successor to the cell in force and then seals
-//! the cell's words: no charge can change a sealed word. A thread that finds a sealed word computes the successor's
-//! first state from the sealed words. All threads compute the same state, and the first of them stores it. Then each
-//! thread decides in the successor. So deciding threads complete the change instead of waiting for it, and no charge is
-//! lost. Only retunes wait for each other.
+//! A retune must not lose usage while other threads decide. So it links a successor to the state in force and then
+//! seals the state's words: no charge can change a sealed word. A thread that finds a sealed word computes the
+//! successor's first words from the sealed ones. All threads compute the same words, and the first of them stores
+//! these. Then each thread decides in the successor. So deciding threads complete the change instead of waiting for it,
+//! and no charge is lost. Only retunes wait for each other.
 
 use std::sync::Arc;
 
-use super::Cell;
+use super::State;
 use crate::{
     Quota, Time,
     chain::{Chain, Replaced},
@@ -17,7 +17,7 @@ use crate::{
     word::{SEALED, UNSET},
 };
 
-impl Cell {
+impl State {
     /// Seals the words and returns the successor. The caller must hold `retuning`.
     pub(in crate::limiter) fn succeed(self: &Arc<Self>, quota: Quota, clock: impl Fn() -> Time) -> Arc<Self> {
         let base = clock();
@@ -50,14 +50,14 @@ impl Cell {
         Some(AtomicU64::new(level.max(floor).saturating_sub(leases.left(supply, floor)) | SEALED))
     }
 
-    /// Returns the successor, or a later cell, after setting its state. A word of this cell must be sealed.
+    /// Returns the successor, or a later state, after setting its words. A word of this state must be sealed.
     pub(in crate::limiter) fn follow(&self) -> Arc<Self> {
         let successor = self.chain.successor().expect("the successor is linked before a word is sealed");
         self.begin(&successor);
         successor
     }
 
-    /// Sets the successor's state, unless it is set. The state of a later cell is set.
+    /// Sets the successor's words, unless they are set. The words of a later state are set.
     fn begin(&self, successor: &Self) {
         if successor.first().load(Ordering::SeqCst) == UNSET {
             self.meter.seal(self.words.all());
@@ -87,7 +87,7 @@ impl Cell {
     }
 }
 
-impl Replaced for Cell {
+impl Replaced for State {
     fn retunes(&self) -> u64 {
         self.retunes
     }

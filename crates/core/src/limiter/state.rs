@@ -1,4 +1,4 @@
-//! A *cell*: the state of a limiter under one quota. `succession` explains the transition to the state under the next quota.
+//! The state of a limiter under one quota. `succession` explains the transition to the state under the next quota.
 
 mod succession;
 
@@ -26,9 +26,9 @@ const RACES_BEFORE_LEASES: u64 = if cfg!(loom) { 0 } else { 16 };
 const NEVER: u64 = u64::MAX;
 
 #[derive(Debug)]
-pub(super) struct Cell {
+pub(super) struct State {
     pub(super) meter: Meter,
-    /// The number of earlier retunes. A charge is given back only to the cell in which it was made.
+    /// The number of earlier retunes. A charge is given back only to the state in which it was made.
     pub(super) retunes: u64,
     /// [`Supply::direct`] if levels are times and there are no leases; otherwise zero.
     direct: AtomicU64,
@@ -42,17 +42,17 @@ pub(super) struct Cell {
     is_credited: AtomicBool,
     /// The number of races that threads have lost.
     lost_races: AtomicU64,
-    /// The time at which this cell came into force, in nanoseconds of [`Time`]. Final once the predecessor's first word
+    /// The time at which this state came into force, in nanoseconds of [`Time`]. Final once the predecessor's first word
     /// is sealed.
     since: AtomicU64,
-    /// The admissions before this cell, and its first words. A retune sets the history before it sets the words. The
-    /// first cell has no history. Loom does not check this field, because the words order all accesses to it.
+    /// The admissions before this state, and its first words. A retune sets the history before it sets the words. The
+    /// first state has no history. Loom does not check this field, because the words order all accesses to it.
     history: OnceLock<Box<History>>,
-    /// The journal after a change. The first cell has no journal.
+    /// The journal after a change. The first state has no journal.
     journal: Option<Box<JournalState>>,
     /// The link to the successor, which is set before the words are sealed.
-    chain: Chain<Cell>,
-    /// The waiting requests of this cell and all its successors. Set by the first request that waits.
+    chain: Chain<State>,
+    /// The waiting requests of this state and all its successors. Set by the first request that waits.
     queue: Once<Arc<Queue>>,
     /// Held by the thread that links the successor and seals the words.
     pub(super) retuning: Mutex<()>,
@@ -67,10 +67,10 @@ struct JournalState {
     is_ending: AtomicBool,
 }
 
-/// The words of one limit. One or two words are stored in the cell itself.
+/// The words of one limit. One or two words are stored in this type itself.
 #[derive(Debug)]
 struct Words {
-    few: Alone,
+    few: OwnCacheLine,
     /// The words, if there are more than two; empty otherwise.
     many: Box<[AtomicU64]>,
 }
@@ -78,13 +78,13 @@ struct Words {
 /// Words on separate cache lines: fields that never change must not share a cache line with words that change often.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Alone([AtomicU64; 2]);
+struct OwnCacheLine([AtomicU64; 2]);
 
-impl Cell {
+impl State {
     pub(super) fn new(meter: Meter, since: Time) -> Self {
-        let cell = Self::with(meter, 0, 0, since, None, Chain::first());
-        cell.enable_fast_path();
-        cell
+        let state = Self::with(meter, 0, 0, since, None, Chain::first());
+        state.enable_fast_path();
+        state
     }
 
     fn with(
@@ -189,7 +189,7 @@ impl Cell {
             Kind::Level(supply) => supply,
             Kind::Counter(counter) => return self.count_at_once(counter, now, cost),
             Kind::Log(log) => return self.log_at_once(log, now, cost),
-            Kind::Guarded(_) => return None, // not in a cell: a guarded meter needs a lock
+            Kind::Guarded(_) => return None, // not in a limiter: a guarded meter needs a lock
         };
         // If levels are times, as for most quotas, the first comparison selects the path. With leases, the second
         // comparison does.
@@ -438,7 +438,7 @@ impl Words {
     fn new(count: usize, first: u64) -> Self {
         let word = |place| AtomicU64::new(if place == 0 { first } else { 0 });
         let many = if count > 2 { (0..count).map(word).collect() } else { Box::default() };
-        Self { few: Alone([word(0), word(1)]), many }
+        Self { few: OwnCacheLine([word(0), word(1)]), many }
     }
 
     /// The first word, which is the only word of a level.
