@@ -42,7 +42,7 @@ use self::{
     hand::Found,
     queue::Queues,
     request::{Clocks, KeyRequest, Moment, micros},
-    rule::{Set, reach},
+    rule::{LimitSet, reach},
     share::Share,
     table::Table,
 };
@@ -249,7 +249,7 @@ impl SharedLimiter {
     fn claim_in(
         &self,
         entry: &mut Entry,
-        (rule, set): (&SharedRule, &Set),
+        (rule, set): (&SharedRule, &LimitSet),
         request: KeyRequest,
         moment: Moment,
     ) -> Claim {
@@ -452,7 +452,7 @@ impl SharedLimiter {
     }
 
     /// Returns true if the key should ask for seats now, before its last seat is used.
-    fn refills(&self, entry: &Entry, (rule, set): (&SharedRule, &Set), now: Duration) -> bool {
+    fn refills(&self, entry: &Entry, (rule, set): (&SharedRule, &LimitSet), now: Duration) -> bool {
         if entry.task.is_some() || now < entry.rare().refill_after {
             return false;
         }
@@ -470,7 +470,7 @@ impl SharedLimiter {
     }
 
     /// The number of seats that the program should hold for the key.
-    fn wanted(&self, entry: &Entry, rule: &SharedRule, set: &Set) -> u32 {
+    fn wanted(&self, entry: &Entry, rule: &SharedRule, set: &LimitSet) -> u32 {
         if rule.ban.is_some() {
             return 0;
         }

@@ -32,7 +32,7 @@ pub(super) struct Entry {
     pub(super) task: Option<Box<Task>>,
     hand: Option<Box<Hand>>,
     pub(super) share: Option<Box<Share>>,
-    pub(super) rare: Option<Box<Rare>>,
+    pub(super) rare: Option<Box<RareState>>,
 }
 
 /// The newest answer of the store.
@@ -86,7 +86,7 @@ pub(super) struct Waiter {
 /// The part of an entry that only few keys need: something to report to the store, questions without an answer, a ban,
 /// or a time to wait for.
 #[derive(Debug)]
-pub(super) struct Rare {
+pub(super) struct RareState {
     /// Used units that were not yet reported to the store.
     pub(super) owed: u32,
     /// Units of earlier requests that were not used after all, and that were not yet reported to the store.
@@ -123,11 +123,11 @@ pub(super) struct Report {
 }
 
 impl Entry {
-    pub(super) fn rare(&self) -> &Rare {
-        self.rare.as_deref().unwrap_or(&Rare::NONE)
+    pub(super) fn rare(&self) -> &RareState {
+        self.rare.as_deref().unwrap_or(&RareState::NONE)
     }
 
-    pub(super) fn rare_mut(&mut self) -> &mut Rare {
+    pub(super) fn rare_mut(&mut self) -> &mut RareState {
         self.rare.get_or_insert_default()
     }
 
@@ -189,11 +189,11 @@ impl Entry {
         Some(self.level_full_at()? <= time)
     }
 
-    pub(super) fn left(&self, set: &Set, time: u64) -> Option<Left> {
+    pub(super) fn left(&self, set: &LimitSet, time: u64) -> Option<Left> {
         self.level()?.left(&set.terms, time)
     }
 
-    pub(super) fn headroom(&self, set: &Set, time: u64) -> Option<(u64, u64)> {
+    pub(super) fn headroom(&self, set: &LimitSet, time: u64) -> Option<(u64, u64)> {
         self.level()?.headroom(&set.terms, time)
     }
 
@@ -232,7 +232,7 @@ impl Entry {
         let lost = self.seats();
         (self.answer, self.refused, self.hand, self.share) = (None, None, None, None);
         let lifted_at = self.rare().lifted_at;
-        self.rare = lifted_at.map(|_| Box::new(Rare { lifted_at, ..Rare::default() }));
+        self.rare = lifted_at.map(|_| Box::new(RareState { lifted_at, ..RareState::default() }));
         self.wake();
         lost
     }
@@ -288,7 +288,7 @@ impl Entry {
     }
 }
 
-impl Rare {
+impl RareState {
     const NONE: Self = Self {
         owed: 0,
         credit: 0,
@@ -320,7 +320,7 @@ impl Rare {
     }
 }
 
-impl Default for Rare {
+impl Default for RareState {
     fn default() -> Self {
         Self::NONE
     }

@@ -16,7 +16,7 @@ use weir_seats::{
 use super::{
     OnLoss, Refused, SOON, SharedLimiter, SharedRule,
     ban::{ByBan, started},
-    entry::{Answer, BETWEEN_ATTEMPTS, Entry, LastRefusal, Rare, Task, Waiter},
+    entry::{Answer, BETWEEN_ATTEMPTS, Entry, LastRefusal, RareState, Task, Waiter},
     hand::Found,
     question::{Owned, Question},
     queue::{Decisions, TimedDecision, send},
@@ -198,7 +198,7 @@ impl SharedLimiter {
         let seen = seen.map(|answer| answer.level.clone());
         let (seats, share) = (entry.seats(), entry.share.as_ref());
         let admitted = share.map_or(0, |share| share.admitted.saturating_sub((all_share - share_owed).into()));
-        let mut nothing = Rare::default();
+        let mut nothing = RareState::default();
         let rare = entry.rare.as_deref_mut().unwrap_or(&mut nothing);
         // The credit is sent once. If it were sent again after a lost answer, the store could count it twice. What exceeds
         // one question is sent with the next one.

@@ -1,4 +1,4 @@
-//! Returns a key to its full credit by hand.
+//! Returns a key to its full credit, when a user requests it.
 //!
 //! The store forgets the key, once for all programs. This program forgets what it knows about the key. Other programs keep
 //! their seats, which were charged before, and they ask again about a refused key after [`BETWEEN_RESETS`].

@@ -43,7 +43,7 @@ pub struct SharedRule {
     pub(super) counters: String,
     pub(super) on_loss: OnLoss,
     pub(super) most_keys: usize,
-    pub(super) sets: Vec<Set>,
+    pub(super) sets: Vec<LimitSet>,
     /// The keys with limits of their own, each with the index of its set.
     pub(super) overrides: HashMap<u128, usize>,
     /// The length of bans. None if the rule bans no keys.
@@ -56,7 +56,7 @@ pub struct SharedRule {
 
 /// The limits of some keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Set {
+pub(super) struct LimitSet {
     pub(super) terms: Arc<StoreTerms>,
     /// This program's part of the limits, for the time in which the store is lost. None if the parts are not valid
     /// limits. Then requests are refused during that time.
@@ -108,7 +108,7 @@ impl SharedRule {
         most_keys: usize,
     ) -> Result<Self, InvalidRule> {
         Key::new(counters, 0)?;
-        let set = |limits: &Vec<(u32, Quota)>| Set::new(stamp, limits, sharers.max(1));
+        let set = |limits: &Vec<(u32, Quota)>| LimitSet::new(stamp, limits, sharers.max(1));
         let sets = sets.iter().map(set).collect::<Result<Vec<_>, _>>()?;
         if sets.is_empty() {
             return Err(InvalidStoreTerms::Count.into());
@@ -149,13 +149,13 @@ impl SharedRule {
     }
 
     /// The limits of a key.
-    pub(super) fn set(&self, hash: u128) -> &Set {
+    pub(super) fn set(&self, hash: u128) -> &LimitSet {
         let index = self.overrides.get(&hash).copied().unwrap_or(0);
         self.sets.get(index).unwrap_or(&self.sets[0])
     }
 }
 
-impl Set {
+impl LimitSet {
     fn new(stamp: u64, limits: &[(u32, Quota)], sharers: u32) -> Result<Self, InvalidStoreTerms> {
         let terms = StoreTerms::new(stamp, limits)?;
         let share_terms = terms.share(sharers).map(Arc::new);

@@ -13,7 +13,7 @@ use weir_seats::{
 use super::{
     KeyView, OnLoss, SOON, SharedLimiter, SharedRule,
     decision::{Grant, Refused},
-    entry::{Entry, Rare},
+    entry::{Entry, RareState},
     request::{KeyRequest, micros},
     rule::left_of,
     share::Share,
@@ -24,7 +24,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 /// What a share of a key depends on.
 #[derive(Default)]
-struct Before {
+struct ShareInputs {
     /// The share so far.
     share: Option<Share>,
     /// Units that no report contains yet.
@@ -37,9 +37,9 @@ struct Before {
     prepares: bool,
 }
 
-impl Before {
+impl ShareInputs {
     fn of(entry: &Entry, share: Option<Share>, prepares: bool) -> Self {
-        let Rare { owed, misses, last_slot, .. } = *entry.rare();
+        let RareState { owed, misses, last_slot, .. } = *entry.rare();
         Self { share, owed, misses, last_slot, prepares }
     }
 }
@@ -106,7 +106,7 @@ impl SharedLimiter {
                 }
                 let at = self.share_time(now);
                 let earlier = entry.share.take().map(|share| *share);
-                let (share, owed) = self.share(Before::of(entry, earlier, true), terms, (now, at, loss));
+                let (share, owed) = self.share(ShareInputs::of(entry, earlier, true), terms, (now, at, loss));
                 entry.add_owed(owed);
                 let (value, left, answer) = Self::ask_share(&share, terms, cost, (now, at));
                 let granted = if answer.is_ok() { u64::from(cost) } else { 0 };
@@ -141,7 +141,7 @@ impl SharedLimiter {
                     return refused(gap);
                 }
                 let at = self.share_time(now);
-                let before = entry.map(|entry| Before::of(entry, entry.share.as_deref().cloned(), false));
+                let before = entry.map(|entry| ShareInputs::of(entry, entry.share.as_deref().cloned(), false));
                 let (share, _) = self.share(before.unwrap_or_default(), terms, (now, at, loss));
                 let left = left_of(&share.value, terms, at);
                 match Self::ask_share(&share, terms, cost, (now, at)).2 {
@@ -185,7 +185,7 @@ impl SharedLimiter {
     /// other programs. Also returns the units of the earlier share that must be reported.
     fn share(
         &self,
-        Before { share, owed, misses, last_slot, prepares }: Before,
+        ShareInputs { share, owed, misses, last_slot, prepares }: ShareInputs,
         terms: &StoreTerms,
         (now, at, loss): (Duration, u64, u64),
     ) -> (Share, u64) {
