@@ -1,4 +1,4 @@
-//! One end of a connection.
+//! One end of the channel: sends and receives messages over a connection.
 
 use std::{io, pin::Pin, time::Duration};
 

@@ -1,4 +1,5 @@
-//! A program takes its limits live from the operator, without a sidecar, and counts as a pod that enforces them.
+//! The control port of a Rust program, which takes its limits live from the operator, without a sidecar. The operator
+//! counts the program as a pod that enforces them.
 //!
 //! [`Client`] opens a control port: it accepts snapshots from the operator, keeps their rules in force, and reports what is
 //! in force. [`Client::layer`] limits any HTTP service of tower by these rules. `docs/guides/library-client.md` shows a program,

@@ -200,7 +200,7 @@ impl ConnectionSlots {
 
     /// Takes a slot for a connection from `peer`; waits until there is one.
     pub async fn take(self: &Arc<Self>, peer: IpAddr, rank: Rank, clock: MonotonicClock) -> ConnectionSlot {
-        let _wanting = Wanting::new(&self.wanted);
+        let _wanting = WaitingCount::new(&self.wanted);
         loop {
             let mut freed = pin!(self.freed.notified());
             freed.as_mut().enable();
@@ -371,16 +371,16 @@ impl Drop for ConnectionSlot {
 }
 
 /// Counts a new connection as waiting, until this value is dropped.
-struct Wanting<'a>(&'a AtomicUsize);
+struct WaitingCount<'a>(&'a AtomicUsize);
 
-impl<'a> Wanting<'a> {
+impl<'a> WaitingCount<'a> {
     fn new(wanted: &'a AtomicUsize) -> Self {
         wanted.fetch_add(1, SeqCst);
         Self(wanted)
     }
 }
 
-impl Drop for Wanting<'_> {
+impl Drop for WaitingCount<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, SeqCst);
     }

@@ -47,7 +47,7 @@ pub(crate) struct StoreClients {
     clock: MonotonicClock,
     /// The directory of `--store-secrets`.
     secrets: Option<PathBuf>,
-    held: Mutex<Vec<Held>>,
+    held: Mutex<Vec<StoreInUse>>,
     operator: Arc<OperatorStore>,
     /// Bounds the keys of all rules that use a store.
     keys: Arc<KeyBudget>,
@@ -62,13 +62,13 @@ struct StoreRuntime {
 }
 
 #[derive(Clone, Debug)]
-struct Held {
+struct StoreInUse {
     store: Store,
     client: Arc<StoreClient>,
     took: Arc<Histogram>,
 }
 
-impl Held {
+impl StoreInUse {
     /// Returns true if this client can continue with another configuration of its store.
     fn goes_on_as(&self, store: &Store) -> bool {
         let kind = |store: &Store| mem::discriminant(&store.backend);
@@ -120,9 +120,9 @@ impl StoreClients {
             next.push(match before {
                 Some(before) => {
                     before.client.change(parts.open);
-                    Held { store: store.clone(), ..before }
+                    StoreInUse { store: store.clone(), ..before }
                 }
-                None => Held { store: store.clone(), client: StoreClient::start(parts), took },
+                None => StoreInUse { store: store.clone(), client: StoreClient::start(parts), took },
             });
         }
         let clients = next.iter().map(|held| (held.store.name.clone(), Arc::clone(&held.client))).collect();
@@ -133,7 +133,7 @@ impl StoreClients {
     /// The status of each store, which shows whether the store answers.
     pub(crate) fn statuses(&self) -> Vec<StoreStatus> {
         let now = Duration::from_nanos(self.clock.now().as_nanos());
-        let status = |held: &Held| {
+        let status = |held: &StoreInUse| {
             let condition = held.client.condition();
             let lasts = now.saturating_sub(condition.since);
             let is_joining = held.store.backend == StoreBackend::Operator && lasts < JOINING;
@@ -148,7 +148,7 @@ impl StoreClients {
     }
 
     pub(crate) fn scrape(&self) -> Vec<Scraped> {
-        let scraped = |held: &Held| Scraped {
+        let scraped = |held: &StoreInUse| Scraped {
             name: held.store.name.clone(),
             is_up: held.client.condition().reached,
             stats: held.client.stats(),
@@ -157,7 +157,7 @@ impl StoreClients {
         self.held().iter().map(scraped).collect()
     }
 
-    fn held(&self) -> MutexGuard<'_, Vec<Held>> {
+    fn held(&self) -> MutexGuard<'_, Vec<StoreInUse>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -233,7 +233,7 @@ impl StoreClients {
     }
 
     fn operator_client(&self) -> Option<Arc<StoreClient>> {
-        let is_operator = |held: &&Held| held.store.backend == StoreBackend::Operator;
+        let is_operator = |held: &&StoreInUse| held.store.backend == StoreBackend::Operator;
         self.held().iter().find(is_operator).map(|held| Arc::clone(&held.client))
     }
 

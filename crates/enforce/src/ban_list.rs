@@ -1,4 +1,4 @@
-//! Lists the banned keys of the rules in force, and lifts bans by hand.
+//! Lists the banned keys of the rules in force, and lifts bans that a user selects.
 
 use std::collections::HashSet;
 

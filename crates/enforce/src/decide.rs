@@ -39,7 +39,7 @@ use self::{
     outcome::{admit, fields_of_one, refusal},
     refusal::Refusal,
     verdict::{Pass, Verdict},
-    wait::{Entry, enter},
+    wait::{Entered, enter},
 };
 use super::{
     format::Format,
@@ -193,7 +193,7 @@ impl RequestContext<'_> {
                 return self.enforce_with_stores(demands, follow_up());
             }
             match enter(demands, self.clock) {
-                Ok(Entry::Waits(mut wait)) => {
+                Ok(Entered::Waits(mut wait)) => {
                     wait.follow_up = follow_up();
                     Verdict::Wait(wait)
                 }

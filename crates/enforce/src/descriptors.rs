@@ -130,13 +130,13 @@ struct MatchedRules {
     /// For each descriptor, whether a rule denies it.
     denied: Vec<bool>,
     /// For each descriptor, how it charges its units.
-    given: Vec<Given>,
+    given: Vec<ChargeKind>,
     clock: MonotonicClock,
 }
 
 /// How a descriptor charges its units.
 #[derive(Clone, Copy, Debug)]
-struct Given {
+struct ChargeKind {
     is_credit: bool,
     is_quota: bool,
     limit: Option<DescriptorLimit>,
@@ -249,7 +249,7 @@ impl<'a> Question<'a, '_> {
                     member.rule.statistics.bypassed.count();
                 }
                 Matching::Rules { enforced, shadows } => {
-                    let Given { is_credit, is_quota, limit } = self.matched.given[descriptor];
+                    let ChargeKind { is_credit, is_quota, limit } = self.matched.given[descriptor];
                     let taking = if is_credit { usize::MAX } else { enforced.len() };
                     for (position, &index) in enforced.iter().chain(shadows).take(taking).enumerate() {
                         let member = set.get(index);
@@ -330,7 +330,7 @@ impl MatchedRules {
     fn new(descriptors: &[Descriptor<'_>], clock: MonotonicClock) -> Self {
         let given = descriptors.iter().map(|descriptor| {
             let Descriptor { is_credit, is_quota, limit, .. } = *descriptor;
-            Given { is_credit, is_quota, limit }
+            ChargeKind { is_credit, is_quota, limit }
         });
         let none = vec![false; descriptors.len()];
         Self { all: Vec::new(), exempt: none.clone(), denied: none, given: given.collect(), clock }

@@ -69,10 +69,10 @@ pub struct RulesWriteGuard<'a> {
 
 /// Decides on the requests of a program with many threads.
 #[derive(Clone)]
-pub struct SyncGate(Arc<Finding>);
+pub struct SyncGate(Arc<GateParts>);
 
 /// The rules, and how to find what they read in a request. One allocation, because each request takes a clone.
-struct Finding {
+struct GateParts {
     rules: LiveRules,
     client: Arc<FindClient>,
     target: Option<Box<FindTarget>>,
@@ -165,7 +165,7 @@ impl LiveRules {
 
     /// Returns a gate for a program with many threads. `client` is as for [`layer`](Self::layer).
     pub fn gate(&self, client: impl Fn(&Extensions) -> Option<IpAddr> + Send + Sync + 'static) -> SyncGate {
-        SyncGate(Arc::new(Finding { rules: self.clone(), client: Arc::new(client), target: None }))
+        SyncGate(Arc::new(GateParts { rules: self.clone(), client: Arc::new(client), target: None }))
     }
 
     /// Calls `then` with the rules in force.
@@ -207,7 +207,7 @@ impl SyncGate {
     /// layer. Without this, and if `target` returns `None`, rules read the URI of the request.
     pub fn with_target(self, target: impl Fn(&Extensions) -> Option<&Uri> + Send + Sync + 'static) -> Self {
         let (rules, client) = (self.0.rules.clone(), Arc::clone(&self.0.client));
-        Self(Arc::new(Finding { rules, client, target: Some(Box::new(target)) }))
+        Self(Arc::new(GateParts { rules, client, target: Some(Box::new(target)) }))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Returns one key of a rule to its full credit by hand, and lifts its ban.
+//! Returns one key of a rule to its full credit and lifts its ban, when a user requests it.
 
 use weir_core::Time;
 use weir_store::StoreError;

@@ -1,4 +1,4 @@
-//! Lists banned keys, and lifts bans by hand.
+//! Lists banned keys, and lifts bans that a user selects.
 
 use std::sync::Arc;
 

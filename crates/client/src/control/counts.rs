@@ -1,4 +1,4 @@
-//! Returns one key of a rule to its full credit by hand.
+//! Returns one key of a rule to its full credit, when a user requests it.
 
 use std::sync::Arc;
 

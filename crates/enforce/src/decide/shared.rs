@@ -18,7 +18,7 @@ use crate::{
     rule::{Limits, Rule, SharedPart},
 };
 
-/// The charge that a request needs from one shared rule.
+/// The demand of a request on one shared rule.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedDemand {
     pub(crate) rule: Arc<Rule>,
@@ -31,7 +31,7 @@ pub(crate) struct SharedDemand {
     counts_for_ban: bool,
 }
 
-/// Splits the charges of a request into charges of shared rules and charges of rules of scope Pod.
+/// Splits the demands of a request into those on shared rules and those on rules of scope Pod.
 pub(crate) fn split<'r, 'k>(demands: &[Demand<'r, 'k>], now: Time) -> (Vec<SharedDemand>, Vec<Demand<'r, 'k>>) {
     let shared = demands.iter().filter_map(|demand| SharedDemand::of(demand, now));
     let others = demands.iter().filter(|demand| demand.limits.shared.is_none()).copied();
@@ -186,7 +186,7 @@ impl SharedDemand {
         self.refusal_by(&self.rule, refused, at)
     }
 
-    /// As [`refusal`](Self::refusal). The refusal borrows the rule from `rule`, which must be the rule of this charge.
+    /// As [`refusal`](Self::refusal). The refusal borrows the rule from `rule`, which must be the rule of this demand.
     pub(crate) fn refusal_by<'r>(&self, rule: &'r Arc<Rule>, refused: Refused, at: Time) -> Refusal<'r> {
         if let (Some(rest), Some(key), Some(limits)) = (refused.ban_rest, &self.key, rule.rates()) {
             limits.learn_ban(key, rest, at);

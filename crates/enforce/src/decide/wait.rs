@@ -39,7 +39,7 @@ use crate::{
 };
 
 /// The result for a request that no rule refuses immediately.
-pub(crate) enum Entry {
+pub(crate) enum Entered {
     Goes(Vec<RuleCharged>),
     Waits(Box<Wait>),
 }
@@ -74,14 +74,14 @@ struct Turn {
     waited: Duration,
 }
 
-/// The charges that a waiting request needs from all its rules.
+/// The demands of a waiting request on all its rules.
 #[derive(Debug)]
 struct OwnedDemands {
     all: Vec<OwnedDemand>,
     clock: MonotonicClock,
 }
 
-/// The charge that a waiting request needs from one rule.
+/// The demand of a waiting request on one rule.
 #[derive(Debug)]
 struct OwnedDemand {
     rule: Arc<Rule>,

@@ -40,8 +40,8 @@ impl RequestContext<'_> {
                 return None;
             }
             let charged = match enter(demands, self.clock) {
-                Ok(Entry::Goes(charged)) => charged,
-                Ok(Entry::Waits(_)) => return None,
+                Ok(Entered::Goes(charged)) => charged,
+                Ok(Entered::Waits(_)) => return None,
                 Err(refused) => return Some(Verdict::Refuse(refusal(demands, refused, self.now()))),
             };
             if !self.charge_body(demands, rest_of(body)) {

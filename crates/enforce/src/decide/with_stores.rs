@@ -67,7 +67,7 @@ impl RequestContext<'_> {
         }
         let mut seats: Vec<(SharedDemand, Grant)> = shared.into_iter().zip(grants.into_iter().flatten()).collect();
         match enter(&others, self.clock) {
-            Ok(Entry::Waits(mut wait)) => {
+            Ok(Entered::Waits(mut wait)) => {
                 wait.keep_seats(seats);
                 wait.follow_up = follow_up;
                 Verdict::Wait(wait)

@@ -38,19 +38,19 @@ pub(super) struct LimitOverrides {
 struct State {
     lowered: LoweredLimitOverride,
     stores: Stores,
-    rules: HashMap<DescriptorLimit, Known>,
+    rules: HashMap<DescriptorLimit, OverrideRule>,
 }
 
 /// The limit of a descriptor.
 #[derive(Clone, Debug)]
-struct Known {
+struct OverrideRule {
     /// `None` if the limit does not fit the rule's strategy.
     rule: Option<Arc<Rule>>,
     /// The time of the last question with this limit.
     used: Time,
 }
 
-impl Known {
+impl OverrideRule {
     /// Returns false if all keys are at full credit, so that there are no counts to lose. The period of the rule can be
     /// longer than that of the limit, if the limit was capped.
     fn has_counts(&self, limit: DescriptorLimit, now: Time) -> bool {
@@ -79,9 +79,9 @@ impl LimitOverrides {
         };
         let mut state = before.state();
         let known = mem::replace(&mut *state, next).rules;
-        for (limit, Known { rule, used }) in known {
+        for (limit, OverrideRule { rule, used }) in known {
             let rule = state.create(limit, predecessor.map(|_| rule.as_deref()), (statistics, policy), clock);
-            state.rules.insert(limit, Known { rule, used });
+            state.rules.insert(limit, OverrideRule { rule, used });
         }
         drop(state);
         Arc::clone(before)
@@ -120,7 +120,7 @@ impl LimitOverrides {
             return None;
         }
         let rule = state.create(limit, Predecessor::None, (statistics, &self.policy), &clock);
-        state.rules.insert(limit, Known { rule: rule.clone(), used: now });
+        state.rules.insert(limit, OverrideRule { rule: rule.clone(), used: now });
         rule
     }
 

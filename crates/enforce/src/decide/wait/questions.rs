@@ -9,7 +9,7 @@ use weir_core::Time;
 use weir_store::{Claim, Grant, PendingGrant, Refused};
 use weir_tower::MonotonicClock;
 
-use super::{Entry, LateRefusal, OwnedDemand, OwnedDemands, Reason, Turn, Wait, enter};
+use super::{Entered, LateRefusal, OwnedDemand, OwnedDemands, Reason, Turn, Wait, enter};
 use crate::{
     decide::{
         charge::{Demand, opens_after},
@@ -163,7 +163,7 @@ impl Wait {
                 self.seats.clear();
                 Poll::Ready(Err(LateRefusal::new(Reason::Own { demands: others, at })))
             }
-            Ok(Entry::Waits(wait)) => {
+            Ok(Entered::Waits(wait)) => {
                 self.queued = wait.queued;
                 Poll::Ready(Ok(None))
             }
