@@ -53,7 +53,7 @@ use weir_tower::MonotonicClock;
 use self::{
     answer::{InvalidQuestion, answer},
     call::Call,
-    codec::{Asked, QuestionCodec, QuotaCodec},
+    codec::{DecodedQuestion, QuestionCodec, QuotaCodec},
     health::DrainedHealth,
     messages::{Code, RateLimitResponse},
     quota::{Reports, StreamRateLimitQuotas},
@@ -151,7 +151,7 @@ impl RateLimitService {
         self.questions.each_ref().map(|count| count.load(Relaxed))
     }
 
-    async fn answer(&self, question: Asked) -> Result<RateLimitResponse, InvalidQuestion> {
+    async fn answer(&self, question: DecodedQuestion) -> Result<RateLimitResponse, InvalidQuestion> {
         let answer = match question {
             Ok(question) => answer(&self.rules, &question).await,
             Err(invalid) => Err(invalid),
@@ -188,11 +188,11 @@ fn router(service: Arc<RateLimitService>) -> Router {
 /// The only method of the gRPC service.
 struct ShouldRateLimit(Arc<RateLimitService>);
 
-impl UnaryService<Asked> for ShouldRateLimit {
+impl UnaryService<DecodedQuestion> for ShouldRateLimit {
     type Response = RateLimitResponse;
     type Future = Pin<Box<dyn Future<Output = Result<tonic::Response<RateLimitResponse>, Status>> + Send>>;
 
-    fn call(&mut self, request: tonic::Request<Asked>) -> Self::Future {
+    fn call(&mut self, request: tonic::Request<DecodedQuestion>) -> Self::Future {
         let service = Arc::clone(&self.0);
         Box::pin(async move {
             match service.answer(request.into_inner()).await {
@@ -232,7 +232,7 @@ async fn json(State(service): State<Arc<RateLimitService>>, body: Bytes) -> Resp
     }
 }
 
-fn question_in_json(body: &[u8]) -> Asked {
+fn question_in_json(body: &[u8]) -> DecodedQuestion {
     let mut json = serde_json::Deserializer::from_slice(body);
     let question = serde_path_to_error::deserialize(&mut json)
         .map_err(|error| InvalidQuestion::Malformed(format!("{}: {}", error.path(), error.inner())))?;

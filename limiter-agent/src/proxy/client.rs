@@ -42,7 +42,7 @@ pub(super) async fn serve<S, F>(
     let mut before = Bytes::new();
     let mut first = true;
     let mut used = false;
-    let mut speaking = None;
+    let mut open_count = None;
     loop {
         let protocol = if before.is_empty() { first_bytes(&stream, first, open).await } else { Some(Protocol::Http1) };
         let Some(protocol) = protocol else { return leave(stream, open).await };
@@ -95,10 +95,10 @@ async fn leave(mut stream: TcpStream, open: &OpenConnection) {
     }
     open.set_idle(open.proxy.clock.now());
     let _ = stream.shutdown().await;
-    let mut goodbye = Goodbye::default();
-    let goodbye = poll_fn(|cx| goodbye.poll_over(&mut stream, cx));
+    let mut lingering = LingeringClose::default();
+    let lingering = poll_fn(|cx| lingering.poll_over(&mut stream, cx));
     tokio::select! {
-        () = goodbye => {}
+        () = lingering => {}
         () = open.evicted(), if !open.is_evicted() => {}
     }
 }

@@ -38,7 +38,7 @@ use super::{
     open_connection::OpenConnection,
     settings::{Switch, UpstreamHttp2},
     state::Proxy,
-    traffic::OfWorker,
+    traffic::WorkerCounts,
 };
 
 /// The short path of one worker, unless it is disabled. Clones are cheap: each connection takes one.
@@ -49,7 +49,7 @@ pub(super) struct ShortPath(Option<Rc<WorkerState>>);
 #[derive(Debug)]
 struct WorkerState {
     proxy: Arc<Proxy>,
-    traffic: Arc<OfWorker>,
+    traffic: Arc<WorkerCounts>,
     pool: Pool,
     buffers: Rc<Buffers>,
     date: Date,

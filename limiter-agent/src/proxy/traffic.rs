@@ -36,14 +36,14 @@ impl Protocol {
 pub(crate) struct Traffic {
     accepted: AtomicU64,
     each: [Counts; Protocol::ALL.len()],
-    workers: Mutex<Vec<Arc<OfWorker>>>,
+    workers: Mutex<Vec<Arc<WorkerCounts>>>,
 }
 
 /// The counters of one worker: its parked connections, and the requests on the short path, where a shared counter would
 /// cost measurable time. Only this worker writes to them, so no locked instruction is needed.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(super) struct OfWorker {
+pub(super) struct WorkerCounts {
     requests: AtomicU64,
     parked: AtomicU64,
 }
@@ -59,7 +59,7 @@ struct Counts {
 
 /// The counts of one protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spoken {
+pub(crate) struct ProtocolCounts {
     pub(crate) requests: u64,
     /// Connections open now.
     pub(crate) open: u64,
@@ -69,7 +69,7 @@ pub(crate) struct Spoken {
 
 /// Counts a connection as open until this value is dropped.
 #[derive(Debug)]
-pub(super) struct Speaking {
+pub(super) struct OpenConnectionCount {
     traffic: Arc<Traffic>,
     protocol: Protocol,
 }
@@ -88,22 +88,22 @@ impl Traffic {
     }
 
     /// Counts a connection whose protocol is known.
-    pub(super) fn speaking(self: &Arc<Self>, protocol: Protocol) -> Speaking {
+    pub(super) fn open(self: &Arc<Self>, protocol: Protocol) -> OpenConnectionCount {
         let counts = &self.each[protocol as usize];
         counts.open.fetch_add(1, Relaxed);
         counts.opened.fetch_add(1, Relaxed);
-        Speaking { traffic: Arc::clone(self), protocol }
+        OpenConnectionCount { traffic: Arc::clone(self), protocol }
     }
 
     /// Creates the counters of one worker. Only this worker is allowed to change them.
-    pub(super) fn worker(&self) -> Arc<OfWorker> {
+    pub(super) fn worker(&self) -> Arc<WorkerCounts> {
         let worker = Arc::default();
         self.workers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&worker));
         worker
     }
 
     /// The sum over all workers.
-    fn sum(&self, of: impl Fn(&OfWorker) -> &AtomicU64) -> u64 {
+    fn sum(&self, of: impl Fn(&WorkerCounts) -> &AtomicU64) -> u64 {
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         workers.iter().map(|worker| of(worker).load(Relaxed)).sum()
     }
@@ -118,14 +118,18 @@ impl Traffic {
         self.sum(|worker| &worker.parked)
     }
 
-    pub(crate) fn spoken(&self, protocol: Protocol) -> Spoken {
+    pub(crate) fn counts(&self, protocol: Protocol) -> ProtocolCounts {
         let Counts { requests, open, opened } = &self.each[protocol as usize];
         let short = if protocol == Protocol::Http1 { self.sum(|worker| &worker.requests) } else { 0 };
-        Spoken { requests: requests.load(Relaxed) + short, open: open.load(Relaxed), opened: opened.load(Relaxed) }
+        ProtocolCounts {
+            requests: requests.load(Relaxed) + short,
+            open: open.load(Relaxed),
+            opened: opened.load(Relaxed),
+        }
     }
 }
 
-impl OfWorker {
+impl WorkerCounts {
     pub(super) fn request(&self) {
         set(&self.requests, |requests| requests + 1);
     }
@@ -142,7 +146,7 @@ fn set(count: &AtomicU64, to: impl Fn(u64) -> u64) {
     count.store(to(count.load(Relaxed)), Relaxed);
 }
 
-impl Drop for Speaking {
+impl Drop for OpenConnectionCount {
     fn drop(&mut self) {
         self.traffic.each[self.protocol as usize].open.fetch_sub(1, Relaxed);
     }

@@ -16,14 +16,14 @@ use super::{
 };
 
 /// A question, or the reason why it is not decoded. Such a question is counted, too.
-pub(super) type Asked = Result<RateLimitRequest, InvalidQuestion>;
+pub(super) type DecodedQuestion = Result<RateLimitRequest, InvalidQuestion>;
 
 /// The codec of the rate limit service.
 pub(super) struct QuestionCodec;
 
 impl Codec for QuestionCodec {
     type Encode = RateLimitResponse;
-    type Decode = Asked;
+    type Decode = DecodedQuestion;
     type Encoder = ProstEncoder<RateLimitResponse>;
     type Decoder = Self;
 
@@ -37,10 +37,10 @@ impl Codec for QuestionCodec {
 }
 
 impl Decoder for QuestionCodec {
-    type Item = Asked;
+    type Item = DecodedQuestion;
     type Error = Status;
 
-    fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<Asked>, Status> {
+    fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<DecodedQuestion>, Status> {
         let message = buf.copy_to_bytes(buf.remaining());
         Ok(Some(decode_question(&message)))
     }
@@ -70,7 +70,7 @@ impl Codec for QuotaCodec {
 }
 
 /// Decodes a question if its lists are not too long.
-pub(super) fn decode_question(message: &[u8]) -> Asked {
+pub(super) fn decode_question(message: &[u8]) -> DecodedQuestion {
     check_counts(message)?;
     Ok(RateLimitRequest::decode(message)?)
 }

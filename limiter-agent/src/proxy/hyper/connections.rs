@@ -55,13 +55,13 @@ pub(in super::super) struct App {
 /// What the agent knows about the app's protocol.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    speaks: Speaks,
+    speaks: AppProtocol,
     /// The number of answers and failures so far.
     asked: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Speaks {
+enum AppProtocol {
     #[default]
     Unknown,
     Http2,
@@ -102,18 +102,18 @@ impl App {
         self.pool.close_idle();
         self.streams.close_idle();
         let speaks = &mut self.known().speaks;
-        if let Speaks::Http1Alone(checks) = speaks {
-            *speaks = checks.checked_sub(1).map_or(Speaks::Unknown, Speaks::Http1Alone);
+        if let AppProtocol::Http1Alone(checks) = speaks {
+            *speaks = checks.checked_sub(1).map_or(AppProtocol::Unknown, AppProtocol::Http1Alone);
         }
     }
 
     async fn speaks_http2(&self) -> Result<bool, ConnectError> {
         let before = *self.known();
         match before.speaks {
-            Speaks::Http2 if self.streams.any() => return Ok(true),
-            Speaks::Http1Alone(_) => return Ok(false),
+            AppProtocol::Http2 if self.streams.any() => return Ok(true),
+            AppProtocol::Http1Alone(_) => return Ok(false),
             // No connection is open, so another program may now listen on the address.
-            Speaks::Http2 | Speaks::Unknown => {}
+            AppProtocol::Http2 | AppProtocol::Unknown => {}
         }
         let turn = self.asking.lock().await;
         let now = *self.known();
@@ -122,11 +122,11 @@ impl App {
         }
         // Another request has asked meanwhile.
         drop(turn);
-        if now.speaks == Speaks::Unknown {
+        if now.speaks == AppProtocol::Unknown {
             // It did not reach the app. All requests that waited for it try that at the same time.
             return Box::pin(self.ask()).await;
         }
-        Ok(now.speaks == Speaks::Http2)
+        Ok(now.speaks == AppProtocol::Http2)
     }
 
     async fn ask(&self) -> Result<bool, ConnectError> {
@@ -137,9 +137,9 @@ impl App {
         let mut known = self.known();
         known.asked += 1;
         known.speaks = match answer {
-            Ok(true) => Speaks::Http2,
-            Ok(false) => Speaks::Http1Alone(HTTP1_ALONE_CHECKS),
-            Err(_) => Speaks::Unknown,
+            Ok(true) => AppProtocol::Http2,
+            Ok(false) => AppProtocol::Http1Alone(HTTP1_ALONE_CHECKS),
+            Err(_) => AppProtocol::Unknown,
         };
         answer
     }

@@ -47,7 +47,7 @@ pub(super) struct Socket {
     stopped: bool,
     ended: bool,
     /// Set over HTTP/2, once hyper has written everything.
-    goodbye: Option<Goodbye>,
+    lingering: Option<LingeringClose>,
 }
 
 /// Reads from the client after the last byte was written, until the client closes its side.
@@ -55,7 +55,7 @@ pub(super) struct Socket {
 /// The client can send more bytes, such as the start of a request or a WINDOW_UPDATE. To a socket that is already
 /// closed, the kernel answers them with a reset. A reset also discards the data that the client has not read yet.
 #[derive(Debug)]
-pub(in super::super) struct Goodbye {
+pub(in super::super) struct LingeringClose {
     silence: Pin<Box<Sleep>>,
     /// A deadline, so that a client cannot keep the connection open by sending single bytes.
     end: Instant,
@@ -69,13 +69,13 @@ const GOODBYE_LONGEST: Duration = Duration::from_secs(10);
 /// The size of the buffer, which is on the stack.
 const GOODBYE_BUFFER: usize = 16 * 1024;
 
-impl Default for Goodbye {
+impl Default for LingeringClose {
     fn default() -> Self {
         Self { silence: Box::pin(sleep(GOODBYE_TIMEOUT)), end: clock::now() + GOODBYE_LONGEST }
     }
 }
 
-impl Goodbye {
+impl LingeringClose {
     /// Returns ready when the client has closed its side, or when a limit is reached.
     pub(in super::super) fn poll_over(
         &mut self,
@@ -239,11 +239,11 @@ impl AsyncWrite for Socket {
             // The tunnel or `client::leave` reads on. A connection that leaves can be evicted, and needs no hyper.
             return Pin::new(&mut this.stream).poll_shutdown(cx);
         }
-        if this.goodbye.is_none() {
+        if this.lingering.is_none() {
             ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
         }
-        let goodbye = this.goodbye.get_or_insert_with(Goodbye::default);
-        goodbye.poll_over(&mut this.stream, cx).map(Ok)
+        let lingering = this.lingering.get_or_insert_with(LingeringClose::default);
+        lingering.poll_over(&mut this.stream, cx).map(Ok)
     }
 }
 
@@ -265,9 +265,9 @@ mod tests {
                 client.write_all(b"x").await.expect("the agent reads");
             }
         };
-        let mut goodbye = Goodbye::default();
+        let mut lingering = LingeringClose::default();
         tokio::select! {
-            () = poll_fn(|cx| goodbye.poll_over(&mut agent, cx)) => begun.elapsed(),
+            () = poll_fn(|cx| lingering.poll_over(&mut agent, cx)) => begun.elapsed(),
             () = trickle => unreachable!("the loop never ends"),
         }
     }
@@ -285,8 +285,8 @@ mod tests {
         let (mut client, mut agent) = duplex(2 * READ_BUDGET);
         let much = vec![0; 2 * READ_BUDGET];
         client.write_all(&much).await.expect("the agent is connected");
-        let mut goodbye = Goodbye::default();
-        assert!(poll_fn(|cx| goodbye.poll_over(&mut agent, cx)).now_or_never().is_none());
+        let mut lingering = LingeringClose::default();
+        assert!(poll_fn(|cx| lingering.poll_over(&mut agent, cx)).now_or_never().is_none());
         let room = client.write(&much).now_or_never().expect("room").expect("the agent is connected");
         assert_eq!(room, READ_BUDGET, "the agent has read one piece");
     }

@@ -21,7 +21,7 @@ use weir_enforce::{Messages, Tunnel};
 use super::{
     failure::Failure,
     response_body::ResponseBody,
-    socket::Goodbye,
+    socket::LingeringClose,
     stalled_tunnel::StallLimit,
     strict::{asks_for_upgrade, carries_http},
     vetting::InvalidRequest,
@@ -127,8 +127,8 @@ impl Upgrade {
             // The kernel resets a connection that is closed with unread bytes. Then the client would not get the end of
             // the app's data.
             if client.shutdown().await.is_ok() {
-                let mut goodbye = Goodbye::default();
-                poll_fn(|cx| goodbye.poll_over(&mut client, cx)).await;
+                let mut lingering = LingeringClose::default();
+                poll_fn(|cx| lingering.poll_over(&mut client, cx)).await;
             }
         });
         let mut switching = Response::new(ResponseBody::own(""));

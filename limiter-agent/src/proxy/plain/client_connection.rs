@@ -60,12 +60,12 @@ enum Leaving {
 pub(super) struct Gone;
 
 /// The sending side of the connection.
-pub(super) struct Back<'l> {
+pub(super) struct SendHalf<'l> {
     stream: &'l TcpStream,
     leaving: &'l mut Leaving,
 }
 
-impl Back<'_> {
+impl SendHalf<'_> {
     /// Sends as many bytes as the socket accepts now. Returns that number.
     #[inline(always)] // see the docs of `calls`
     pub(super) fn send_at_once(self, bytes: &[u8]) -> Result<usize, Gone> {
@@ -174,8 +174,8 @@ impl<'a> ClientConnection<'a> {
 
     /// The unused bytes, if there are any, together with the sending side.
     #[inline(always)] // see the docs of `calls`
-    pub(super) fn ends(&mut self) -> Option<(&[u8], Back<'_>)> {
-        let back = Back { stream: &self.stream, leaving: &mut self.leaving };
+    pub(super) fn ends(&mut self) -> Option<(&[u8], SendHalf<'_>)> {
+        let back = SendHalf { stream: &self.stream, leaving: &mut self.leaving };
         Some((self.inbox.as_ref()?.unread(), back))
     }
 

@@ -162,9 +162,9 @@ mod tests {
     const MOST: usize = 20;
 
     /// Request line, fields and length.
-    type Heard = (String, Vec<(String, Vec<u8>)>, usize);
+    type ParsedHeadParts = (String, Vec<(String, Vec<u8>)>, usize);
 
-    fn by_httparse(bytes: &[u8]) -> Option<Heard> {
+    fn by_httparse(bytes: &[u8]) -> Option<ParsedHeadParts> {
         let mut fields = [EMPTY_HEADER; MOST];
         let mut request = httparse::Request::new(&mut fields);
         let Ok(Status::Complete(length)) = request.parse(bytes) else { return None };
@@ -173,7 +173,7 @@ mod tests {
         Some((line, fields, length))
     }
 
-    fn by_ours(bytes: &[u8]) -> Result<Heard, NoHead> {
+    fn by_ours(bytes: &[u8]) -> Result<ParsedHeadParts, NoHead> {
         let mut lines = RequestFields::default();
         let head = read(bytes, &mut lines, MOST)?;
         let target = head.query.map_or_else(|| head.path.to_owned(), |query| format!("{}?{query}", head.path));

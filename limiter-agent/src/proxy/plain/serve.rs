@@ -13,7 +13,7 @@ use weir_enforce::{Fields, Format, Headers, Pass, Refusal};
 use super::{
     Client,
     buffer::{Buffer, Outbox, SIZE},
-    client_connection::{Back, ClientConnection, Gone},
+    client_connection::{ClientConnection, Gone, SendHalf},
     exchange::{Answered, AppRequest, ResponseContext, ending, exchange, finish},
     field::RequestFields,
     request::{Look, Request},
@@ -170,7 +170,7 @@ fn parse_and_decide(connection: &mut ClientConnection<'_>) -> Decided {
 
 /// Decides on the request in `bytes`, and returns its length. The length is 0 if the request must stay in the buffer.
 #[inline(always)] // see the docs of `calls`
-fn decide_on_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Decided, usize) {
+fn decide_on_bytes(client: &Client, back: SendHalf<'_>, bytes: &[u8]) -> (Decided, usize) {
     let Client { worker, gate, peer, .. } = client;
     let mut lines = RequestFields::default();
     let request = match Request::look(bytes, &mut lines, worker.head_bounds) {
@@ -213,7 +213,7 @@ fn decide_on_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Decided, u
 #[inline(always)] // see the docs of `calls`
 fn refuse(
     client: &Client,
-    back: Back<'_>,
+    back: SendHalf<'_>,
     refusal: &Refusal<'_>,
     format: Format,
     to_head: bool,

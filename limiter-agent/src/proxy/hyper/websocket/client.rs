@@ -11,16 +11,16 @@ pub(super) struct ClientFrames {
     /// Remaining payload bytes of the current frame.
     rest: u64,
     /// Whether the current frame passes or is dropped.
-    fate: Fate,
+    fate: MessageVerdict,
     /// Whether the current message passes or is dropped. Control frames are allowed between its frames.
-    message: Option<Fate>,
+    message: Option<MessageVerdict>,
     /// The decision about the message that begins next.
-    verdict: Option<Fate>,
+    verdict: Option<MessageVerdict>,
     closed: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Fate {
+enum MessageVerdict {
     #[default]
     Pass,
     Drop,
@@ -75,14 +75,14 @@ impl ClientFrames {
         }
         if self.closed {
             // RFC 6455 section 5.5.1: no frame is allowed to follow a close, and an app need not handle one.
-            self.fate = Fate::Drop;
+            self.fate = MessageVerdict::Drop;
             return Ok(self.step(input.len()));
         }
         let Some(header) = Header::parse(input) else { return Ok(Step::More) };
         self.check(header)?;
         match header.opcode {
             control if opcode::is_control(control) => {
-                self.fate = Fate::Pass;
+                self.fate = MessageVerdict::Pass;
                 self.closed = control == opcode::CLOSE;
             }
             opcode::CONTINUATION => {
@@ -101,18 +101,18 @@ impl ClientFrames {
 
     /// Admits the message that begins here, so that the app gets it.
     pub(super) fn admit(&mut self) {
-        self.verdict = Some(Fate::Pass);
+        self.verdict = Some(MessageVerdict::Pass);
     }
 
     /// Refuses the message that begins here: it is dropped up to its last frame.
     pub(super) fn refuse(&mut self) {
-        self.verdict = Some(Fate::Drop);
+        self.verdict = Some(MessageVerdict::Drop);
     }
 
     /// Whether a control frame for the app can be inserted here: the passed bytes end with a complete frame, which is
     /// not a close.
     pub(super) fn takes_control(&self) -> bool {
-        !self.closed && (self.rest == 0 || self.fate == Fate::Drop)
+        !self.closed && (self.rest == 0 || self.fate == MessageVerdict::Drop)
     }
 
     /// Whether the client's close frame was read completely.
@@ -123,8 +123,8 @@ impl ClientFrames {
     fn step(&self, length: usize) -> Step {
         match self.fate {
             _ if length == 0 => Step::More,
-            Fate::Pass => Step::Pass(length),
-            Fate::Drop => Step::Drop(length),
+            MessageVerdict::Pass => Step::Pass(length),
+            MessageVerdict::Drop => Step::Drop(length),
         }
     }
 
