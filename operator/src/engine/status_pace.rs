@@ -83,13 +83,13 @@ impl Pace {
     }
 
     fn is_due(&mut self, now: Instant, status: &RateLimitPolicyStatus, waits: bool) -> bool {
-        let same = self.written.as_ref().is_some_and(|written| essence(written) == essence(status));
+        let same = self.written.as_ref().is_some_and(|written| without_traffic(written) == without_traffic(status));
         if !same {
             let held_since = *self.held_since.get_or_insert(now);
             if waits && now.duration_since(held_since) < PODS_DELAY {
                 return false;
             }
-            let only_counts = self.written.as_ref().is_some_and(|written| said(written) == said(status));
+            let only_counts = self.written.as_ref().is_some_and(|written| urgent_part(written) == urgent_part(status));
             // The last acknowledgement is written immediately, even if only counts changed.
             let is_over = self.waited && !waits;
             return !only_counts || is_over || self.written_at.is_none_or(|at| now.duration_since(at) >= COUNTS);
@@ -107,25 +107,25 @@ impl Pace {
 
 /// The part of a status that does not depend on traffic.
 #[derive(PartialEq)]
-struct Essence<'a> {
-    said: Said<'a>,
+struct WithoutTraffic<'a> {
+    urgent_part: UrgentPart<'a>,
     pods: Option<(i32, i32)>,
     pods_with_share: Option<i32>,
     drifted: Vec<(&'a str, DriftReason)>,
 }
 
-/// The part of the essence whose change is written immediately.
+/// The part of a status whose change is written immediately.
 #[derive(PartialEq)]
-struct Said<'a> {
+struct UrgentPart<'a> {
     generation: Option<i64>,
     revision: Option<&'a str>,
     conditions: Vec<(&'a str, &'a str, &'a str, Option<i64>)>,
 }
 
-fn essence(status: &RateLimitPolicyStatus) -> Essence<'_> {
+fn without_traffic(status: &RateLimitPolicyStatus) -> WithoutTraffic<'_> {
     let enforcement = status.enforcement.as_ref();
-    Essence {
-        said: said(status),
+    WithoutTraffic {
+        urgent_part: urgent_part(status),
         pods: enforcement.map(|e| (e.pods_targeted, e.pods_enforcing)),
         pods_with_share: status.fleet.as_ref().map(|fleet| fleet.pods_with_share),
         drifted: enforcement
@@ -134,9 +134,9 @@ fn essence(status: &RateLimitPolicyStatus) -> Essence<'_> {
     }
 }
 
-fn said(status: &RateLimitPolicyStatus) -> Said<'_> {
+fn urgent_part(status: &RateLimitPolicyStatus) -> UrgentPart<'_> {
     let conditions = status.conditions.iter();
-    Said {
+    UrgentPart {
         generation: status.observed_generation,
         revision: status.revision.as_deref(),
         conditions: conditions

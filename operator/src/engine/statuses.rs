@@ -40,7 +40,7 @@ impl EngineMachine {
         } else {
             dirty_policies.iter().filter_map(|key| compiled.get_key_value(key)).collect()
         };
-        let Judged { pods, mut others } =
+        let PodStates { pods, mut others } =
             judge(now, &self.unconverged_pods, &self.world, &self.plan, compiled, &self.policies, &self.observed);
         for (key, compiled) in looked_at {
             let Some(record) = self.policies.get_mut(key) else { continue };
@@ -158,7 +158,7 @@ fn report_policy(
     status
 }
 
-struct Judged<'a> {
+struct PodStates<'a> {
     /// All targeted pods. Each pod counts once, in the state of its policy with the worst state.
     pods: PodCounts,
     /// For each policy, the pods that do not enforce it.
@@ -174,7 +174,7 @@ fn judge<'a>(
     compiled: &BTreeMap<ObjectKey, Compiled>,
     policies: &HashMap<ObjectKey, PolicyRecord>,
     observed: &Observed,
-) -> Judged<'a> {
+) -> PodStates<'a> {
     let (mut others, mut pending, mut drifted) = (HashMap::<_, Vec<_>>::new(), 0, 0);
     for key in unconverged_pods {
         let Some((pod, cohort)) = world.pods.get(key).zip(plan.cohort(key)) else { continue };
@@ -196,7 +196,7 @@ fn judge<'a>(
         }
     }
     let enforcing = plan.targeted().saturating_sub(pending + drifted);
-    Judged { pods: PodCounts { enforcing, pending, drifted }, others }
+    PodStates { pods: PodCounts { enforcing, pending, drifted }, others }
 }
 
 /// Returns the pods of a policy that do not reach one of its stores, or the operator.

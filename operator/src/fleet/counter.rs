@@ -1,5 +1,5 @@
-//! Decides about questions. The counter is a function of the questions and their times: it does no I/O and reads no
-//! clock; [`FleetCounter`](super::FleetCounter) does.
+//! Decides how many units each question gets. The counter is a function of the questions and their times: it does no
+//! I/O and reads no clock; [`FleetCounter`](super::FleetCounter) does.
 //!
 //! ```text
 //! Collecting ── all pods have sent their levels, or 10 s ──► Settling ── all of them are present, or 5 s ──► Counting

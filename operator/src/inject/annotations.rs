@@ -8,7 +8,7 @@ use super::{
     ports::{PROXY_PORT, TELEMETRY_PORT},
     quantity::{LEAST_MEMORY, Quantity, least_memory},
     settings::{self, Settings},
-    values::{Of, shown},
+    values::{AnnotationReader, shown},
 };
 use crate::labels::{CONTROL_ANNOTATION, CONTROL_PORT_ANNOTATION, INJECT, NOT_INJECTED};
 
@@ -103,7 +103,7 @@ impl PodSettings {
         misnamed: impl FnOnce(&PortName) -> Option<String>,
     ) -> Result<(Self, Vec<String>), String> {
         let mut faults = Vec::new();
-        let mut of = Of { annotations, faults: &mut faults };
+        let mut of = AnnotationReader { annotations, faults: &mut faults };
         let port = of.value(PORT, "the name or the number (1 to 65535) of a container port", |text| {
             let number = text.bytes().all(|byte| byte.is_ascii_digit());
             if number { port_number(text).map(PortName::Number) } else { Some(PortName::Name(text.to_owned())) }
@@ -163,7 +163,7 @@ impl PodSettings {
     }
 }
 
-fn bounds(of: &mut Of<'_, '_>, request: &str, limit: &str, expected: &str) -> Bounds {
+fn bounds(of: &mut AnnotationReader<'_, '_>, request: &str, limit: &str, expected: &str) -> Bounds {
     let bounds = Bounds {
         request: of.value(request, expected, |text| text.parse().ok()),
         limit: of.value(limit, expected, |text| text.parse().ok()),

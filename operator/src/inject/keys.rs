@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     container_fields::{is_key, is_subdomain},
-    values::{Of, read, seconds},
+    values::{AnnotationReader, read, seconds},
 };
 use crate::host;
 
@@ -68,24 +68,24 @@ impl KeysJson {
     pub(super) fn read(self) -> Result<Option<Keys>, String> {
         let given = |text: String| Some(text).filter(|text| !text.is_empty());
         let file = |default| move |text: &str| file(text, default);
-        let wished = Wished {
+        let settings = KeySettings {
             config_map: read("jwks.configMap", given(self.config_map), CONFIG_MAP, file(KEYS_FILE))?,
             url: read("jwks.url", given(self.url), URL, url)?,
             refresh: read("jwks.refresh", given(self.refresh), REFRESH, seconds)?,
             authorities: read("jwks.caConfigMap", given(self.ca_config_map), CONFIG_MAP, file(AUTHORITIES_FILE))?,
         };
-        wished.decide(["jwks.configMap", "jwks.url", "jwks.refresh", "jwks.caConfigMap"])
+        settings.decide(["jwks.configMap", "jwks.url", "jwks.refresh", "jwks.caConfigMap"])
     }
 }
 
-struct Wished {
+struct KeySettings {
     config_map: Option<File>,
     url: Option<String>,
     refresh: Option<i64>,
     authorities: Option<File>,
 }
 
-impl Wished {
+impl KeySettings {
     fn decide(self, [config_map, url, refresh, ca]: [&str; 4]) -> Result<Option<Keys>, String> {
         match (self.config_map, self.url, self.authorities) {
             (Some(_), Some(_), _) => Err(format!("{config_map} and {url} both set the source of the keys: remove one")),
@@ -111,23 +111,23 @@ impl Keys {
             return default.cloned();
         }
         let before = faults.len();
-        let mut of = Of { annotations, faults };
-        let mut wished = Wished {
+        let mut of = AnnotationReader { annotations, faults };
+        let mut settings = KeySettings {
             config_map: of.value(ANNOTATIONS[0], CONFIG_MAP, |text| file(text, KEYS_FILE)),
             url: of.value(ANNOTATIONS[1], URL, url),
             refresh: of.value(ANNOTATIONS[2], REFRESH, seconds),
             authorities: of.value(ANNOTATIONS[3], CONFIG_MAP, |text| file(text, AUTHORITIES_FILE)),
         };
-        if let (None, Some(Self::Url { url, refresh, authorities })) = (&wished.config_map, default) {
-            wished.url.get_or_insert_with(|| url.clone());
-            wished.refresh = wished.refresh.or(*refresh);
-            wished.authorities.get_or_insert_with(|| authorities.clone());
+        if let (None, Some(Self::Url { url, refresh, authorities })) = (&settings.config_map, default) {
+            settings.url.get_or_insert_with(|| url.clone());
+            settings.refresh = settings.refresh.or(*refresh);
+            settings.authorities.get_or_insert_with(|| authorities.clone());
         }
         if faults.len() > before {
             return None;
         }
         let [config_map, url, refresh, ca] = ANNOTATIONS.map(|name| format!("annotation {name}"));
-        wished.decide([&config_map, &url, &refresh, &ca]).map_err(|fault| faults.push(fault)).ok().flatten()
+        settings.decide([&config_map, &url, &refresh, &ca]).map_err(|fault| faults.push(fault)).ok().flatten()
     }
 
     pub(super) fn args(&self) -> Vec<String> {

@@ -14,7 +14,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use super::{
     container_fields,
     keys::{self, Keys, KeysJson},
-    values::{Of, read, seconds},
+    values::{AnnotationReader, read, seconds},
 };
 
 /// Variables that Weir sets, or that its flags override.
@@ -138,7 +138,7 @@ impl Settings {
 
     /// Returns these settings with the overrides of the pod's annotations. Invalid values are added to `faults`.
     pub(super) fn overridden(&self, annotations: &BTreeMap<String, String>, faults: &mut Vec<String>) -> Self {
-        let mut of = Of { annotations, faults };
+        let mut of = AnnotationReader { annotations, faults };
         let log_format = of.value(ANNOTATIONS[0], LOG_FORMAT, log_format);
         let log_level = of.value(ANNOTATIONS[1], LOG_LEVEL, log_level);
         let max_connections = of.value(ANNOTATIONS[2], MAX_CONNECTIONS, max_connections);

@@ -17,12 +17,12 @@ pub(super) fn read<T>(
 pub(super) const LONGEST: i64 = 999_999_999;
 
 /// The annotations of a pod, and a list that collects their faults.
-pub(super) struct Of<'a, 'b> {
+pub(super) struct AnnotationReader<'a, 'b> {
     pub(super) annotations: &'a BTreeMap<String, String>,
     pub(super) faults: &'b mut Vec<String>,
 }
 
-impl Of<'_, '_> {
+impl AnnotationReader<'_, '_> {
     pub(super) fn value<T>(&mut self, name: &str, expected: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         self.fallible(name, |text| parse(text).ok_or_else(|| expected.to_owned()))
     }

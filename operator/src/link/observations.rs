@@ -1,4 +1,4 @@
-//! The channel for observations, from all links to the engine.
+//! The queue of observations, from all links to the engine.
 //!
 //! A status can take as much memory as the policies of its pod, so the channel has a bound in bytes, too. A link that
 //! finds no room waits with one observation and reads nothing from its agent. So the agents of one tenant cannot fill the

@@ -56,7 +56,7 @@ pub(super) struct Task {
 }
 
 /// The error that the engine has ended, or the link of a pod that is gone.
-struct Over;
+struct LinkEnded;
 
 impl Task {
     pub(super) fn new(
@@ -99,7 +99,7 @@ impl Task {
         }
     }
 
-    async fn next(&mut self) -> Result<LinkEvent, Over> {
+    async fn next(&mut self) -> Result<LinkEvent, LinkEnded> {
         let due = self.machine.due();
         Ok(tokio::select! {
             // Messages cause nearly all wake-ups, and they must be handled before their deadline is checked.
@@ -133,13 +133,13 @@ impl Task {
                     self.is_retired = true;
                     return Box::pin(self.next()).await;
                 }
-                None => return Err(Over),
+                None => return Err(LinkEnded),
             },
             () = sleep(due) => LinkEvent::Due,
         })
     }
 
-    async fn handle(&mut self, event: LinkEvent) -> Result<(), Over> {
+    async fn handle(&mut self, event: LinkEvent) -> Result<(), LinkEnded> {
         let mut next = Some(event);
         while let Some(event) = next.take() {
             for action in self.machine.handle(event, &self.moment()) {
@@ -176,7 +176,7 @@ impl Task {
     }
 
     /// Performs an action. The inner error ends the connection.
-    async fn perform(&mut self, action: LinkAction) -> Result<Result<(), ContactError>, Over> {
+    async fn perform(&mut self, action: LinkAction) -> Result<Result<(), ContactError>, LinkEnded> {
         let timing = self.context.timing;
         let limit = timing.timeout;
         match action {
@@ -254,7 +254,7 @@ impl Task {
         }
     }
 
-    async fn report(&mut self, seen: Seen) -> Result<(), Over> {
+    async fn report(&mut self, seen: Seen) -> Result<(), LinkEnded> {
         match seen {
             Seen::Contested(true) => {
                 tracing::warn!(
@@ -276,7 +276,7 @@ impl Task {
             Seen::Status(_) | Seen::Failed(_) => {}
         }
         let observation = Observation { pod: self.pod.clone(), pod_uid: self.pod_uid.clone(), at: clock::now(), seen };
-        self.context.observations.send(observation).await.map_err(|_| Over)
+        self.context.observations.send(observation).await.map_err(|_| LinkEnded)
     }
 }
 
