@@ -86,7 +86,7 @@ impl Meter {
 
     /// Returns a copy of the words, for a forecast.
     pub(crate) fn copy(&self, words: &[AtomicU64]) -> Result<Vec<u64>, Sealed> {
-        // Only the first word of a log is ever sealed; its other words use the same bit.
+        // Only the first word of a log is ever sealed. Its other words use the same bit.
         let sealed = if let Kind::Log(_) = self.kind { 1 } else { self.words() };
         let (first, others) = words[..self.words()].split_at(sealed);
         let mut copy = first.iter().map(load).collect::<Result<Vec<_>, _>>()?;

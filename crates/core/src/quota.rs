@@ -49,7 +49,7 @@ pub enum Strategy {
     /// [`Quota::with_debt`].
     TokenBucketWithDebt,
     /// Requests pass at least one emission interval apart. Up to `burst` requests (by default `requests`) wait in the
-    /// queue for their turn. Only [`Limiter::reserve`](crate::Limiter::reserve) and the queue wait; a check that comes
+    /// queue for their turn. Only [`Limiter::reserve`](crate::Limiter::reserve) and the queue wait. A check that comes
     /// too early is refused.
     LeakyBucket,
     /// A token bucket with strict spacing: `burst` is 1 by default, so requests pass one emission interval apart.

@@ -426,7 +426,7 @@ impl RuleLimiter {
     /// `max_keys` is `None` for a rule that counts all requests together.
     ///
     /// Limits are matched by name. New limits start empty, removed limits are forgotten, and equal terms change
-    /// nothing. Keys stay; with a smaller capacity, no new key enters until enough keys are idle. The duration of the
+    /// nothing. Keys stay. With a smaller capacity, no new key enters until enough keys are idle. The duration of the
     /// change is proportional to the number of keys. Meanwhile, requests with known keys do not wait. A table of more
     /// than 32,768 keys keeps only their words: if strategies or periods differ, a key may wait for one period. A table
     /// of up to 4,096 keys also records each charge for sixteen periods, as a limiter does. A change between a keyed

@@ -1,7 +1,7 @@
 //! The arithmetic of fixed windows and buckets, on plain numbers: no atomics, no concurrency.
 //!
 //! A limit has a *supply*, which only grows, and a *level*, which is the used part of the supply. Both are measured in
-//! *units*; a request is a fixed number of units. `floor(now)` is the part of the supply that has expired: unused units
+//! *units*. A request is a fixed number of units. `floor(now)` is the part of the supply that has expired: unused units
 //! below the floor are lost. `ceiling(now) = floor(now) + capacity` is the whole supply until now. A charge raises a
 //! level below the floor to the floor, and then adds its cost. The charge is admitted if the level stays within the
 //! ceiling:
@@ -56,7 +56,7 @@ pub(crate) const MAX_AHEAD: Duration = Duration::from_hours(12);
 const DAY: u64 = 86_400_000_000_000;
 
 /// The time from the base to the first clock reading: 36 years. No supply flows in before the base. So a clock that was
-/// ahead at first can be set back by this time. `BEHIND` is half of [`DIRECT`]; the other half is the future.
+/// ahead at first can be set back by this time. `BEHIND` is half of [`DIRECT`]. The other half is the future.
 pub(crate) const BEHIND: u64 = DIRECT / 2;
 
 /// The supply of a quota from a base time on. Every `nanos`, `flow` portions of `each` units flow in. A bucket supplies
@@ -73,7 +73,8 @@ pub(crate) struct Supply {
     per_nano: u64,
     /// The units of one request.
     unit: u64,
-    /// Requests per unit, in multiples of 2^-64. Always below the exact value, even if that is a whole number.
+    /// Requests per unit, in multiples of 2^-64. This number is always below the exact value, even if the exact value
+    /// is a whole number.
     per_unit: u64,
     /// Units between floor and ceiling, which is the largest admission.
     capacity: u64,
@@ -271,7 +272,7 @@ impl Supply {
     /// Returns the level after giving back a charge of `cost` made at `charged_at`, which raised the level to `mark`.
     ///
     /// Units that have flowed in since the charge are not given back: the bucket has refilled them, or other requests
-    /// have used them. So a charge that is given back immediately leaves no trace; in a window, this is true until the
+    /// have used them. So a charge that is given back immediately leaves no trace. In a window, this is true until the
     /// window ends. A refund never gives back more than the bucket still has to refill. For this, `now` must not be
     /// earlier than any time in `level`. Later reservations, beyond the ceiling, keep their times. A bucket gives back
     /// the units that these reservations do not need. A window or a leaky bucket cannot move a part of a cost, so it

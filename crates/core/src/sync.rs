@@ -52,7 +52,7 @@ pub(crate) fn own_slot() -> usize {
     known_slot()
 }
 
-/// Returns this thread's slot if the thread has called [`own_slot`], otherwise a slot that does not exist.
+/// Returns this thread's slot if the thread has called [`own_slot`]. Otherwise, returns a slot that does not exist.
 #[cfg(not(loom))]
 #[inline(always)]
 pub(crate) fn known_slot() -> usize {

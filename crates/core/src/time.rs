@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// The distance of a level from the clock that shows that the clock was set back. Threads that read the clock in
-/// different order cause only smaller distances.
+/// If a level is further ahead of the clock than this, the clock was set back. Threads that race after reading the
+/// clock cause only smaller distances.
 pub(crate) const SET_BACK: Duration = Duration::from_hours(24);
 
 /// A point in time, in nanoseconds since the Unix epoch as the caller counts them.

@@ -23,7 +23,7 @@ pub struct BanQuestion {
 pub enum BanChange {
     /// A ban in force stays.
     Keep,
-    /// The key is banned since so long ago. A ban in force stays as it is.
+    /// The time since the start of the key's ban. A ban in force stays as it is.
     Start {
         /// The time since the ban began.
         ago: Duration,

@@ -483,8 +483,8 @@ impl StoreClient {
         (levels.iter().filter_map(KeyReport::question).collect(), LevelsSent { is_complete, time, releases: 0 })
     }
 
-    /// Ends the shares of this program, and returns questions that report to the operator what the shares used. The
-    /// operator can be another one than before, with another clock.
+    /// Ends the shares of this program, and returns questions that report to the operator what the shares used. This
+    /// operator can be a new one, with another clock.
     pub fn end_shares(&self) -> Vec<Question> {
         lock(&self.time).replace();
         let mut used = Vec::new();

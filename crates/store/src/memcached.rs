@@ -1,4 +1,4 @@
-//! Memcached. A rule with one fixed window and without a ban uses one command; every other rule uses compare-and-swap.
+//! Memcached. A rule with one fixed window and without a ban uses one command. Every other rule uses compare-and-swap.
 //!
 //! Memcached runs no scripts and does not report its time. So each caller uses its own time. If the clocks of the
 //! callers differ, a limit can admit up to `rate * difference` more. Memcached has no replicas: a server that restarts

@@ -56,7 +56,7 @@ struct State {
     releases: u64,
     last_id: u64,
     waiting: HashMap<u64, oneshot::Sender<Outcome>>,
-    /// The time since which the program does not ask the operator, if it does not.
+    /// If the program does not ask the operator now, the time at which it stopped asking.
     away_since: Duration,
     /// The time of the last message that ended a share or answered a counted question.
     last_counted_at: Duration,

@@ -461,8 +461,8 @@ impl SharedLimiter {
     }
 
     /// Returns the number of the next loss if the store does not answer about this key, although it answers about
-    /// others: one server of several is lost. Then the key has its share, and the store is asked about it once per
-    /// second.
+    /// others, because one server of several is lost. Then the key has its share, and this program asks the store about
+    /// it once per second.
     fn cut_off(&self, entry: &Entry, now: Duration) -> Option<u64> {
         let rare = entry.rare();
         let is_cut_off = rare.misses >= MISSES_OF_KEY && now < rare.retry_at && !self.client.asks_operator();

@@ -121,7 +121,7 @@ impl InFlightByKey {
         lock(&self.shards[self.shard(key)]).get(key).copied().unwrap_or(0)
     }
 
-    /// How much of all keys together is in flight. It reads the shards one after the other.
+    /// The cost in flight of all keys together. The function reads the shards one after another.
     ///
     /// ```
     /// # let in_flight = weir_core::InFlightByKey::new();

@@ -230,8 +230,8 @@ impl MeterSet {
         }
     }
 
-    /// Gives units back to every limit. If the first limit is sealed, none of them has got any. If a later one is sealed
-    /// meanwhile, it gets none.
+    /// Gives units back to every limit. If the first limit is sealed, returns an error, and no limit got units. A later
+    /// limit that is sealed in the meantime gets none.
     pub(super) fn credit(&self, words: &[AtomicU64], units: u64, clock: Clock<'_>) -> Result<(), Sealed> {
         let mut credited = self.limits(words).map(|(meter, own)| meter.credit(own, units, &clock));
         let first = credited.next().unwrap_or(Ok(()));

@@ -1,6 +1,6 @@
 //! The data that a table stores about each key in addition to its words. Histories contain the admissions before the
-//! terms came into force; only a change of terms reads and writes them. Journals contain the times of charges under the
-//! terms in force; for some periods after a change, each charge writes them.
+//! terms came into force. Only a change of terms reads and writes them. Journals contain the times of charges under the
+//! terms in force. For some periods after a change, each charge writes them.
 
 use std::{
     collections::HashMap,

@@ -4,7 +4,7 @@
 //! Request number *i* is admitted when request *i - requests* is one period old, and takes over its entry in the ring.
 //! So a decision reads as many entries as its cost, for any length of the log. The search for the number of requests
 //! that fit now starts at the result of the last search, which is usually one or two entries away. An admission is one
-//! compare-and-swap of the head; then the times are stored. In between, an entry still contains the time of the
+//! compare-and-swap of the head. Then the times are stored. In between, an entry still contains the time of the
 //! previous lap. A bit that changes with each lap marks such an entry, and the entry counts as younger than a period.
 //! So a thread that is paused at this point can cause refusals of other requests, but no admissions.
 //!

@@ -258,8 +258,8 @@ impl Entry {
         self.share.as_ref().is_some_and(|share| share.owed(at) > 0)
     }
 
-    /// Ends the count of this program's share. `reported` is the number of its units that the last question contained;
-    /// the rest is owed to the store.
+    /// Ends the count of this program's share. `reported` is the number of its units that the last question contained.
+    /// The rest is owed to the store.
     pub(super) fn end_share(&mut self, reported: u64) {
         if let Some(share) = self.share.take() {
             self.add_owed(share.admitted.saturating_sub(reported));

@@ -141,8 +141,8 @@ impl SharedRule {
 
     /// The rule with other limits for some keys. Each of these keys has the index of its limits in the sets.
     ///
-    /// The limiter and not its caller knows the limits of a key, because the limits and their stamp must be of the same
-    /// generation: a caller can have the rule from before a change.
+    /// The limiter finds the limits of a key, and not its caller, who can have the rule from before a change. The
+    /// limits and their stamp must be of the same generation.
     #[must_use]
     pub fn with_overrides(self, overrides: impl IntoIterator<Item = (u128, usize)>) -> Self {
         Self { overrides: overrides.into_iter().collect(), ..self }

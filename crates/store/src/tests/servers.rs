@@ -140,8 +140,9 @@ fn spawn(command: &[String], directory: &Path) -> Child {
 
 /// A free port of loopback. No other program gets it while this value exists.
 ///
-/// A socket is bound to the port, but does not listen. The kernel gives such a port to no socket that asks for any port,
-/// and refuses connections to it. A store can still listen there, because it and this socket set `SO_REUSEADDR`.
+/// A socket is bound to the port, but does not listen. The kernel never selects such a port for a socket that binds
+/// port 0, and refuses connections to it. A store can still listen there, because it and this socket set
+/// `SO_REUSEADDR`.
 pub(crate) struct Port {
     pub(crate) number: u16,
     _socket: TcpSocket,
