@@ -1,6 +1,6 @@
 //! The state between the deletion of the pod and SIGTERM.
 //!
-//! During this time the app may continue to serve, or stop immediately; then its kernel refuses connections. While the
+//! During this time the app may continue to serve, or stop immediately. Then its kernel refuses connections. While the
 //! app serves, the agent serves all clients, including new ones, because clients learn at different times that the pod
 //! is being deleted. But each response is the last one on its connection, so no connection is open when the app stops.
 //! Once the app has stopped, the agent closes the proxy port, because the app's port is closed, too.

@@ -121,8 +121,8 @@ impl Default for Table {
 }
 
 impl Ban {
-    /// Creates the ban of a rule. `before` is the ban of the same rule before a change that kept the key. A ban that has
-    /// ended by the earlier numbers does not begin again, and refusals that were too old to count do not count again.
+    /// Creates the ban of a rule. `before` is the ban of the same rule before a change that kept the key. If a ban has
+    /// already ended, a longer length does not start it again. Refusals that were too old to count do not count again.
     pub(super) fn from_lowered(before: Option<&Self>, lowered: LoweredBan, now: Time) -> Self {
         let table = before.map(|before| {
             before.banned_keys(now);

@@ -106,8 +106,8 @@ impl RulesInForce {
         Ok(self.explain_rules(Some(&descriptor.domain), limit, &context))
     }
 
-    /// Explains the matching rules of a domain, or of the policies without a domain. `limit`: the limit that the
-    /// descriptor brings.
+    /// Explains the matching rules of a domain, or of the policies without a domain. `limit` is the limit that the
+    /// descriptor contains.
     fn explain_rules(
         &self,
         domain: Option<&str>,

@@ -165,7 +165,7 @@ impl RulesInForce {
         next
     }
 
-    /// Returns the rules that count requests, or the rules that count messages. A bypass is in both sets; a denied
+    /// Returns the rules that count requests, or the rules that count messages. A bypass is in both sets. A denied
     /// request has no messages. The set for messages is empty if no rule counts messages. With a domain, returns the
     /// rules that count its descriptors.
     fn rule_set(&self, domain: Option<&str>, per: Per) -> RuleSet {

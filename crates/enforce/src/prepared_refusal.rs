@@ -1,5 +1,5 @@
 //! The parts of a refusal that do not depend on the request. They are prepared when a rule comes into force. The other
-//! parts are rendered for each refusal; the agent's short path caches recent responses.
+//! parts are rendered for each refusal. The agent's short path caches recent responses.
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};

@@ -295,8 +295,9 @@ impl Fields {
         }
     }
 
-    /// Appends the fields that one rule sets. As in a map, the last of several fields of one name replaces the others:
-    /// those of the rules from index `after` on come later.
+    /// Appends the fields that one rule sets. As in a map, the last of several fields of one name replaces the others.
+    /// The rules from index `after` append their fields later, so this function omits a field that one of them also
+    /// sets.
     fn append_own(&self, quota_headers: &QuotaHeaders, state: &QuotaState, after: usize, head: &mut Vec<u8>) {
         let is_replaced = |field: &RuleHeader| self.own[after..].iter().any(|(other, _)| other.names(field));
         quota_headers

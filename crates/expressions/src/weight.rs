@@ -96,7 +96,7 @@ pub(crate) fn has_nested_loops(expression: &IdedExpr, is_looped: bool) -> bool {
 }
 
 /// Whether a call is an operator such as `_+_`, or a step of a macro such as `@not_strictly_false`. No other call has a
-/// name with such signs; a name can begin with a dot.
+/// name with such signs. A name can begin with a dot.
 pub(crate) fn is_operator(name: &str) -> bool {
     !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.'))
 }

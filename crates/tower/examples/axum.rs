@@ -1,6 +1,6 @@
 //! An axum server with a limit for each API key, a pace for all requests together, and a deadline.
 //!
-//! `cargo run -p weir-tower --example axum` sends requests to the server and exits; with `--serve`, the server listens
+//! `cargo run -p weir-tower --example axum` sends requests to the server and exits. With `--serve`, the server listens
 //! on port 3000, for `curl`.
 #![expect(clippy::disallowed_methods, reason = "the example shows how long something takes")]
 
@@ -29,7 +29,7 @@ fn app() -> Result<Router, Box<dyn Error>> {
     let max_keys = NonZeroUsize::new(100_000).expect("not zero");
     let second = Duration::from_secs(1);
 
-    // Each API key gets five requests per second; requests without a key share one count.
+    // Each API key gets five requests per second. Requests without a key share one count.
     let quota = Quota::new(Strategy::TokenBucket, 5, second, None)?;
     let rule = RuleLimiter::keyed(clock.now(), Terms::new([("per-key", quota)])?, max_keys);
     let by_api_key = HeaderKey::new(HeaderName::from_static("x-api-key"));

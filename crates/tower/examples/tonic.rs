@@ -1,6 +1,6 @@
 //! A gRPC server (tonic's health service) with a limit for each client address.
 //!
-//! `cargo run -p weir-tower --example tonic` calls the server and exits; with `--serve`, the server listens on port
+//! `cargo run -p weir-tower --example tonic` calls the server and exits. With `--serve`, the server listens on port
 //! 50051, for `grpcurl`.
 
 use std::{error::Error, net::SocketAddr, num::NonZeroUsize, time::Duration};

@@ -26,7 +26,7 @@ fn quota(strategy: Strategy) -> Quota {
     Quota::new(strategy, 100, SECOND, None).expect("valid")
 }
 
-/// A new caller starts every `pause` for `seconds`; each caller gives up after its own patience.
+/// A new caller starts every `pause` for `seconds`. Each caller gives up after its own patience.
 async fn crowd<S>(service: S, pause: Duration, seconds: u32, patience: impl Fn(u32) -> Duration)
 where
     S: Service<(), Response = ()> + Clone + Send + 'static,

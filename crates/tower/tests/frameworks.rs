@@ -134,6 +134,6 @@ fn tonics_server_takes_the_layers() {
     let layers = ServiceBuilder::new()
         .layer(LatencyLayer::new(InFlight::new(NonZeroU64::MIN), GrpcAnswer))
         .layer(ThroughputLayer::new(limit(Strategy::LeakyBucket), TENTH, GrpcAnswer));
-    // This test only builds the server; the `tonic` example runs it.
+    // This test only builds the server. The `tonic` example runs it.
     let _router = server.layer(layers.into_inner()).add_service(health);
 }

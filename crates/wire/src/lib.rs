@@ -13,7 +13,7 @@
 //! types have only the logic that both sides need: the bounds ([`check_logs`], [`log_bytes`]), and a check whether a
 //! rule matches every request ([`Rule::takes_all`]). The operator compiles policies into these types, and the agent
 //! lowers them into limiters. The files under `tests/golden/` freeze the form. A change of what the operator sends for
-//! policies that exist already requires a new [`WIRE_VERSION`]; a new field that only new policies use does not.
+//! policies that exist already requires a new [`WIRE_VERSION`]. A new field that only new policies use does not.
 //!
 //! # Versions
 //!

@@ -50,9 +50,9 @@ pub enum StoreBackend {
         /// it trusts the authorities in that file if the file exists, and otherwise the public authorities.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         has_authorities: bool,
-        /// Whether the store has credentials: the file `password` or, with TLS, a client certificate in the files `tls.crt`
-        /// and `tls.key`; with Sentinel, the file `sentinel-password` is enough. If `false` or absent, the agent connects
-        /// without them if there are no such files.
+        /// Whether the store has credentials: the file `password` or, with TLS, a client certificate in the files
+        /// `tls.crt` and `tls.key`. With Sentinel, the file `sentinel-password` is enough. If `false` or absent, the
+        /// agent connects without them if there are no such files.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         has_credentials: bool,
     },

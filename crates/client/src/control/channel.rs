@@ -2,7 +2,7 @@
 //!
 //! The agent's first message is its status. After that it answers all snapshots, in their order, so operator and agent
 //! always agree on which snapshot an answer is about. Lowering a snapshot can take long. Meanwhile the agent continues
-//! to send questions and statuses and to read answers; only a second snapshot waits, and every message after it.
+//! to send questions and statuses and to read answers. Only a second snapshot waits, and every message after it.
 //!
 //! After the first snapshot that comes into force, the agent asks this operator about its rules of scope Fleet. The
 //! agent never asks a previous leader, because it refuses the snapshots of that leader.

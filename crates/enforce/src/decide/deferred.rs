@@ -1,9 +1,9 @@
 //! Costs that are known only after the request's arrival.
 //!
 //! A request is charged 1 on arrival. The rest is charged when a body or the response supplies the cost, so it can use
-//! capacity that becomes free in the future. Each limit is charged for itself, at most twelve hours ahead; a cost beyond
-//! that is not charged. For shared rules, the store counts the rest as debt, and its buckets owe at most a day. The
-//! limit admits new requests again when the debt has fallen to `debt`.
+//! capacity that becomes free in the future. Each limit is charged for itself, at most twelve hours ahead. A cost
+//! beyond that is not charged. For shared rules, the store counts the rest as debt, and its buckets owe at most a day.
+//! The limit admits new requests again when the debt has fallen to `debt`.
 //!
 //! A response can also show that the request costs nothing. Then the 1 is given back as far as its limit can still use
 //! it. Until then, the request is counted. So no limit ever admits too many requests that cost something, for any answers

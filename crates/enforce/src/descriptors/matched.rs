@@ -73,9 +73,9 @@ impl Matched {
         Some(refusal(&[demand], weir_core::RuleRefusedAt { index: 0, refused }, now))
     }
 
-    /// Returns the state of the tightest limit for the key, and whether the rule now refuses these units in
-    /// addition to `earlier` ones. A banned key has nothing left until the ban ends and the limits admit it; the
-    /// answer to a descriptor that gives units back does not depend on bans.
+    /// Returns the state of the tightest limit for the key, and whether the rule now refuses these units in addition to
+    /// `earlier` ones. A banned key has nothing left until the ban ends and the limits admit it. The answer to a
+    /// descriptor that gives units back does not depend on bans.
     pub(super) fn state(&self, now: Time, earlier: u64) -> Option<(bool, LimitState)> {
         let demand = self.demand();
         let (is_refused, limit) = Self::state_of_limits(demand, now, earlier)?;

@@ -1,4 +1,4 @@
-//! Limits that descriptors bring, for rules that accept them.
+//! Limits that descriptors contain, for rules that accept them.
 
 use std::{collections::HashMap, time::Duration};
 

@@ -20,7 +20,7 @@ const LARGEST_MAX_KEYS: u32 = 1_000_000;
 
 type Named<'a> = Vec<(&'a str, Quota)>;
 
-/// Lowers limits and overrides. `key` is `None` if the rule's `key` has faults; then the keys of overrides are not
+/// Lowers limits and overrides. `key` is `None` if the rule's `key` has faults. Then the keys of overrides are not
 /// checked.
 pub(super) fn lower_terms(rule: &Rule, key: Option<&KeySpec>, path: &Path, faults: &mut Faults) -> Option<Terms> {
     let before = faults.len();

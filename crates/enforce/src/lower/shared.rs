@@ -29,7 +29,7 @@ impl LoweredShared {
     }
 }
 
-/// The names of a snapshot's stores; the value is true for Memcached.
+/// The names of a snapshot's stores. The value is true for Memcached.
 pub(super) type Kinds<'a> = HashMap<&'a str, bool>;
 
 /// Checks the stores and returns their kinds.

@@ -206,7 +206,7 @@ impl Index {
     }
 }
 
-/// Returns the ways to index an entry. Each way is a list of keys; a matching request has at least one of the keys.
+/// Returns the ways to index an entry. Each way is a list of keys. A matching request has at least one of the keys.
 fn ways_to_file(conditions: &Conditions) -> Vec<Vec<Key<'_>>> {
     let mut ways = Vec::new();
     let paths: Vec<Key<'_>> = conditions.paths.iter().filter_map(path_key).collect();

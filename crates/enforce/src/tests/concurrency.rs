@@ -23,7 +23,8 @@ fn of(key: &str) -> Request<()> {
     Request::builder().uri("/").header("x-key", key).body(()).expect("a request")
 }
 
-/// Sends a request, and returns its response if it was admitted. The request is in flight until that is dropped.
+/// Sends a request, and returns its response if it was admitted. The request is in flight until the response is
+/// dropped.
 async fn admitted(limits: &Limits, key: &str) -> Option<InFlight> {
     let response = limits.send(of(key), ok).await;
     (response.status() == StatusCode::OK).then_some(response)

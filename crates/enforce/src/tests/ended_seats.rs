@@ -94,7 +94,7 @@ async fn a_request_without_a_unit_of_the_later_window_gives_its_turn_back() {
     assert!(before.elapsed() < Duration::from_millis(100), "{:?}", before.elapsed());
 }
 
-/// The request has a unit of the window, and waits for a slot of the other shared rule.
+/// The request has a seat of the window, and waits for the other shared rule until the window ends.
 #[tokio::test(start_paused = true)]
 async fn a_wait_for_another_shared_rule_can_end_a_window_too() {
     let world = World::before_the_end(Duration::from_secs(1));

@@ -160,7 +160,7 @@ proptest! {
         })?;
     }
 
-    /// A body that has arrived as a whole is charged as one that arrives in frames.
+    /// A body costs the same whether it has arrived as a whole or arrives in frames.
     #[test]
     fn both_paths_charge_the_same(bodies in prop::collection::vec(0_usize..4000, 1..8), shadow in any::<bool>()) {
         in_paused_time(async {

@@ -41,7 +41,7 @@ pub struct NamedHttpAnswer {
 }
 
 impl HttpAnswer {
-    /// Returns this answer with `RateLimit` headers. A single limit needs one name; a rule needs one name per limit, in
+    /// Returns this answer with `RateLimit` headers. A single limit needs one name. A rule needs one name per limit, in
     /// order.
     ///
     /// ```

@@ -50,7 +50,7 @@ pub trait Admit<Request> {
 }
 
 /// A maximum number of requests in flight; requests beyond it are refused immediately. A request is in flight until the
-/// inner service returns the response; the time in which the response body is sent does not count.
+/// inner service returns the response. The time in which the response body is sent does not count.
 impl<Request> Admit<Request> for InFlight {
     type Pass = Permit;
     type Refusal = Full;

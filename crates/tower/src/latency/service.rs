@@ -13,7 +13,7 @@ use crate::{Outcome, inner::inner_service};
 /// inner service is not ready. `call` makes the decision. A refused request never reaches the inner service, which then
 /// stays ready. Everything that the inner service acquired in `poll_ready`, such as a permit, is kept for the next call
 /// or dropped with this service, as tower's contract requires. Errors of the inner service pass through unchanged. If
-/// the future is dropped, the inner future is dropped with it; the request stays charged, because it was admitted.
+/// the future is dropped, the inner future is dropped with it. The request stays charged, because it was admitted.
 ///
 /// A [`LatencyLayer`](super::LatencyLayer) creates this service.
 ///

@@ -69,7 +69,7 @@ impl RateLimitLayer {
     }
 
     /// A layer that admits `requests` per `period`, all of which may arrive at the same time. Tower's layer of this
-    /// name refills the whole quota when a period ends; this layer refills it continuously. Both use tokio's clock;
+    /// name refills the whole quota when a period ends. This layer refills it continuously. Both use tokio's clock;
     /// [`new`](Self::new) accepts a faster clock.
     ///
     /// ```

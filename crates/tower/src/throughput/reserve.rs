@@ -150,7 +150,7 @@ pub trait QueueTicket<Request> {
 pub enum Turn<Pass, Ticket> {
     /// The request is admitted now, and charged.
     Now(Pass),
-    /// The request waits; it is charged when it is admitted.
+    /// The request waits. It is charged when it is admitted.
     Later(Ticket),
 }
 

@@ -15,16 +15,16 @@ use crate::{LatencyFuture, Outcome, inner::inner_service};
 ///
 /// This service is ready when the inner service is. `call` reserves the turn. If the turn is now, the inner service is
 /// called immediately, without a timer or an allocation. If the turn comes later, the request takes the instance of the
-/// inner service that is ready, because tower allows calls only to that instance; this service keeps a clone of it. So
+/// inner service that is ready, because tower allows calls only to that instance. This service keeps a clone of it. So
 /// a waiting request holds everything that the inner service acquired to become ready, such as the permit of a
 /// concurrency limit. Put such a limit outside of this one, or inside as a [`LatencyLayer`](crate::LatencyLayer) over
 /// an [`InFlight`](weir_core::InFlight), which takes its permits in `call`. If the request took the clone instead, it
 /// would wait a second time, for an unknown time, after its turn was used.
 ///
 /// [The crate](crate#waits) describes the order and the precision of waits. A future that is dropped during the wait
-/// leaves the queue. A request is refused immediately if its turn would come too late, or if the queue of a leaky bucket
-/// is full. Then the inner service stays ready for the next request. When the limit is changed, waiting requests keep
-/// their order and follow the new limit; requests that the new limit would admit too late are refused.
+/// leaves the queue. A request is refused immediately if its turn would come too late, or if the queue of a leaky
+/// bucket is full. Then the inner service stays ready for the next request. When the limit is changed, waiting requests
+/// keep their order and follow the new limit. Requests that the new limit would admit too late are refused.
 ///
 /// A [`ThroughputLayer`](super::ThroughputLayer) creates this service.
 ///
