@@ -1,9 +1,9 @@
 //! The rate limit service: answers the questions of proxies such as Envoy, with the rules of policies with a domain.
 //!
 //! One port serves gRPC (`envoy.service.ratelimit.v3.RateLimitService`,
-//! `envoy.service.rate_limit_quota.v3.RateLimitQuotaService` and `grpc.health.v1.Health`) over HTTP/2, and `POST /json` with
-//! the messages of the first one as JSON. Proxies keep few connections, with many questions in flight on each.
-//! Each worker is a thread with its own runtime and listener, as in the proxy. The engine decides; this module only
+//! `envoy.service.rate_limit_quota.v3.RateLimitQuotaService` and `grpc.health.v1.Health`) over HTTP/2, and `POST /json`
+//! with the messages of the first one as JSON. Proxies keep few connections, with many questions in flight on each.
+//! Each worker is a thread with its own runtime and listener, as in the proxy. The engine decides. This module only
 //! translates.
 
 mod answer;

@@ -201,7 +201,7 @@ fn again(mut failed: TrySendError<Request<ForwardedBody>>, spare: Option<Outgoin
     again.ok_or_else(|| Failure::of(failed.into_error()))
 }
 
-/// Copies a request before it is sent; only a request without a body can be copied.
+/// Copies a request before it is sent. Only a request without a body can be copied.
 fn copy_if_empty(request: &Request<ForwardedBody>) -> Option<Outgoing> {
     request.body().is_end_stream().then(|| {
         let mut copy = Box::new(Request::new(ForwardedBody::default()));

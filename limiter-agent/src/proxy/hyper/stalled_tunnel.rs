@@ -76,7 +76,7 @@ mod tests {
         };
         let (written, ()) = tokio::join!(agent.write_all(&[1; 20]), slow);
         written.unwrap();
-        // Silence is no stall while nothing waits.
+        // A silent client does not stall while no bytes wait for it.
         sleep(10 * LIMIT).await;
         let begun = crate::clock::now();
         let error = agent.write_all(b"x").await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Upgraded connections, such as WebSocket. The opening request passes the limits like any other request; then bytes
+//! Upgraded connections, such as WebSocket. The opening request passes the limits like any other request. Then bytes
 //! are copied in both directions until both sides have closed. When the app has closed, a silent client has a few
 //! seconds, because it must not hold a connection and a permit that the app has given up.
 //!

@@ -1,7 +1,7 @@
 //! WebSocket connections (RFC 6455) whose messages are counted.
 //!
 //! A rule with `per: Message` decides once for each text or binary message of the client, as soon as the header of its
-//! first frame arrives. A refused message does not reach the app; the client gets a notice instead, or the connection
+//! first frame arrives. A refused message does not reach the app. The client gets a notice instead, or the connection
 //! closes. Frames are streamed: the agent never buffers a whole message, and forwards bytes unchanged, still masked by
 //! the client. Ping, pong and close pass without being counted.
 //!

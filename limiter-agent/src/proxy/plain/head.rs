@@ -199,7 +199,7 @@ mod tests {
         prop_oneof![15 => prop::sample::select(sound), 1 => prop::sample::select(others)]
     }
 
-    /// Random heads. Many are valid; the others have faults that real proxies have accepted.
+    /// Random heads. Many are valid. The others have faults that real proxies have accepted.
     fn heads() -> impl Strategy<Value = Vec<u8>> {
         let method = mostly(&["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"], &["TRACE", "get", "GE", ""]);
         let space = mostly(&[" "], &["  ", "\t", ""]);

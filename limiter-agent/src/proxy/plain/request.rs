@@ -1,7 +1,7 @@
 //! Defines plain requests: unambiguous requests that need only a response.
 //!
 //! A request that is not plain can be valid. It takes hyper's path, which supports all of HTTP/1.1 and refuses invalid
-//! requests. When in doubt, a request is not plain; the other path costs only some microseconds. This module must never
+//! requests. When in doubt, a request is not plain. The other path costs only some microseconds. This module must never
 //! accept a request that [`strict`](crate::proxy::hyper::strict), [`vetting`](crate::proxy::hyper::vetting) or hyper
 //! would refuse or understand differently.
 

@@ -35,7 +35,7 @@ pub(crate) struct Front {
     pub(crate) http2: SocketAddr,
 }
 
-/// An agent as a front, with rules for each part of a request.
+/// An agent in front of an app, with rules for each part of a request.
 pub(crate) struct Lane {
     agent: Agent,
     front: Front,

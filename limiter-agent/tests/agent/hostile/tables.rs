@@ -1,4 +1,4 @@
-//! Requests that parsers could read in two ways, or that rules could count for another client than the app does.
+//! Requests that parsers could read in two ways, or for which rules and app could find different clients.
 //!
 //! Each request is sent as two messages, one of HTTP/1.1 and one of HTTP/2. A request that passes must reach the app as
 //! `message.rs` defines, and must be counted equally. A refused request must neither reach the app nor be counted.

@@ -18,8 +18,8 @@ struct Outcome {
     closed: bool,
 }
 
-/// Parses `bytes` in pieces that end at `cuts`. Each message gets the next verdict of `verdicts`;
-/// after the last one, the list starts again.
+/// Parses `bytes` in pieces that end at `cuts`. Each message gets the next verdict of `verdicts`. After the last one,
+/// the list starts again.
 fn run(bytes: &[u8], cuts: &[usize], verdicts: &[bool]) -> Outcome {
     let mut frames = ClientFrames::default();
     let mut outcome = Outcome::default();
@@ -214,7 +214,7 @@ fn each_violation_is_found_at_the_header() {
 
 #[test]
 fn each_message_is_decided_once() {
-    // The first frame announces 2^30 bytes; the decision must not wait for them.
+    // The first frame announces 2^30 bytes. The decision must not wait for them.
     let first = [&[0x02, 0xff][..], &(1_u64 << 30).to_be_bytes(), &[0; 4]].concat();
     let mut frames = ClientFrames::default();
     assert_eq!(frames.next(&first[..13]), Ok(Step::More));
