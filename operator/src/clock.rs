@@ -1,4 +1,4 @@
-//! The operator's clock. Only this file reads the time; all other code takes it as an argument.
+//! The operator's clock. Only this file reads the time. All other code takes it as an argument.
 //!
 //! [`now`] is for intervals; tests can pause it with tokio's clock. [`since_boot`] is for terms of leadership: it
 //! keeps running while the machine is suspended. [`unix_micros`] and [`timestamp`] are for values that other programs

@@ -51,7 +51,7 @@ impl Pace {
         self.held_since.is_none() && self.written.as_ref() == Some(status)
     }
 
-    /// Returns true if this status must be written now; it then counts as written. `waits` is true if pods are expected
+    /// Returns true if this status must be written now. It then counts as written. `waits` is true if pods are expected
     /// to change the status soon.
     pub(super) fn claim_write(&mut self, now: Instant, status: &RateLimitPolicyStatus, waits: bool) -> bool {
         if self.seen != status.traffic {
@@ -66,7 +66,7 @@ impl Pace {
         is_due
     }
 
-    /// Returns true if this status must be written again, because another writer overwrote it; it then counts as
+    /// Returns true if this status must be written again, because another writer overwrote it. It then counts as
     /// written. A status that is held back is not repeated, because it or a newer one is written soon.
     pub(super) fn claim_rewrite(&mut self, now: Instant, status: &RateLimitPolicyStatus) -> bool {
         let is_free = self.held_since.is_none();

@@ -7,8 +7,8 @@
 //!
 //! In the phases Collecting and Settling, the counter does two things: it raises its counts to the levels that agents
 //! report, and charges the units that their shares used. If a pod was missing at the end, or its levels were
-//! incomplete, its agent may have used units that the counter does not know. Then the limits that this agent can have
-//! used until then count as used up at that time. If the levels were incomplete, these are the limits of the pod's
+//! incomplete, its agent may have used units that the counter does not know. Then all limits that this agent can have
+//! used count as used up at the end of Settling. If the levels were incomplete, these are the limits of the pod's
 //! policies. If the pod was missing, they are the limits of its namespace, because its agent can have policies that the
 //! plan no longer gives to it.
 
@@ -91,7 +91,7 @@ struct Entry {
     /// The time from which the key is at full credit again.
     full_at: u64,
     reserved: ReservedUnits,
-    /// The sum of absent times and parts of the policy that is reserved.
+    /// The sum of absent times and parts for which units of this value are reserved.
     absent_sum: u128,
     /// The number of times for which the logs of the value have memory.
     times: usize,

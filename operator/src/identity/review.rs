@@ -42,7 +42,7 @@ pub(super) async fn review(client: &Client, token: &str, audience: &str) -> Resu
     judge(answer.status.unwrap_or_default(), audience)
 }
 
-/// Evaluates the apiserver's answer. An apiserver that does not support audiences returns none; then the token is
+/// Evaluates the apiserver's answer. An apiserver that does not support audiences returns none. Then the token is
 /// treated as one for another audience.
 fn judge(status: TokenReviewStatus, audience: &str) -> Result<PodIdentity, ReviewError> {
     let refused = |problem: String| ReviewError::Unauthenticated { audience: audience.to_owned(), problem };

@@ -163,7 +163,7 @@ fn an_agent_gets_the_secrets_of_its_stores() {
     assert!(!pod.to_string().contains("store"), "{pod}");
 }
 
-/// The agent gets a token that only the operator accepts; the app gets none.
+/// The agent gets a token that only the operator accepts. The app gets none.
 #[test]
 fn an_agent_is_told_how_to_prove_which_pod_it_is() {
     let authority = Authority {

@@ -3,7 +3,7 @@
 //!
 //! A pod that would start without the agent must also start with it. So a value that a quota requires is set, and a
 //! value that is too large is reduced, at most to the agent's minimum. If even the minimum is not available, the pod
-//! starts without an agent. The bounds are read for each pod; if that fails, the agent gets its configured resources.
+//! starts without an agent. The bounds are read for each pod. If that fails, the agent gets its configured resources.
 //! [`super::refusal`] then checks the whole pod.
 
 use std::{collections::BTreeMap, time::Duration};

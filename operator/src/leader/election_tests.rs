@@ -88,7 +88,7 @@ fn a_held_lease_is_waited_for_from_its_last_renewal() {
     let mut election = candidate();
     election.read(seconds(1.0), Ok(Some(record(5, Some("b")))));
     assert!((9.0..=9.2).contains(&wakes(&mut election, 1.0)));
-    // A renewal restarts the wait; the same version again does not.
+    // A renewal restarts the wait. The same version again does not.
     election.shown(seconds(3.0), Some(record(6, Some("b"))));
     election.shown(seconds(5.0), Some(record(6, Some("b"))));
     election.read(seconds(6.0), Ok(Some(record(6, Some("b")))));

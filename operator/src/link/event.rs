@@ -24,7 +24,7 @@ pub(super) struct LinkMoment {
 
 #[derive(Debug)]
 pub(super) enum LinkEvent {
-    /// The agent should enforce this content from this time on.
+    /// From this time, the agent should enforce this content.
     Wanted(Arc<Content>),
     /// The time returned by [`LinkMachine::due`](super::machine::LinkMachine::due) has come.
     Due,

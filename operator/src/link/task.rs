@@ -23,8 +23,7 @@ use super::{
 };
 use crate::{clock, fleet::Presence, metrics::Contest, plan::Content, world::ObjectKey};
 
-/// A rare operation in progress. It is boxed, because most of the thousands of links are idle, and it must not enlarge
-/// each of them.
+/// A rare operation in progress. The box keeps the links small: most of the thousands of links are idle.
 type InProgress<T> = Option<Pin<Box<dyn Future<Output = T> + Send>>>;
 
 /// The number of messages after which other events come first: an agent can send messages without a pause.

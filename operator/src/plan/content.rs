@@ -48,7 +48,7 @@ pub struct CountedRule {
     pub stamp: u64,
     /// The number of agents that divide the limits while they are cut off.
     pub sharers: u32,
-    /// Whether descriptors can bring limits of their own.
+    /// Whether descriptors can contain their own limits.
     pub accepts_limits: bool,
 }
 

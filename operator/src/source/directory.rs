@@ -242,7 +242,7 @@ impl Directory {
         }
     }
 
-    /// Reads and parses on another thread than those that serve agents, because ten thousand files take a while.
+    /// Reads and parses on a separate thread, because ten thousand files would delay the threads that serve agents.
     async fn look(&mut self) -> io::Result<(FolderUpdate, FileCounts)> {
         let mut files = self.files.take().expect("the files are always put back below");
         let looked = tokio::task::spawn_blocking(move || {

@@ -3,7 +3,7 @@
 //!
 //! Editors replace files by renaming, truncate them before they write, and save partial files. So a bad change is not
 //! accepted immediately: a missing policy, or a file that does not parse, must stay in this state for [`CONFIRM`]. A
-//! broken file never removes its policies; it makes them invalid, and its status reports this. The same is true for a
+//! broken file never removes its policies. It makes them invalid, and its status reports this. The same is true for a
 //! file that was emptied or cut off, for example by a full disk. To remove a policy, users delete its file, or its
 //! document in the file.
 //!

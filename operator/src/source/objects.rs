@@ -249,7 +249,7 @@ pub(super) fn daemon_set(key: ObjectKey, object: DaemonSet) -> Change {
     workload(WorkloadKind::DaemonSet, key, object.spec.map(|spec| spec.selector))
 }
 
-/// Converts a Service. A Service without a selector selects no pods; its endpoints are managed elsewhere.
+/// Converts a Service. A Service without a selector selects no pods. Its endpoints are managed elsewhere.
 pub(super) fn service(key: ObjectKey, object: Service) -> Change {
     let ports = Ports::of(&object);
     let spec = object.spec.filter(|spec| !is_only_a_name(spec));
@@ -260,7 +260,7 @@ pub(super) fn service(key: ObjectKey, object: Service) -> Change {
 
 fn workload(kind: WorkloadKind, key: ObjectKey, selector: Option<LabelSelector>) -> Change {
     let selector = selector.and_then(|selector| Selector::try_from(selector).ok());
-    // An empty selector would select the whole namespace; the apiserver refuses it for these kinds.
+    // An empty selector would select the whole namespace. The apiserver refuses it for these kinds.
     let selector = selector.filter(|selector| !selector.selects_all());
     Change::Workload(Workload { kind, key }, Some(selector))
 }

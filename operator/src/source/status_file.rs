@@ -2,7 +2,7 @@
 //!
 //! `checkout.yaml` gets `checkout.status.yaml`, with one document per policy and store. The status file stores the last
 //! good generation of each, for an operator that starts while the file is broken. Files with the same stem (`a.yaml`,
-//! `a.yml`) share one status file; each document names its file.
+//! `a.yml`) share one status file. Each document names its file.
 
 use std::{collections::BTreeMap, io, path::Path, sync::Arc};
 

@@ -33,9 +33,10 @@ const WATCH_SECONDS: u32 = 60;
 /// operator keeps nothing: 500 pods need more than 10 MiB.
 const PAGE: u32 = 100;
 
-/// Returns the events of the objects, without [`Event::Init`]: it precedes each attempt to list, so it would end the
-/// delays even if each attempt fails. If a listing fails, the stream returns the error and starts the next listing from
-/// the beginning. The first pages of a listing do not end the delays either, because its next page can fail each time.
+/// Returns the events of the objects, without [`Event::Init`]. This event precedes each attempt to list, so it would
+/// end the delays even if each attempt fails. If a listing fails, the stream returns the error and starts the next
+/// listing from the beginning. The first pages of a listing do not end the delays either, because its next page can
+/// fail each time.
 pub(crate) fn watch<K>(
     api: Api<K>,
     config: watcher::Config,

@@ -116,7 +116,7 @@ impl UsedUpRules {
 }
 
 /// The time at which the limits of a rule are at full credit again if they were used up at this time, in microseconds.
-/// Limits that descriptors bring are not included.
+/// Limits that descriptors contain are not included.
 fn full_at(rule: &Rule, since: u64) -> u64 {
     let limits = rule.limits.iter().chain(rule.overrides.iter().flat_map(|it| &it.limits));
     let full_at = limits.map(|limit| {
