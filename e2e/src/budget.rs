@@ -10,8 +10,8 @@ pub(crate) struct Step {
     pub(crate) period_millis: u64,
 }
 
-/// The integral of the rates of `steps` between `from` and `to`. `steps` must be in the order of time. The first step
-/// also applies before its own time.
+/// The integral of the rates of `steps` between `from` and `to`. `steps` must be in the order of time. The rate of the
+/// first step is also used for the time before this step.
 pub(crate) fn integral(steps: &[Step], from: u64, to: u64) -> f64 {
     let ends = steps.iter().skip(1).map(|step| step.since_millis).chain([u64::MAX]);
     let mut starts_ever = true;

@@ -17,7 +17,7 @@ pub(super) enum Demand {
     Refill,
 }
 
-/// The requests per millisecond of [`Demand::Refill`].
+/// The requests per millisecond that the limit of [`Demand::Refill`] allows.
 pub(super) const REFILL: u32 = 1000;
 
 pub(super) const DAY: Duration = Duration::from_secs(86_400);

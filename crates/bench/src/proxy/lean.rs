@@ -40,8 +40,8 @@ pub(super) struct Lean<'a> {
     pub(super) key: &'a str,
     pub(super) connections: usize,
     pub(super) length: Duration,
-    /// The rate of all connections together, evenly spaced. None: a connection sends as soon as it has got its
-    /// response.
+    /// The rate of all connections together, evenly spaced. None means that a connection sends the next request as soon
+    /// as the response has arrived.
     pub(super) per_second: Option<NonZeroU32>,
 }
 

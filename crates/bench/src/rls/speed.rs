@@ -202,7 +202,7 @@ struct Sample {
     /// In microseconds, at a constant rate.
     p50: f64,
     p99: f64,
-    /// The part of the answers with another code than the expected one, in percent.
+    /// The part of the answers with an unexpected code, in percent.
     other: f64,
 }
 

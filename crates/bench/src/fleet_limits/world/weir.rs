@@ -68,7 +68,7 @@ enum Event {
     /// The pod begins to get requests, or ends.
     Begins(usize),
     Ends(usize),
-    /// The leader calls the agent of this pod.
+    /// The leader connects to the agent of this pod.
     Calls(usize),
     /// A message arrives on the link with this number.
     Up(u64, Up),

@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(told(&mut weir, &both[..1], 4, 59), [(OverLimit, 3)]);
         assert_eq!(told(&mut peer, &both[..1], 1, 59), [(OverLimit, 0)]);
         assert_eq!(told(&mut weir, &both[..1], 3, 59), [(Ok, 0)]);
-        // The next window, and another value.
+        // The peer is in the next window, and Weir gets another value.
         assert_eq!(told(&mut peer, &both, 1, 60), [(Ok, 4), (Ok, 1)]);
         assert_eq!(told(&mut weir, &[("path", "z")], 1, 59), [(Ok, 4)]);
     }

@@ -10,7 +10,7 @@ use super::counting::Counting;
 pub(super) const KEY: &str = "x-key";
 /// So long that no window ends and no bucket refills during a run.
 pub(super) const DAY: u64 = 24 * 3600 * 1000;
-/// More than any contender can do.
+/// A rate that no contender reaches.
 pub(super) const UNREACHED: u64 = 1_000_000;
 
 /// Served without a limit, and by the same process.
