@@ -160,9 +160,9 @@ mod tests {
         let apiserver = service_fn(move |_: Request<Body>| {
             seen.lock().unwrap().push(start.elapsed());
             async move {
-                let answer = retry_after
-                    .into_iter()
-                    .fold(Response::builder().status(status), |answer, told| answer.header(RETRY_AFTER, told));
+                let answer = retry_after.into_iter().fold(Response::builder().status(status), |answer, retry_after| {
+                    answer.header(RETRY_AFTER, retry_after)
+                });
                 Ok::<_, BoxError>(answer.body(())?)
             }
         });
@@ -177,10 +177,10 @@ mod tests {
         for status in [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE] {
             let (ended, asked) = ask(status, Some("2")).await;
             let pauses: Vec<_> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
-            let told = Duration::from_secs(2);
+            let retry_after = Duration::from_secs(2);
             // Timers are rounded up to a millisecond.
             let most = LONGEST_PAUSE + Duration::from_millis(1);
-            assert!(pauses.iter().all(|pause| (told..=most).contains(pause)), "{pauses:?}");
+            assert!(pauses.iter().all(|pause| (retry_after..=most).contains(pause)), "{pauses:?}");
             assert_eq!((ended, pauses.len()), (status, MAX_RETRIES as usize));
         }
     }

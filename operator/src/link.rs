@@ -21,7 +21,7 @@ mod event;
 mod machine;
 mod observations;
 mod open;
-mod rivals;
+mod other_operator;
 mod status_interval;
 mod steps;
 mod task;

@@ -22,7 +22,7 @@ mod tests {
 
     #[test]
     fn a_problem_is_logged_once_until_it_is_fixed() {
-        let mut told = LogOnce::default();
+        let mut log_once = LogOnce::default();
         for (outcome, expected) in [
             (Ok(()), None),
             (Err("a"), Some("a")),
@@ -31,7 +31,7 @@ mod tests {
             (Ok(()), None),
             (Err("b"), Some("b")),
         ] {
-            assert_eq!(told.changed(outcome), expected, "{outcome:?}");
+            assert_eq!(log_once.changed(outcome), expected, "{outcome:?}");
         }
     }
 }

@@ -18,7 +18,7 @@ use super::{
     digest::digest,
     event::{LinkAction, LinkEvent, LinkMoment},
     open::{Confirmation, Connection, Open, Received, kept},
-    rivals::Rivals,
+    other_operator::OtherOperator,
     status_interval::is_as_often,
     steps::{LanePermit, Push},
 };
@@ -65,7 +65,7 @@ pub(super) struct LinkMachine {
     /// The revision that `sequence` belongs to. A repeated push keeps its sequence, so that it does not appear newer.
     numbered: String,
     sequence: u64,
-    rivals: Rivals,
+    other_operator: OtherOperator,
     rng: SmallRng,
 }
 
@@ -88,7 +88,7 @@ impl LinkMachine {
             reported: None,
             numbered: String::new(),
             sequence: 0,
-            rivals: Rivals::default(),
+            other_operator: OtherOperator::default(),
             rng: SmallRng::seed_from_u64(seed),
         }
     }
@@ -102,7 +102,7 @@ impl LinkMachine {
             (Connection::Open(open), Push::Sent { at, .. }) => Some(open.deadline.min(*at + self.timing.timeout)),
             (Connection::Open(open), _) => Some(open.deadline),
         };
-        [link, self.rivals.ends_at()].into_iter().flatten().min()
+        [link, self.other_operator.ends_at()].into_iter().flatten().min()
     }
 
     /// Handles an event, and returns the actions to perform.
@@ -141,7 +141,7 @@ impl LinkMachine {
 
     /// Checks the deadlines.
     fn check_deadlines(&mut self, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
-        if self.rivals.ended(at.now) {
+        if self.other_operator.ended(at.now) {
             self.report(Seen::Contested(false), actions);
         }
         let sent_at = match &self.push {
@@ -258,7 +258,7 @@ impl LinkMachine {
                 if let Some(other) = in_force
                     && is_idle
                     && other.sequence > self.sequence
-                    && self.rivals.overwritten(at.now)
+                    && self.other_operator.overwritten(at.now)
                 {
                     self.report(Seen::Contested(true), actions);
                 }

@@ -14,12 +14,12 @@ const LASTING: Duration = Duration::from_secs(30);
 
 /// The state of detecting other operators that write to the agent of a link.
 #[derive(Debug, Default)]
-pub(super) struct Rivals {
+pub(super) struct OtherOperator {
     overwritten_at: Option<Instant>,
     is_contested: bool,
 }
 
-impl Rivals {
+impl OtherOperator {
     /// Records that a newer snapshot replaced the one that the agent had acknowledged. Returns true if this reveals
     /// another operator.
     pub(super) fn overwritten(&mut self, now: Instant) -> bool {
@@ -49,17 +49,17 @@ mod tests {
     fn another_operator_is_one_that_writes_again() {
         let start = clock::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut rivals = Rivals::default();
-        assert!(!rivals.overwritten(at(0)), "one replacement can come from curl");
-        assert!(!rivals.overwritten(at(40)), "another replacement much later can come from curl");
-        assert!(!rivals.ended(at(80)));
-        assert!(rivals.overwritten(at(45)));
-        assert!(!rivals.overwritten(at(46)), "the begin is reported once");
-        assert_eq!(rivals.ends_at(), Some(at(76)));
-        assert!(!rivals.ended(at(75)));
-        assert!(rivals.ended(at(76)));
-        assert_eq!((rivals.ends_at(), rivals.ended(at(80))), (None, false), "the end is reported once");
-        assert!(!rivals.overwritten(at(90)));
-        assert!(rivals.overwritten(at(91)));
+        let mut other_operator = OtherOperator::default();
+        assert!(!other_operator.overwritten(at(0)), "one replacement can come from curl");
+        assert!(!other_operator.overwritten(at(40)), "another replacement much later can come from curl");
+        assert!(!other_operator.ended(at(80)));
+        assert!(other_operator.overwritten(at(45)));
+        assert!(!other_operator.overwritten(at(46)), "the begin is reported once");
+        assert_eq!(other_operator.ends_at(), Some(at(76)));
+        assert!(!other_operator.ended(at(75)));
+        assert!(other_operator.ended(at(76)));
+        assert_eq!((other_operator.ends_at(), other_operator.ended(at(80))), (None, false), "the end is reported once");
+        assert!(!other_operator.overwritten(at(90)));
+        assert!(other_operator.overwritten(at(91)));
     }
 }
