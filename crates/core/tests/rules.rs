@@ -162,7 +162,8 @@ fn a_key_that_is_not_idle_is_never_forgotten() {
     assert_eq!(drain(&rule, later, b"ann"), 0);
 }
 
-/// Callers look into the future to find the time at which a request can go. A key that will be idle then is not idle now.
+/// Callers look into the future to find the time at which a request can proceed. A key that will be idle then is not
+/// idle now.
 #[test]
 fn a_look_into_the_future_forgets_nothing() {
     for strategy in Strategy::ALL {

@@ -110,8 +110,8 @@ impl Seats {
         None
     }
 
-    /// The time at which a request that was granted with patience can go, in microseconds of the store's clock. The
-    /// request has this cost, and uses the seats after the first `before`. Zero if it can go immediately.
+    /// The time at which a request that was granted with patience can proceed, in microseconds of the store's clock.
+    /// The request has this cost, and uses the seats after the first `before`. Zero if it can proceed immediately.
     pub fn due(&self, terms: &StoreTerms, before: u32, cost: u32) -> u64 {
         let limits = terms.raw().iter().zip(&self.start).filter(|(limit, _)| limit.is_bucket());
         let due = limits.map(|(limit, &[us, parts, _])| {

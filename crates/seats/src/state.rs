@@ -283,8 +283,8 @@ impl State {
         self.charge(limit, now, units);
     }
 
-    /// The time at which a request with this cost can go if no other request is charged before. None if it can never
-    /// go.
+    /// The time at which a request with this cost can proceed if no other request is charged before. None if it can
+    /// never proceed.
     pub fn opens(&self, limit: &StoreLimit, now: u64, cost: u64) -> Option<u64> {
         let spare = limit.most().checked_sub(cost)?;
         let opens = match self {

@@ -195,7 +195,7 @@ pub struct EncodedReply {
 pub enum Next {
     /// All requests were granted.
     Now,
-    /// The first refused request can go at this time of the store, in microseconds, if no other request is charged
+    /// The first refused request can proceed at this time of the store, in microseconds, if no other request is charged
     /// before. Asking sooner is useless.
     At(u64),
     /// The request costs more than a limit ever allows.

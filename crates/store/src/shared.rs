@@ -233,7 +233,7 @@ impl SharedLimiter {
         }
         drop(shard);
         if refills {
-            self.drive(hash);
+            self.start_task(hash);
         }
         self.settle(room);
         claim
@@ -327,7 +327,7 @@ impl SharedLimiter {
         });
         drop(shard);
         if begins {
-            self.drive(hash);
+            self.start_task(hash);
         }
         self.settle(room);
         pending
@@ -388,7 +388,7 @@ impl SharedLimiter {
         let begins = self.client.current_loss().is_none() && entry.begins_task();
         drop(shard);
         if begins {
-            self.drive(hash);
+            self.start_task(hash);
         }
         self.settle(room);
     }

@@ -49,7 +49,7 @@ impl Terms {
         rule("r", &[limit(self.strategy, self.requests, PERIOD / 1_000_000, numbers)], with(cost, more))
     }
 
-    /// Whether a request may go now, after requests at these times with these costs.
+    /// Whether a request may proceed now, after requests at these times with these costs.
     fn admits(self, history: &[(u64, u64)], now: u64) -> bool {
         let sum = |counts: &dyn Fn(u64) -> bool| {
             history.iter().filter(|(at, _)| counts(*at)).map(|(_, cost)| *cost).sum::<u64>()

@@ -1,5 +1,5 @@
-//! The times of the last admissions of a sliding window log. Request number *i* can go when request number
-//! *i - requests* is one period old.
+//! The times of the last admissions of a sliding window log. Request number *i* can proceed when request number *i -
+//! requests* is one period old.
 //!
 //! If the limit is lowered, the log keeps all times of the current period. So the limit can be raised again.
 
@@ -148,7 +148,7 @@ impl Log {
         limit.requests.saturating_sub(self.used(limit, now)).min(units)
     }
 
-    /// The time at which a request with this cost can go. None if it can go now.
+    /// The time at which a request with this cost can proceed. None if it can proceed now.
     pub(super) fn opens(&self, limit: &StoreLimit, cost: u64) -> Option<u64> {
         let spare = usize::try_from(limit.requests - cost).ok()?;
         Some(self.times.iter().rev().nth(spare)? + limit.period)

@@ -67,7 +67,7 @@ impl SharedLimiter {
                 entry.rare_mut().banned_until = now + rest;
             }
             if looks {
-                entry.rare_mut().looks = true;
+                entry.rare_mut().asks_for_ban = true;
             }
             looks
         });
@@ -161,7 +161,7 @@ impl SharedLimiter {
         let begins = asks && self.client.current_loss().is_none() && entry.begins_task();
         drop(shard);
         if begins {
-            self.drive(hash);
+            self.start_task(hash);
         }
         self.settle(room);
     }

@@ -13,7 +13,7 @@ use weir_seats::{Left, Seats};
 
 use super::SharedLimiter;
 
-/// The right of one request to go. If the grant is dropped before [`settle`](Self::settle), other requests get its
+/// The right of one request to proceed. If the grant is dropped before [`settle`](Self::settle), other requests get its
 /// seats.
 #[derive(Debug)]
 #[must_use = "the grant is charged: settle it when the request goes"]
@@ -77,7 +77,7 @@ impl Drop for Grant {
 /// The refusal of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The time until the next request can go. None if the cost is more than a limit ever admits.
+    /// The time until the next request can proceed. None if the cost is more than a limit ever admits.
     pub retry_after: Option<Duration>,
     /// The remaining units of the key, if they are known.
     pub left: Option<Left>,
@@ -100,7 +100,7 @@ impl Refused {
 /// A decision that needs no wait.
 #[derive(Debug)]
 pub enum Claim {
-    /// The request may go.
+    /// The request may proceed.
     Granted(Grant),
     /// The request is refused.
     Refused(Refused),

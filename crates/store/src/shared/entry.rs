@@ -53,7 +53,7 @@ pub(super) struct LastRefusal {
     /// In microseconds, the delay after the refusal with which a request that waits asks, so that programs do not ask at the
     /// same moment. A new request asks immediately, because its client has waited for `until`.
     pub(super) jitter: u32,
-    /// The time at which the refused request can go, on the store's clock.
+    /// The time at which the refused request can proceed, on the store's clock.
     pub(super) until: u64,
     /// The time on the program's clock at which a slower store's clock is certainly at `until`. The refusal ends then,
     /// even if the store's clock is set back.
@@ -101,7 +101,7 @@ pub(super) struct RareState {
     /// be evicted.
     pub(super) banned_until: Duration,
     /// True if the store must be asked whether the key is banned.
-    pub(super) looks: bool,
+    pub(super) asks_for_ban: bool,
     /// The number of questions without an answer since the last answer.
     pub(super) misses: u32,
     /// True if requests were admitted without the store since its last answer, by a rule that then charges nothing.
@@ -296,7 +296,7 @@ impl RareState {
         ban_started: None,
         lifted_at: None,
         banned_until: Duration::ZERO,
-        looks: false,
+        asks_for_ban: false,
         misses: 0,
         is_open: false,
         retry_at: Duration::ZERO,
@@ -316,7 +316,7 @@ impl RareState {
 
     /// Returns false if nothing here matters after an answer.
     fn matters(&self, now: Duration) -> bool {
-        self.owes() || self.looks || self.lifted_at.is_some() || self.refill_after > now || self.last_slot > now
+        self.owes() || self.asks_for_ban || self.lifted_at.is_some() || self.refill_after > now || self.last_slot > now
     }
 }
 

@@ -32,7 +32,7 @@ const MOST_REQUESTS: usize = 4_096;
 /// The longest time without a question for a refused key, if units of it can come back.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
-/// The longest random delay of a question after the time at which a refused request can go.
+/// The longest random delay of a question after the time at which a refused request can proceed.
 const LONGEST_JITTER: Duration = Duration::from_millis(50);
 
 /// The next step for a key.
@@ -46,12 +46,12 @@ enum Step {
 
 impl SharedLimiter {
     /// Starts the task of a key. The caller has called `begins_task`.
-    pub(super) fn drive(&self, hash: u128) {
+    pub(super) fn start_task(&self, hash: u128) {
         let Some(me) = self.me.upgrade() else { return };
-        self.client.spawn(async move { me.drive_on(hash).await });
+        self.client.spawn(async move { me.run_task(hash).await });
     }
 
-    async fn drive_on(self: Arc<Self>, hash: u128) {
+    async fn run_task(self: Arc<Self>, hash: u128) {
         loop {
             let (step, decisions) = self.step(hash);
             send(&self, decisions);
@@ -113,7 +113,7 @@ impl SharedLimiter {
     fn has_more(&self, entry: &Entry, rule: &SharedRule, (hash, now): (u128, Duration)) -> bool {
         let wanted = self.wanted(entry, rule, rule.set(hash));
         let rare = entry.rare();
-        let is_due = rare.owes() || rare.looks || entry.owes_share(self.share_time(now));
+        let is_due = rare.owes() || rare.asks_for_ban || entry.owes_share(self.share_time(now));
         let refills = wanted > 0 && now >= rare.refill_after && entry.seats() <= wanted / 2;
         now >= rare.retry_at && (is_due || refills)
     }
@@ -220,7 +220,7 @@ impl SharedLimiter {
             ban: rule.ban(rare.ban_started.take().map_or(BanChange::Keep, |since| started(since, now))),
             asked_at: now,
         };
-        rare.looks = false;
+        rare.asks_for_ban = false;
         rare.owed -= owned.explicit();
         Step::Asks(Box::new(Question { batch, owned }))
     }

@@ -46,7 +46,7 @@ impl StoreRule for SharedLimiter {
         let is_needed = |entry: &Entry| self.client.asks_operator() && entry.is_full(time.earliest) == Some(false);
         self.table.forget_idle(&mut shard, now.saturating_sub(IDLE), Clocks { now, time }, is_needed);
         drop(shard);
-        owing.into_iter().for_each(|hash| self.drive(hash));
+        owing.into_iter().for_each(|hash| self.start_task(hash));
         for (hash, all) in unused {
             all.into_iter().for_each(|seats| self.give_back(hash, seats));
         }
