@@ -127,10 +127,10 @@ async fn slot_for(proxy: &Proxy, waiting: Option<&(TcpStream, SocketAddr)>) -> C
 
 /// The router for the requests that the short path does not take. Its layer is the limits of the rules in force, and
 /// its service forwards to the app.
-fn router(way: Forwarder) -> Router {
-    let limits = LimitLayer::new(way.proxy.rules.gate(client_ip), SERVER);
-    let way = Arc::new(way);
-    Router::new().fallback_service(service_fn(move |request| forward(Arc::clone(&way), request))).layer(limits)
+fn router(forwarder: Forwarder) -> Router {
+    let limits = LimitLayer::new(forwarder.proxy.rules.gate(client_ip), SERVER);
+    let forwarder = Arc::new(forwarder);
+    Router::new().fallback_service(service_fn(move |request| forward(Arc::clone(&forwarder), request))).layer(limits)
 }
 
 /// The client's address, for the rules.

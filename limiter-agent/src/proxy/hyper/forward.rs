@@ -44,17 +44,17 @@ type Outgoing = Box<Request<ForwardedBody>>;
 
 /// Forwards a request to the app, after [`vetting`] and the limits. The request's extensions contain the [`Peer`].
 pub(in super::super) fn forward(
-    way: Arc<Forwarder>,
+    forwarder: Arc<Forwarder>,
     request: Request<body::Body>,
 ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> {
     let version = request.version();
-    let request = Box::new(limited(request, way.proxy.clock).map(ForwardedBody::new));
+    let request = Box::new(limited(request, forwarder.proxy.clock).map(ForwardedBody::new));
     async move {
-        let failure = match way.forward(request).await {
+        let failure = match forwarder.forward(request).await {
             Ok(response) => return Ok(response),
             Err(failure) => failure,
         };
-        Ok(failure.or_stopped(&way.proxy.upstream).await.respond(&way.proxy.failures, version))
+        Ok(failure.or_stopped(&forwarder.proxy.upstream).await.respond(&forwarder.proxy.failures, version))
     }
 }
 
