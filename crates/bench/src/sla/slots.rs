@@ -44,7 +44,8 @@ impl Slots {
             return Err(TimedOut);
         };
         let slot = slot.expect("never closed");
-        let free = self.free.lock().expect("no thread panics while it holds the lock").pop_front().expect("as many as slots");
+        let free =
+            self.free.lock().expect("no thread panics while it holds the lock").pop_front().expect("as many as slots");
         let done = free.max(arrived) + WORK;
         let upstream = self.clone();
         let work = tokio::spawn(async move {
