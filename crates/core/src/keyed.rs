@@ -396,8 +396,8 @@ impl Table {
         self.peek_new_key(fingerprint, request)
     }
 
-    /// Gives back a charge of a key. If the table forgot the key meanwhile, the key's whole burst was free at that
-    /// time, so its new cell gets nothing back.
+    /// Gives back a charge of a key. If the table forgot the key in the meantime, the key's whole burst was free at
+    /// that time, so its new cell gets nothing back.
     pub(crate) fn refund(&self, key: &[u8], charge: &KeyCharge, clock: Clock<'_>) {
         if self.lineage.retunes < charge.retunes {
             if let Some(next) = self.chain.successor() {

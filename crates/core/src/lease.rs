@@ -38,7 +38,7 @@ const LEAST: u64 = 8;
 /// admissions.
 const ENOUGH: u64 = 64;
 
-/// The flag of a slot into which a thread is about to store a lease. The slot is empty meanwhile.
+/// The flag of a slot into which a thread is about to store a lease. The slot is empty in the meantime.
 const FILLING: u64 = 1 << 63;
 
 /// One step of the tag, which distinguishes the leases that a slot has at different times.
@@ -232,7 +232,7 @@ impl Leases {
             for slot in &self.slots {
                 returned += slot.give_up(supply, floor)?;
             }
-            // No slot got a lease from the word or from another slot meanwhile.
+            // No slot got a lease from the word or from another slot in the meantime.
             if before.is_some() && before == self.fills() {
                 let now = clock();
                 let passed = supply.floor(now).saturating_sub(supply.floor(at)) / supply.unit();
@@ -381,7 +381,7 @@ impl Slot {
     #[expect(clippy::needless_pass_by_value, reason = "the right is used once")]
     fn fill(&self, filling: Filling, end: u64, left: u64) {
         self.end.store(end, Ordering::Release);
-        // If the slot was closed meanwhile, the remaining admissions stay charged.
+        // If the slot was closed in the meantime, the remaining admissions stay charged.
         self.swap(filling.state | FILLING, filling.state | left);
     }
 

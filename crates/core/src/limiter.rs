@@ -302,7 +302,7 @@ impl Limiter {
     pub fn refund(&self, charge: Charge, clock: impl Fn() -> Time) {
         match self.state.retunes.cmp(&charge.retunes) {
             Ordering::Less if self.state.is_sealed() => self.successor().refund(charge, clock),
-            // If the state was sealed meanwhile, the charge stays.
+            // If the state was sealed in the meantime, the charge stays.
             Ordering::Equal if self.state.refund(&charge.receipt, &clock).is_ok() => self.wake_head(),
             Ordering::Less | Ordering::Equal | Ordering::Greater => {}
         }

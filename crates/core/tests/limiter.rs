@@ -174,7 +174,7 @@ fn a_credit_of_a_limit_with_leases_is_never_beyond_its_full_credit() {
             assert_eq!(drain(&limiter, now), left, "{strategy:?}, {credit}, after {millis} ms");
         }
     }
-    // A charge of before the credit is given back after it.
+    // A charge from before the credit is given back after it.
     let limiter = lent(Strategy::TokenBucket);
     let charged = limiter.charge(START, 5_000).expect("there is room");
     limiter.credit(4_000, || START);

@@ -11,10 +11,10 @@
 //!   refused question whose counter shows this is asked once more. If a program does not receive the first answer, the
 //!   units that it requested stay counted until the window ends. If the server drops the counter between the two round
 //!   trips, because its memory is full, the second round trip can subtract from a new counter, at most the units of one
-//!   question. Seats are never given back, because the counter can have expired meanwhile. If more units are credited
-//!   than the window has charged, while another question is between its two round trips, the rest of the credit cancels
-//!   units that this question is about to subtract. Then the window forgets units that it granted between these round
-//!   trips, at most this rest.
+//!   question. Seats are never given back, because the counter can have expired in the meantime. If more units are
+//!   credited than the window has charged, while another question is between its two round trips, the rest of the
+//!   credit cancels units that this question is about to subtract. Then the window forgets units that it granted
+//!   between these round trips, at most this rest.
 //! - Every other rule has the same value as in Redis. The command `mg` reads it, the model decides, and `ms` writes it
 //!   if it has not changed. If it has changed, the question starts again.
 
@@ -239,8 +239,8 @@ impl Server {
         })
     }
 
-    /// Reads the value, decides, and writes the new value if the stored one has not changed meanwhile. Otherwise it
-    /// starts again.
+    /// Reads the value, decides, and writes the new value if the stored one has not changed in the meantime. Otherwise
+    /// it starts again.
     async fn swap(
         &self,
         key: &Key,

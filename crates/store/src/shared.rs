@@ -1,8 +1,8 @@
 //! A limiter for one rule that several programs share. It decides immediately with the seats that it holds, and
 //! otherwise asks the store.
 //!
-//! For each key, at most one question is on its way. Requests that arrive meanwhile wait for its answer, and share the
-//! next question. A decision holds a lock briefly. No lock is held during I/O.
+//! For each key, at most one question is on its way. Requests that arrive in the meantime wait for its answer, and
+//! share the next question. A decision holds a lock briefly. No lock is held during I/O.
 
 mod ban;
 mod decision;

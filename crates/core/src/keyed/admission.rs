@@ -278,8 +278,8 @@ impl Table {
         self.cells.round(self.cells.region_of(fingerprint), hold.hand).take(most).inspect(|_| hold.hand += 1)
     }
 
-    /// Puts a key into a free cell, and charges it. None if the table is full, because other threads added keys
-    /// meanwhile.
+    /// Puts a key into a free cell, and charges it. None if the table is full, because other threads added keys in the
+    /// meantime.
     fn claim(
         &self,
         fingerprint: u64,

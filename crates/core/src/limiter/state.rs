@@ -220,7 +220,7 @@ impl State {
         let floor = supply.flowed(elapsed);
         let before = self.window.load(Ordering::Relaxed);
         if before != NEVER {
-            // The exchange fails if leases were created meanwhile.
+            // The exchange fails if leases were created in the meantime.
             let _ = self.window.compare_exchange(before, floor / supply.each(), Ordering::Relaxed, Ordering::Relaxed);
         }
         floor
@@ -395,7 +395,7 @@ impl State {
                 }
             } else if let Some(leases) = self.create_leases(supply) {
                 leases.refund(supply, receipt);
-                // A credit that began meanwhile can have missed this lease: it must not stay above the word.
+                // A credit that began in the meantime can have missed this lease: it must not stay above the word.
                 return if self.is_credited.load(Ordering::SeqCst) { self.credit(0, clock) } else { Ok(()) };
             } else {
                 return level::refund(supply, word, receipt, clock);

@@ -146,7 +146,7 @@ impl WindowCounter {
         }
     }
 
-    /// Changes the count of the window that was read. Returns false if a word changed meanwhile.
+    /// Changes the count of the window that was read. Returns false if a word changed in the meantime.
     fn count(&self, words: &[AtomicU64], seen: &Seen, count: u64) -> bool {
         let frozen = if self.index_of(seen.previous) == seen.index - 1 {
             seen.previous | FROZEN
@@ -156,8 +156,8 @@ impl WindowCounter {
         self.write(words, seen, frozen, count)
     }
 
-    /// Writes the frozen word of the previous window, and the count of the window that was read. Returns false if a word
-    /// changed meanwhile.
+    /// Writes the frozen word of the previous window, and the count of the window that was read. Returns false if a
+    /// word changed in the meantime.
     fn write(&self, words: &[AtomicU64], seen: &Seen, frozen: u64, count: u64) -> bool {
         let [current, previous] = [seen.index % 2, (seen.index + 1) % 2].map(|parity| &words[usize::from(parity == 1)]);
         let swap = |word: &AtomicU64, from, to| {

@@ -342,7 +342,7 @@ impl SharedLimiter {
         if owned.prefetch > 0 && lent < owned.prefetch / 2 {
             entry.rare_mut().refill_after = now + owned.reach / 2;
         }
-        // A refusal by limits that have changed meanwhile must not refuse later requests.
+        // A refusal by limits that have changed in the meantime must not refuse later requests.
         let is_outdated = terms.stamp() < set.terms.stamp();
         entry.refused =
             if banned.is_some() || is_outdated { None } else { self.refusal(&rule, next, owned, (time, at)) };

@@ -405,7 +405,7 @@ async fn what_is_known_during_a_loss_is_what_the_share_decides() {
 }
 
 /// The store was lost, and has returned. Then one question about a key has no answer, although the key has had a share
-/// during the loss. The store has given the limit to others meanwhile.
+/// during the loss. The store has given the limit to others in the meantime.
 #[tokio::test(start_paused = true)]
 async fn a_share_does_not_continue_after_the_store_has_returned() {
     let (world, loss) = (World::new(), Arc::new(Mutex::new("")));

@@ -295,7 +295,7 @@ async fn waiting_requests_get_slots() {
 #[tokio::test]
 async fn returned_seats_are_granted_again() {
     for kind in kinds() {
-        // Memcached takes no seats of a fixed window back, because its counter can have expired meanwhile.
+        // Memcached takes no seats of a fixed window back, because its counter can have expired in the meantime.
         let takes_back = |strategy: &&Strategy| {
             **strategy != Strategy::LeakyBucket && (kind.name, **strategy) != ("memcached", Strategy::FixedWindow)
         };
