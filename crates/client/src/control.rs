@@ -113,7 +113,7 @@ async fn put_config(State(control): State<Arc<Control>>, body: Body) -> Response
 
 /// Puts a snapshot in force. `None` means that the snapshot was too large to read.
 async fn apply_snapshot(control: Arc<Control>, body: Option<Vec<u8>>) -> Result<ApplyReply, Rejection> {
-    // Lowering a large snapshot takes a long time, and the agent must answer probes meanwhile.
+    // Lowering a large snapshot takes a long time, and the agent must answer probes in the meantime.
     let applied = tokio::task::spawn_blocking(move || {
         let body = body.as_deref().filter(|body| body.len() <= MAX_SNAPSHOT_BYTES);
         // Logged here, because the caller can be gone.

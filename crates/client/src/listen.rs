@@ -127,7 +127,7 @@ pub fn close_listener(listener: tokio::net::TcpListener) -> impl Iterator<Item =
                     let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
                     return stream.ok().map(|stream| (stream, peer));
                 }
-                // The client has left meanwhile.
+                // The client has left in the meantime.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(_) => return None,
             }

@@ -40,8 +40,8 @@ impl RulesInForce {
     ///
     /// # Errors
     ///
-    /// [`NotReset`]. If the store does not answer, the ban can be lifted although the count is not reset. Or the count is
-    /// reset, and a ban stays that began meanwhile.
+    /// [`NotReset`]. If the store does not answer, the ban can be lifted although the count is not reset. Or the count
+    /// is reset, and a ban stays that began in the meantime.
     pub async fn reset_count(&self, selection: &BanSelection, now: impl Fn() -> Time) -> Result<ResetCount, NotReset> {
         let rule = self.rule_of(selection)?;
         let scope = rule.scope();
@@ -75,7 +75,7 @@ impl RulesInForce {
                 None => limits.pod_limiter().reset(&key, &now),
             }
         }
-        // The old count may have banned the key again meanwhile.
+        // The old count may have banned the key again in the meantime.
         if rule.ban().is_some() {
             self.lift_bans_in_stores(selection, now()).await?;
             let _ = self.lift_bans(selection, now());

@@ -51,8 +51,8 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Compare limiters and layers with their peers, and write docs/benchmarks
     ///
-    /// Builds in release mode and takes some minutes; do not use the machine meanwhile. Each table is from one run, and
-    /// lists the machine and the versions of the peers.
+    /// Builds in release mode and takes some minutes; do not use the machine in the meantime. Each table is from one
+    /// run, and lists the machine and the versions of the peers.
     Bench(bench::BenchArgs),
     /// Keep one agent under the load of good and bad clients, check its use of resources, and write
     /// docs/benchmarks/soak.md

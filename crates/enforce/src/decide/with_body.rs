@@ -35,7 +35,7 @@ impl RequestContext<'_> {
         };
         let (rules, deadline) = (limiting(set, indices), self.deadline(members()));
         let mut verdict = self.with_demands(&rules, deadline.as_ref().map(Deadline::after), keys, |demands| {
-            // A charge that is given back would be lost in a log that has charged other requests meanwhile.
+            // A charge that is given back would be lost in a log that has charged other requests in the meantime.
             if self.body_waits(demands, rest_of(body)) {
                 return None;
             }
