@@ -393,8 +393,8 @@ async fn an_installation_comes_changes_and_goes() -> Result<()> {
     let said = stage.refused(&["install", "crds-again", &crds])?;
     ensure!(said.contains("weir-crds"), "{said}");
     stage.done(&["install", "weir-crds", &crds, "--take-ownership", "--set", "keep=false"])?;
-    // After a change of a definition, the apiserver renews its storage. A deletion that fails meanwhile is repeated only
-    // after a long time.
+    // After a change of a definition, the apiserver renews its storage. A deletion that fails in the meantime is
+    // repeated only after a long time.
     let list = ["get", "ratelimitpolicies,ratelimitstores", "--all-namespaces"];
     let mut attempts = 0;
     while !stage.kubectl(&list, "")?.status.success() {

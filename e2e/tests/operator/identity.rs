@@ -52,7 +52,7 @@ async fn an_agent_counts_that_proves_which_pod_it_is() -> Result<()> {
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(80)]}})).await?;
     stage.until("the change", |s| s.observed_generation == Some(2) && count(s) == "3/3").await?;
 
-    // Agents trust the operator even if the Secret was emptied meanwhile.
+    // Agents trust the operator even if the Secret was emptied in the meantime.
     let secrets: Api<Secret> = Api::namespaced(stage.client(), OPERATOR_NAMESPACE);
     let before = identity.authorities().await?;
     let emptied = Patch::Merge(json!({"data": {"ca.crt": "", "ca.key": ""}}));

@@ -97,7 +97,7 @@ impl Operator {
         }
     }
 
-    /// Sends requests to the agent, and answers its questions meanwhile, as the operator does.
+    /// Sends requests to the agent, and answers its questions in the meantime, as the operator does.
     async fn statuses(&mut self, agent: &Agent, requests: usize, counter: &Counter) -> Vec<u16> {
         select! {
             statuses = agent.statuses("/", &[], requests) => statuses,

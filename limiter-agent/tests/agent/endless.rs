@@ -1,5 +1,5 @@
-//! Tests an app whose response never ends. The worker serves other requests meanwhile, and the connection to the app
-//! ends with the request.
+//! Tests an app whose response never ends. The worker serves other requests in the meantime, and the connection to the
+//! app ends with the request.
 
 use std::{
     io::{BufRead, BufReader, Write},

@@ -53,7 +53,7 @@ async fn idle_connections_are_parked_and_served_again() {
     assert_eq!(app.requests(), 3 * u64::from(CLIENTS) + 2);
 }
 
-/// A frozen node continues after the idle timeout, and the requests of its clients have arrived meanwhile.
+/// A frozen node continues after the idle timeout, and the requests of its clients have arrived in the meantime.
 #[tokio::test]
 async fn requests_that_arrive_while_the_agent_is_stopped_are_served() {
     let (app, _) = start().await;

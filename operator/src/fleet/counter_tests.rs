@@ -667,7 +667,7 @@ fn a_pod_whose_agent_never_ran_is_not_missing() {
             bench.counter.record_message(pod, channel, Duration::from_secs(60), bench.now);
         }
         bench.after(30);
-        // Its content can change meanwhile.
+        // Its content can change in the meantime.
         bench.counter.expect("c", &bench.rules, false, bench.now);
         assert_eq!((bench.counter.absent(), bench.granted(40)), (0, 40));
         // Its start can first be known from its channel.

@@ -45,7 +45,7 @@ struct Faults {
     lateness: bool,
     /// The policy is deleted and created again. Agents that are cut off do not learn that.
     recreations: bool,
-    /// Pods are marked for deletion. Their agents go on, and get no other link. A pod is gone only with `churn`.
+    /// Pods are marked for deletion. Their agents continue, and get no other link. A pod is gone only with `churn`.
     deletions: bool,
 }
 

@@ -76,8 +76,8 @@ pub enum Step {
     Exit(Restored),
 }
 
-/// The error of a candidate that got an older version of the Lease than before. Watches go on at the newer versions that
-/// they know, so they would miss all that the restore changed.
+/// The error of a candidate that got an older version of the Lease than before. Watches continue at the newer versions
+/// that they know, so they would miss all that the restore changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the Lease has the resource version {now} after version {before}: etcd was restored from a backup. The operator \

@@ -120,7 +120,7 @@ impl App {
         if now.asked == before.asked {
             return Box::pin(self.ask()).await;
         }
-        // Another request has asked meanwhile.
+        // Another request has asked in the meantime.
         drop(turn);
         if now.speaks == AppProtocol::Unknown {
             // It did not reach the app. All requests that waited for it try that at the same time.

@@ -83,7 +83,7 @@ impl HeadFrames {
         }
     }
 
-    /// Fails if the rest of a head has not arrived in time, or if the connection was evicted meanwhile.
+    /// Fails if the rest of a head has not arrived in time, or if the connection was evicted in the meantime.
     pub(super) fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let Some(partial) = &mut self.partial else { return Ok(()) };
         let is_over = matches!(partial.over.as_mut().poll(cx), Poll::Ready(()));

@@ -56,7 +56,8 @@ impl Reports {
         &self.call
     }
 
-    /// Continues to read. The time limit of an incomplete message starts again, because the stream was not read meanwhile.
+    /// Continues to read. The time limit of an incomplete message starts again, because the stream was not read in the
+    /// meantime.
     pub(super) fn resume(&mut self) {
         if self.deadline.is_some() {
             self.deadline = Some(clock::now() + TIMEOUT);

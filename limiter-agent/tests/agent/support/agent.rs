@@ -273,7 +273,7 @@ impl Agent {
     fn is_stopped(&self) -> bool {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.id())).expect("the process runs");
         tasks.into_iter().all(|task| {
-            // A thread can end meanwhile. Its state follows its name, which is in parentheses.
+            // A thread can end in the meantime. Its state follows its name, which is in parentheses.
             let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat")));
             stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
         })
