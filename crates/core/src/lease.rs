@@ -166,8 +166,8 @@ impl Leases {
         for slot in &self.slots {
             let Ok(state) = slot.load() else { return };
             if state & FILLING == 0 && supply.is_set_back(slot.end.load(Ordering::Acquire), floor) {
-                // The swap fails if a thread took the admissions at a time that it read before the clock was set back.
-                // That thread keeps the admissions.
+                // The swap fails if another thread has just taken the admissions, with a time from before the clock was
+                // set back. That thread keeps the admissions.
                 slot.swap(state, (state & !LEFT).wrapping_add(TAG) & !FILLING);
             }
         }

@@ -1,6 +1,6 @@
-//! Predicates: a predicate is refused with a message of one line, or its evaluation costs at most what was predicted. To
-//! count the cost, each part of an expression is wrapped in a call that measures the value of each evaluation. The
-//! prediction knows no values, so both share only the unit.
+//! Predicates: a predicate is refused with a message of one line, or its evaluation costs at most what was predicted.
+//! To count the cost, each part of an expression is wrapped in a call that measures the value of each evaluation. The
+//! prediction does not use these values, so the count and the prediction have only the unit in common.
 
 use std::{
     cell::Cell,

@@ -56,7 +56,7 @@ impl Point {
         Self::of_total(self.total(limit).saturating_sub(other.total(limit)), limit)
     }
 
-    /// This duration, multiplied by `by / of`.
+    /// Returns this duration multiplied by the fraction `by / of`.
     pub fn times(self, limit: &StoreLimit, by: u128, of: u128) -> Self {
         Self::of_total(self.total(limit).saturating_mul(by) / of, limit)
     }

@@ -85,7 +85,7 @@ mod tests {
         assert!(pace.admit(at(8_000), address(1)), "a new second admits again");
     }
 
-    /// The pods of one tenant send as many requests as they may, before those of others.
+    /// The pods of one tenant send as many requests as they may, before the pods of other tenants send theirs.
     #[test]
     fn pods_whose_requests_fail_leave_half_of_the_total_to_others() {
         let (mut pace, pods) = (Pace::default(), ALL / EACH);

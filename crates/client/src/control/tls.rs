@@ -43,8 +43,9 @@ pub(crate) const RELOADS: [&str; 2] = ["loaded", "rejected"];
 /// A client that does not finish its handshake in this time is disconnected.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The time for which a client waits if it connects before the agent has a certificate. The connection triggers a
-/// request for one. The operator's first dial can end earlier, but its second one waits for longer than this time.
+/// The time for which a client waits if it connects before the agent has a certificate. The connection makes the agent
+/// request a certificate. The operator's first dial can end earlier, but its second one waits for longer than this
+/// time.
 const FIRST_CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The files with the certificates and the key, all in PEM.

@@ -412,7 +412,7 @@ impl State {
         let word = self.words.line();
         let mut level = load(word)?;
         loop {
-            // Looked for after the load: a level without leases contains no leased units.
+            // The leases are read after the level: if there are none, the level contains no leased units.
             if let Some(leases) = self.leases.get() {
                 return leases.credit(supply, word, cost, clock);
             }

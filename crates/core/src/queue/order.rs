@@ -123,8 +123,8 @@ impl Order {
         first.get().waker.clone()
     }
 
-    /// Lets others overtake requests that were called and did not come. Returns the number of the first present
-    /// request, and the time until which it must come.
+    /// Lets other requests overtake those that were called and did not try in time. Returns the number of the first
+    /// present request, and the time until which it must try.
     pub(super) fn first(&mut self, now: Time, wakers: &mut Vec<Waker>) -> Option<(u64, Time)> {
         let (mut passed, mut first, mut calls) = (Vec::new(), None, 0);
         for (number, entry) in &mut self.present {

@@ -37,8 +37,8 @@ use crate::proxy::{
 /// The maximum number of streams on one connection, if the app allows as many.
 const MAX_STREAMS: usize = 100;
 
-/// The maximum number of bytes of one response to accept while its client does not read them. With 32 KiB, several large
-/// responses together pass faster, but an unread stream can have twice as many small frames.
+/// The maximum number of bytes of one response to accept while its client does not read them. With 32 KiB, several
+/// large responses at the same time would be faster, but an unread stream could have twice as many small frames.
 const STREAM_WINDOW: u32 = 16 * 1024;
 
 /// The window of a connection. The stream windows already bound its unread bytes. h2 also counts 256 bytes for each
