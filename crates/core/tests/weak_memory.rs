@@ -22,7 +22,7 @@ fn quota(strategy: Strategy, most: u64) -> Quota {
     suite::quota(strategy, most, SECOND)
 }
 
-/// Calls `offer` in each thread, once for each request number below `each`. Returns the number of admissions.
+/// Calls `offer` this many times in each thread, each time with another number. Returns the number of admissions.
 fn offer(each: u64, offer: impl Fn(u64) -> bool + Sync) -> u64 {
     let admitted = AtomicU64::new(0);
     thread::scope(|scope| {
