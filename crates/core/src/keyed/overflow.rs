@@ -17,7 +17,7 @@
 
 use std::ops::Range;
 
-use super::{book::Set, cells::part, zeros};
+use super::{book::MeterSet, cells::part, zeros};
 use crate::{
     Time,
     sync::{AtomicU64, Ordering},

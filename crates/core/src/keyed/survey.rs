@@ -1,7 +1,7 @@
 //! The survey for metrics: how near keys, or a rule without a key, are to their limits. A survey reads a bounded number
 //! of keys. It charges nothing and blocks no decision.
 
-use super::{Table, book::Set, cells::is_key};
+use super::{Table, book::MeterSet, cells::is_key};
 use crate::{
     Standing, Time,
     meter::Stop,

@@ -3,7 +3,7 @@
 
 use super::{
     Table,
-    book::Set,
+    book::MeterSet,
     overflow::{Look, tag_of},
 };
 use crate::{

@@ -13,7 +13,7 @@ use super::{
     hand::{Found, Hand},
     rate::Rate,
     request::{Clocks, KeyRequest, micros},
-    rule::Set,
+    rule::LimitSet,
     share::Share,
 };
 
