@@ -240,7 +240,7 @@ async fn a_flood_of_messages_does_not_hold_back_new_content() {
         flood.put(ToOperator::Unchanged.frame().unwrap().into_buf());
     }
     agent.write_all(&flood).await.unwrap();
-    let mut next = async || task.next().await.unwrap_or_else(|Over| panic!("the engine has not ended"));
+    let mut next = async || task.next().await.unwrap_or_else(|LinkEnded| panic!("the engine has not ended"));
     while !matches!(next().await, LinkEvent::Received(_)) {}
     want.send(content()).unwrap();
     let mut messages = 0;
@@ -271,7 +271,7 @@ async fn an_agent_without_budget_is_not_read() {
     for _ in 0..100 {
         want.send(content()).unwrap();
         yield_now().await;
-        let event = task.next().await.unwrap_or_else(|Over| panic!("the engine has not ended"));
+        let event = task.next().await.unwrap_or_else(|LinkEnded| panic!("the engine has not ended"));
         assert!(!matches!(event, LinkEvent::Received(_)), "{event:?}");
     }
     task.budget = Budget::new(clock::now());
