@@ -81,7 +81,7 @@ impl HeaderRule {
             return Some(shared.known_state(None));
         }
         Some(match limits.pod_limiter().peek(now, key, *cost) {
-            Ok(tightest) => quota_state(&tightest),
+            Ok(tightest) => quota_state(&tightest, tightest.standing.remaining()),
             Err(refused) => refused_state(&refused, refused.retry_after()),
         })
     }

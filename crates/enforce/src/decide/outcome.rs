@@ -88,7 +88,7 @@ pub(crate) fn fields_of_one(limits: &Limits, tightest: &Tightest) -> Fields {
     if !(limits.quota_headers.describes_admitted() || limits.quota_headers.has_own()) {
         return Fields::default();
     }
-    Fields::of_one(&limits.quota_headers, quota_state(tightest), tightest.override_index)
+    Fields::of_one(&limits.quota_headers, quota_state(tightest, tightest.standing.remaining()), tightest.override_index)
 }
 
 /// Counts an admitted request, uses its seats, and returns the headers for its response. A response that supplies one of
@@ -134,9 +134,10 @@ impl Left<'_> {
         }
     }
 
-    fn state(&self) -> QuotaState {
+    /// Returns the state. `remaining` is the result of [`remaining`](Self::remaining).
+    fn state(&self, remaining: u64) -> QuotaState {
         match self {
-            Self::Charged(tightest) => quota_state(tightest),
+            Self::Charged(tightest) => quota_state(tightest, remaining),
             Self::Shared(state) => **state,
         }
     }
@@ -157,22 +158,24 @@ fn fields_of(demands: &[Demand<'_, '_>], charged: &[RuleCharged], shared: &[(Sha
     if demands.len() + shared.len() == 1
         && let Some((quota_headers, override_index, left)) = all().next()
     {
-        return Fields::of_one(quota_headers, left.state(), override_index);
+        return Fields::of_one(quota_headers, left.state(left.remaining()), override_index);
     }
     let telling = || all().filter(|(quota_headers, ..)| quota_headers.describes_admitted());
-    let fields = telling().min_by_key(|(.., left)| left.remaining()).map(|(quota_headers, _, left)| {
+    // `remaining` divides, so it is computed once for each rule.
+    let lefts = telling().map(|(quota_headers, _, left)| (left.remaining(), quota_headers, left));
+    let fields = lefts.min_by_key(|(remaining, ..)| *remaining).map(|(remaining, quota_headers, left)| {
         let policies = telling().map(|(quota_headers, override_index, _)| quota_headers.policy(override_index));
-        Fields::of_several(quota_headers, left.state(), quota_headers::join(policies))
+        Fields::of_several(quota_headers, left.state(remaining), quota_headers::join(policies))
     });
     let own = all().filter(|(quota_headers, ..)| quota_headers.has_own());
-    fields.unwrap_or_default().with_own(own.map(|(quota_headers, _, left)| (Arc::clone(quota_headers), left.state())))
+    fields.unwrap_or_default().with_own(own.map(|(quota_headers, _, left)| (Arc::clone(quota_headers), left.state(left.remaining()))))
 }
 
-pub(crate) fn quota_state(tightest: &Tightest) -> QuotaState {
+pub(crate) fn quota_state(tightest: &Tightest, remaining: u64) -> QuotaState {
     QuotaState {
         limit: tightest.limit,
         requests: tightest.standing.quota().requests(),
-        remaining: tightest.standing.remaining(),
+        remaining,
         seconds: retry_after_seconds(tightest.standing.reset_after()),
     }
 }
