@@ -73,7 +73,7 @@ impl Metrics {
 /// Metric families about clients and the app, independent of the rules.
 fn of_proxy(proxy: &Proxy) -> [MetricFamily; 9] {
     let traffic = &proxy.traffic;
-    let spoken = |protocol: Protocol| ([("protocol", protocol.name())], traffic.spoken(protocol));
+    let counts = |protocol: Protocol| ([("protocol", protocol.name())], traffic.counts(protocol));
     [
         gauge("weir_connections", "Client connections open now.", proxy.connections.load(Relaxed)),
         counter("weir_connections_accepted_total", "Client connections so far.", traffic.accepted()),
@@ -86,17 +86,17 @@ fn of_proxy(proxy: &Proxy) -> [MetricFamily; 9] {
         gauges(
             "weir_protocol_connections",
             "Client connections open now, by protocol; connections that have sent nothing are not counted.",
-            Protocol::ALL.map(spoken).map(|(labels, spoken)| (labels, spoken.open)),
+            Protocol::ALL.map(counts).map(|(labels, counts)| (labels, counts.open)),
         ),
         counters(
             "weir_protocol_connections_total",
             "Client connections so far, by protocol; an upgraded connection counts as HTTP/1, too.",
-            Protocol::ALL.map(spoken).map(|(labels, spoken)| (labels, spoken.opened)),
+            Protocol::ALL.map(counts).map(|(labels, counts)| (labels, counts.opened)),
         ),
         counters(
             "weir_protocol_requests_total",
             "Requests received, with any result.",
-            [Protocol::Http1, Protocol::Http2].map(spoken).map(|(labels, spoken)| (labels, spoken.requests)),
+            [Protocol::Http1, Protocol::Http2].map(counts).map(|(labels, counts)| (labels, counts.requests)),
         ),
         counters(
             "weir_upstream_errors_total",

@@ -37,7 +37,7 @@ use std::{
 pub use self::survey::KeySurvey;
 use self::{
     admission::Region,
-    book::{Book, Granted, Halt, Set},
+    book::{Book, Granted, Halt, MeterSet},
     cells::{Cells, KeyCell, fingerprint},
     hash::Secrets,
     histories::{Histories, Journals},

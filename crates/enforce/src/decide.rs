@@ -197,7 +197,7 @@ impl RequestContext<'_> {
                     wait.follow_up = follow_up();
                     Verdict::Wait(wait)
                 }
-                Ok(Entry::Goes(charged)) => {
+                Ok(Entered::Goes(charged)) => {
                     let follow_up = follow_up();
                     let fields = admit(demands, charged, &mut Vec::new(), (&follow_up.costs, self.clock));
                     Verdict::Pass(Pass { fields, follow_up: follow_up.boxed() })
@@ -309,7 +309,7 @@ impl RequestContext<'_> {
             // Requests that waited when the rule went into shadow mode keep their turns. So this request is not charged.
             let has_queue = |demand: &&Demand<'_, '_>| demand.limits.pod_limiter().queue_len(demand.key) > 0;
             if let Some(demand) = demands.iter().filter(|demand| demand.latest.is_some()).find(has_queue) {
-                demand.rule.statistics.count_shadow_limited();
+                demand.rule.statistics.shadow_limited.count();
                 return None;
             }
             match charge_rules(demands, || self.now()) {

@@ -17,7 +17,7 @@ use weir_client::agent::Eviction;
 
 use super::{
     hand_over::{End, HandOver},
-    hyper::{Goodbye, http1, http2, partial_head},
+    hyper::{LingeringClose, http1, http2, partial_head},
     idle::first_bytes,
     open_connection::OpenConnection,
     plain,
@@ -46,7 +46,7 @@ pub(super) async fn serve<S, F>(
     loop {
         let protocol = if before.is_empty() { first_bytes(&stream, first, open).await } else { Some(Protocol::Http1) };
         let Some(protocol) = protocol else { return leave(stream, open).await };
-        speaking.get_or_insert_with(|| open.proxy.traffic.speaking(protocol));
+        open_count.get_or_insert_with(|| open.proxy.traffic.open(protocol));
         if protocol == Protocol::Http2 {
             return Box::pin(http2(stream, service, open)).await;
         }

@@ -9,7 +9,7 @@ pub(super) use self::{
     failure::Failure,
     forward::{Forwarder, forward},
     serve::{http1, http2},
-    socket::Goodbye,
+    socket::LingeringClose,
 };
 
 mod activity;

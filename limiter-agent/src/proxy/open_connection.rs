@@ -9,7 +9,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use weir_client::agent::{ConnectionSlot, Eviction, Rank};
 use weir_core::Time;
 
-use super::{state::Proxy, traffic::OfWorker};
+use super::{state::Proxy, traffic::WorkerCounts};
 
 /// The time for which a client that closed its sending side stays connected while nothing is written. A write would
 /// show whether the client has disconnected.
@@ -20,7 +20,7 @@ pub(super) const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct OpenConnection {
     pub(super) proxy: Arc<Proxy>,
     /// The counters of the worker that serves the connection.
-    pub(super) worker: Arc<OfWorker>,
+    pub(super) worker: Arc<WorkerCounts>,
     /// `None` for a connection that was in the accept queue when the drain began.
     slot: Option<ConnectionSlot>,
     /// The drain waits until this token is dropped.
@@ -30,7 +30,7 @@ pub(super) struct OpenConnection {
 impl OpenConnection {
     pub(super) fn new(
         proxy: &Arc<Proxy>,
-        worker: &Arc<OfWorker>,
+        worker: &Arc<WorkerCounts>,
         slot: Option<ConnectionSlot>,
         tracked: TaskTrackerToken,
     ) -> Arc<Self> {

@@ -68,7 +68,7 @@ pub(super) struct Client {
 }
 
 impl ShortPath {
-    pub(super) fn new(proxy: &Arc<Proxy>, counts: &Arc<OfWorker>) -> Self {
+    pub(super) fn new(proxy: &Arc<Proxy>, counts: &Arc<WorkerCounts>) -> Self {
         let settings = &proxy.settings;
         let is_off = settings.in_place == Switch::Off || settings.upstream_http2 == UpstreamHttp2::Always;
         Self((!is_off).then(|| WorkerState::new(proxy, counts)))
@@ -112,7 +112,7 @@ impl ShortPath {
 }
 
 impl WorkerState {
-    fn new(proxy: &Arc<Proxy>, counts: &Arc<OfWorker>) -> Rc<Self> {
+    fn new(proxy: &Arc<Proxy>, counts: &Arc<WorkerCounts>) -> Rc<Self> {
         let settings = &proxy.settings;
         let head_bounds = HeadBounds {
             bytes: settings.max_header_bytes as usize,

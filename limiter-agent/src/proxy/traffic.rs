@@ -76,7 +76,7 @@ pub(super) struct OpenConnectionCount {
 
 /// Counts a connection as parked until this value is dropped.
 #[derive(Debug)]
-pub(super) struct Parked<'a>(&'a OfWorker);
+pub(super) struct Parked<'a>(&'a WorkerCounts);
 
 impl Traffic {
     pub(super) fn accept(&self) {

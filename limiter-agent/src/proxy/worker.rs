@@ -42,8 +42,8 @@ pub(crate) fn serve_requests(listener: TcpListener, proxy: &Arc<Proxy>) -> io::R
         let short = ShortPath::new(proxy, &counts);
         let gates = proxy.rules.gates();
         let tasks = TaskTracker::new();
-        let way = Forwarder { app: Arc::clone(&app), proxy: Arc::clone(proxy), tunnels: tasks.clone() };
-        let router = router(way);
+        let forwarder = Forwarder { app: Arc::clone(&app), proxy: Arc::clone(proxy), tunnels: tasks.clone() };
+        let router = router(forwarder);
         let start = |stream, peer: SocketAddr, slot: Option<ConnectionSlot>| {
             let open = OpenConnection::new(proxy, &counts, slot, tasks.token());
             let gate = gates.of(peer.ip().to_canonical());

@@ -70,8 +70,11 @@ fn number(value: &str) -> Option<u64> {
     u64::try_from(number).ok().filter(|_| !digits.is_empty())
 }
 
+/// A name and its value.
+type Pair = (Vec<u8>, Vec<u8>);
+
 /// Returns all names and values, and whether all escapes are right. A wrong escape stands for itself.
-fn pairs(query: &str) -> (Vec<(Vec<u8>, Vec<u8>)>, bool) {
+fn pairs(query: &str) -> (Vec<Pair>, bool) {
     let parts = query.split('&').filter(|part| !part.is_empty());
     let mut is_escaped = true;
     let mut decoded = |text: &str| {

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use super::{
     Answer, Clock, KeyTaken, NEAR, Table,
-    book::{Granted, Halt, Request, Set},
+    book::{Granted, Halt, MeterSet, Request},
     cells::{EMPTY, EVICTING, KeyCell, VACANT, is_key},
     overflow::{Look, Overflow, tag_of},
 };

@@ -103,7 +103,7 @@ impl Book {
         sets.any(|set| set.meters[place].quota().strategy().is_bucket())
     }
 
-    pub(super) fn set(&self, override_index: Option<usize>) -> &Set {
+    pub(super) fn set(&self, override_index: Option<usize>) -> &MeterSet {
         override_index.map_or(&self.plain, |index| &self.overrides[index])
     }
 }

@@ -168,7 +168,9 @@ fn fields_of(demands: &[Demand<'_, '_>], charged: &[RuleCharged], shared: &[(Sha
         Fields::of_several(quota_headers, left.state(remaining), quota_headers::join(policies))
     });
     let own = all().filter(|(quota_headers, ..)| quota_headers.has_own());
-    fields.unwrap_or_default().with_own(own.map(|(quota_headers, _, left)| (Arc::clone(quota_headers), left.state(left.remaining()))))
+    fields
+        .unwrap_or_default()
+        .with_own(own.map(|(quota_headers, _, left)| (Arc::clone(quota_headers), left.state(left.remaining()))))
 }
 
 pub(crate) fn quota_state(tightest: &Tightest, remaining: u64) -> QuotaState {

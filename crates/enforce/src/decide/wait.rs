@@ -102,12 +102,12 @@ impl OwnedDemand {
 
 /// Charges all rules if it is the request's turn and they have capacity. Otherwise joins the queues of the rules that let
 /// it wait. Refuses immediately if a wait cannot help: the turn would come too late, or another rule refuses now.
-pub(crate) fn enter(demands: &[Demand<'_, '_>], clock: MonotonicClock) -> Result<Entry, RuleRefusedAt> {
+pub(crate) fn enter(demands: &[Demand<'_, '_>], clock: MonotonicClock) -> Result<Entered, RuleRefusedAt> {
     let latest = demands.iter().filter_map(|demand| demand.latest).min();
     let at_once: Vec<_> = demands.iter().map(|demand| Demand { latest: None, ..*demand }).collect();
     let charge = || match charge_rules(&at_once, || clock.now()) {
         Err(at) if demands[at.index].latest.is_some() => Ok(None),
-        charged => charged.map(|charged| Some(Entry::Goes(charged))),
+        charged => charged.map(|charged| Some(Entered::Goes(charged))),
     };
     let mut patient = demands.iter().filter(|demand| demand.latest.is_some());
     if patient.all(|demand| demand.limits.pod_limiter().queue_len(demand.key) == 0)
@@ -136,7 +136,7 @@ pub(crate) fn enter(demands: &[Demand<'_, '_>], clock: MonotonicClock) -> Result
     }
     let waiting = Waiting::new(tickets, latest, clock);
     let queued = Queued { demands: OwnedDemands { all: owned, clock }, waiting, since: now };
-    Ok(Entry::Waits(Box::new(Wait::of_queue(queued))))
+    Ok(Entered::Waits(Box::new(Wait::of_queue(queued))))
 }
 
 impl Wait {

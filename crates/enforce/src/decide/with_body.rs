@@ -3,7 +3,7 @@
 //! The whole body is charged at once. If the limits have no room for it now, the body must pass in pieces, and nothing
 //! is charged here.
 
-use super::{Entry, RequestContext, RuleSet, admit, charge_rules, enter, limiting, refusal};
+use super::{Entered, RequestContext, RuleSet, admit, charge_rules, enter, limiting, refusal};
 use crate::{
     cost::Cost,
     decide::{

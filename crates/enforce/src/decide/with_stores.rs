@@ -14,7 +14,7 @@ use crate::decide::{
     refusal::Refusal,
     shared::{SharedDemand, claim_all, refused_for, split},
     verdict::{Pass, Verdict},
-    wait::{Entry, Wait, enter},
+    wait::{Entered, Wait, enter},
 };
 
 impl RequestContext<'_> {
@@ -72,7 +72,7 @@ impl RequestContext<'_> {
                 wait.follow_up = follow_up;
                 Verdict::Wait(wait)
             }
-            Ok(Entry::Goes(charged)) => {
+            Ok(Entered::Goes(charged)) => {
                 let fields = admit(&others, charged, &mut seats, (&follow_up.costs, self.clock));
                 Verdict::Pass(Pass { fields, follow_up: follow_up.boxed() })
             }

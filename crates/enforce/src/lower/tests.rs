@@ -32,7 +32,7 @@ fn rule(fields: Value) -> Value {
 }
 
 /// A valid policy with this number in its name and its UID.
-fn numbered(number: usize, rule: Value) -> Value {
+fn numbered(number: usize, rule: &Value) -> Value {
     with(policy(&json!([rule])), json!({"uid": format!("u{number}"), "name": format!("p{number}")}))
 }
 
@@ -243,7 +243,7 @@ fn a_response_after_the_deadline_needs_a_deadline() {
 fn the_logs_of_all_policies_together_are_bounded() {
     let log = |requests: u64| json!([{"name": "l", "strategy": "SlidingWindowLog", "requests": requests, "periodMillis": 1000}]);
     let policies = |count: usize, fields: Value| -> Value {
-        (0..count).map(|number| numbered(number, rule(fields.clone()))).collect()
+        (0..count).map(|number| numbered(number, &rule(fields.clone()))).collect()
     };
     // A keyed log has 72,818 cells of 102 words of 8 bytes each, which is 57 MiB. A log without keys has 8 MiB.
     let keyed = json!({"key": [{"header": "x"}], "limits": log(100)});
@@ -269,7 +269,7 @@ fn the_regular_expressions_of_all_policies_together_are_bounded() {
     let most = usize::try_from(weir_expressions::MAX_EXPRESSION_BYTES / bytes).expect("a small number");
     assert!((4..100).contains(&most), "one takes {bytes} bytes");
     let predicates = |count: usize| json!({"match": vec![json!({"predicate": large}); count]});
-    let one = |number: usize, fields: Value| numbered(number, rule(fields));
+    let one = |number: usize, fields: Value| numbered(number, &rule(fields));
     assert_eq!(faults(&json!([one(0, predicates(most))])), []);
     let regexes =
         json!({"match": [{"pathRegexes": ["^/a"]}, {"pathRegexes": vec!["^[ab]{6000}"; 8]}, {"pathRegexes": ["("]}]});

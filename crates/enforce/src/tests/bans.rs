@@ -482,7 +482,7 @@ async fn a_key_that_is_not_utf8_can_be_named() {
         let is_lifted = [&b"\xc0"[..], b"caf\xe9"].contains(&&value[..]);
         assert_eq!(reset.lifted, u64::from(!is_lifted), "{value:?}");
         let key = rule.key().and_then(|key| key.named(&[value])).expect("a key");
-        let limits = rule.limits.as_ref().expect("limits").pod_limiter();
+        let limits = rule.rates().expect("limits").pod_limiter();
         assert_eq!(limits.peek(now, &key, 1).map_or(0, |tightest| tightest.standing.remaining()), 2, "{value:?}");
     }
 }

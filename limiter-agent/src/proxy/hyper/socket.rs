@@ -107,7 +107,7 @@ impl Socket {
             _ => (Some(Strict::default()), None),
         };
         let activity = Arc::clone(activity);
-        Self { stream, before, activity, strict, head_frames, stopped: false, ended: false, goodbye: None }
+        Self { stream, before, activity, strict, head_frames, stopped: false, ended: false, lingering: None }
     }
 
     pub(super) fn into_stream(self) -> TcpStream {

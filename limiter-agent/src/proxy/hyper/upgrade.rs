@@ -106,12 +106,12 @@ impl Upgrade {
         let Self { client, protocols, messages } = self;
         let app = hyper::upgrade::on(&mut *response);
         let websocket = handshake::is_chosen(response.headers());
-        let speaking = proxy.traffic.speaking(if websocket { Protocol::WebSocket } else { Protocol::Tunnel });
+        let open_count = proxy.traffic.open(if websocket { Protocol::WebSocket } else { Protocol::Tunnel });
         let tunnel = Tunnel::default();
         let held = tunnel.clone();
         let proxy = Arc::clone(proxy);
         tunnels.spawn_local(async move {
-            let _speaking = speaking;
+            let _open_count = open_count;
             let _held = held;
             let (mut client, app) = match tokio::try_join!(client, app) {
                 Ok((client, app)) => {

@@ -167,7 +167,7 @@ impl Wait {
                 self.queued = wait.queued;
                 Poll::Ready(Ok(None))
             }
-            Ok(Entry::Goes(charged)) => {
+            Ok(Entered::Goes(charged)) => {
                 for (demand, _) in self.seats.iter().filter(|(demand, _)| demand.limits().is_patient()) {
                     demand.rule.statistics.count_wait(clock.now().duration_since(since));
                 }
