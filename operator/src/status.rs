@@ -354,20 +354,21 @@ fn too_large(facts: &Facts<'_>) -> String {
 }
 
 fn drifted(others: &[(&ObjectKey, Convergence)]) -> Vec<Drift> {
-    let mut worst: Vec<(bool, Drift)> = others
+    let mut worst: Vec<(bool, DriftReason, &ObjectKey, &String)> = others
         .iter()
-        .filter_map(|(pod, convergence)| {
-            let (is_pending, reason, message) = match convergence {
-                Convergence::Enforcing => return None,
-                Convergence::Pending(reason, message) => (true, *reason, message),
-                Convergence::Drifted(reason, message) => (false, *reason, message),
-            };
-            let message = Some(shorten(message.clone(), LONGEST_MESSAGE));
-            Some((is_pending, Drift { pod: pod.name.to_string(), reason, message }))
+        .filter_map(|(pod, convergence)| match convergence {
+            Convergence::Enforcing => None,
+            Convergence::Pending(reason, message) => Some((true, *reason, *pod, message)),
+            Convergence::Drifted(reason, message) => Some((false, *reason, *pod, message)),
         })
         .collect();
-    worst.sort_by(|(a_waits, a), (b_waits, b)| (a_waits, a.reason, &a.pod).cmp(&(b_waits, b.reason, &b.pod)));
-    worst.into_iter().take(NAMED).map(|(_, drift)| drift).collect()
+    // The names of a namespace's pods are distinct.
+    worst.sort_unstable_by_key(|(is_pending, reason, pod, _)| (*is_pending, *reason, &*pod.name));
+    let named = worst.into_iter().take(NAMED).map(|(_, reason, pod, message)| {
+        let message = Some(shorten(message.clone(), LONGEST_MESSAGE));
+        Drift { pod: pod.name.to_string(), reason, message }
+    });
+    named.collect()
 }
 
 fn traffic((rules, sum): (&[(String, Counts)], Counts)) -> Traffic {
