@@ -363,3 +363,9 @@ fn a_namespace_that_is_listed_again_has_contents_after_the_next_plan() {
         assert_eq!(content(&machine), Some(expected));
     }
 }
+
+/// A start of the operator and a change of a policy return some of them for each pod at once.
+#[test]
+fn an_action_is_small() {
+    assert!(size_of::<EngineAction>() <= 80, "{} bytes", size_of::<EngineAction>());
+}

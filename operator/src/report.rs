@@ -147,7 +147,7 @@ pub enum Message {
     /// The policy was deleted.
     Removed(ObjectKey),
     /// Write this announcement.
-    Announce(Announcement),
+    Announce(Box<Announcement>),
     /// Print this notice about a file.
     Notice(String),
     /// Store the stores of a file, for a start at which the file is broken.

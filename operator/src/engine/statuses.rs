@@ -146,7 +146,7 @@ fn report_policy(
     for notice in notices.into_iter().flatten() {
         actions.extend(notice.took.map(EngineAction::CountPropagated));
         let announcement = Announcement { key: key.clone(), uid: uid.clone(), notice, term: term.clone() };
-        actions.push(EngineAction::Send(Message::Announce(announcement)));
+        actions.push(EngineAction::Send(Message::Announce(Box::new(announcement))));
     }
     let status = status::build(facts, record.pace.written(), timestamp);
     if let Some(number) = record.start_write(now, &status, tally.pending > 0) {

@@ -130,7 +130,7 @@ impl Writer<'_> {
             }
             Message::Announce(announcement) => match self.sink {
                 Sink::Files(sink) => sink.announce(&announcement),
-                Sink::Cluster(_) => self.announce(announcement),
+                Sink::Cluster(_) => self.announce(*announcement),
             },
             Message::Notice(text) => self.sink.notice(&text),
             Message::Stores(file, stores) => {

@@ -331,7 +331,7 @@ fn announcement(policy: &str, note: &str) -> Message {
     let key = ObjectKey::new("shop", policy);
     let (reason, note) = ("Drifted", note.to_owned());
     let notice = Notice { warning: true, reason, note, took: None };
-    Message::Announce(Announcement { key, uid: UID.to_owned(), notice, term: Term::unbounded() })
+    Message::Announce(Box::new(Announcement { key, uid: UID.to_owned(), notice, term: Term::unbounded() }))
 }
 
 #[tokio::test]
