@@ -7,6 +7,7 @@
 use std::{
     cell::OnceCell,
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
     ops::AddAssign,
     sync::Arc,
     time::Duration,
@@ -80,7 +81,8 @@ type Rules = [(String, String)];
 
 #[derive(Debug)]
 struct Totals {
-    instance: String,
+    /// A hash of the agent's instance.
+    instance: u64,
     rules: Arc<Rules>,
     counts: Box<[Counts]>,
     /// The time of the last status.
@@ -152,9 +154,10 @@ impl Traffic {
     /// and counting begins at these totals.
     pub fn observe(&mut self, now: Instant, pod: &ObjectKey, status: &Status) {
         let known = self.pods.remove(pod);
+        let instance = hash(&status.instance);
         let young = Duration::from_millis(status.uptime_millis) <= WINDOW;
         let baseline = match &known {
-            Some(totals) if totals.instance == status.instance => Baseline::Last(LastTotals::new(totals)),
+            Some(totals) if totals.instance == instance => Baseline::Last(LastTotals::new(totals)),
             Some(totals) if !totals.is_gone => Baseline::Zero,
             _ if young => Baseline::Zero,
             _ => Baseline::Now,
@@ -182,7 +185,6 @@ impl Traffic {
             Some(list) => list.clone(),
             None => self.share(rules().map(|(uid, rule)| (uid.to_owned(), rule.name.clone())).collect()),
         };
-        let instance = status.instance.clone();
         let totals = Totals { instance, rules: list, counts: counts.into(), at: now, is_gone: false };
         self.pods.insert(pod.clone(), totals);
     }
@@ -237,6 +239,12 @@ impl Traffic {
         }
         sum
     }
+}
+
+fn hash(instance: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    instance.hash(&mut hasher);
+    hasher.finish()
 }
 
 enum Baseline<'a> {
