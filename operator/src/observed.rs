@@ -80,7 +80,7 @@ struct View {
     /// The policies of the agent's newest answer.
     in_force: EnforcedPolicies,
     /// The last failure, until an answer shows that it is over.
-    failure: Option<Failure>,
+    failure: Option<Box<Failure>>,
     /// True while another operator also pushes to the agent.
     contested: bool,
 }
@@ -92,7 +92,7 @@ enum EnforcedPolicies {
     /// Exactly a content that was sent to the agent. All its pods share the content.
     Content(Arc<Content>),
     /// Other policies. The map contains the revision of each policy UID.
-    Other(HashMap<String, String>),
+    Other(Box<HashMap<String, String>>),
 }
 
 impl EnforcedPolicies {
@@ -108,7 +108,10 @@ impl EnforcedPolicies {
         match sent.filter(is_same) {
             _ if status.in_force.is_none() => Self::Nothing,
             Some(content) => Self::Content(content.clone()),
-            None => Self::Other(reported.iter().map(|policy| (policy.uid.clone(), policy.revision.clone())).collect()),
+            None => {
+                let revisions = reported.iter().map(|policy| (policy.uid.clone(), policy.revision.clone()));
+                Self::Other(Box::new(revisions.collect()))
+            }
         }
     }
 
@@ -233,8 +236,8 @@ impl Observed {
         let first = !std::mem::replace(&mut view.received, true);
         let in_force = match &observation.seen {
             Seen::Failed(failure) => {
-                let changed = view.failure.as_ref() != Some(failure);
-                view.failure = Some(failure.clone());
+                let changed = view.failure.as_deref() != Some(failure);
+                view.failure = Some(Box::new(failure.clone()));
                 return changed || first;
             }
             Seen::Acknowledged(content) => EnforcedPolicies::Content(content.clone()),
