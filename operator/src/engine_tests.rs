@@ -20,7 +20,7 @@ fn engine(sender: ObservationSender, reports: mpsc::UnboundedSender<Message>) ->
     let context = LinkContext {
         credentials: None,
         files: None,
-        timing,
+        timing: Arc::new(timing),
         lanes: Arc::new(Lanes::default()),
         observations: sender,
         metrics: Metrics::default(),

@@ -179,7 +179,7 @@ pub struct LinkContext {
     /// The files with the credentials, if users provide them. Then an agent proves the host in its URL, not its pod.
     pub(crate) files: Option<Arc<TlsFiles>>,
     /// Intervals, timeouts and pauses.
-    pub timing: Timing,
+    pub timing: Arc<Timing>,
     /// Limits the concurrent dials and pushes.
     pub lanes: Arc<Lanes>,
     /// The channel for observations.

@@ -169,7 +169,7 @@ impl Operator {
         let context = LinkContext {
             credentials,
             files,
-            timing: self.timing,
+            timing: Arc::new(self.timing),
             lanes: Arc::new(Lanes::default()),
             observations: observation_tx,
             metrics: self.metrics.clone(),

@@ -42,7 +42,7 @@ const GRACE: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct LinkMachine {
-    timing: Timing,
+    timing: Arc<Timing>,
     wanted: Arc<Content>,
     connection: Connection,
     permit: LanePermit,
@@ -71,7 +71,7 @@ pub(super) struct LinkMachine {
 
 impl LinkMachine {
     /// Returns a machine that dials immediately. `seed` determines the random pauses.
-    pub(super) fn new(timing: Timing, wanted: Arc<Content>, now: Instant, seed: u64) -> Self {
+    pub(super) fn new(timing: Arc<Timing>, wanted: Arc<Content>, now: Instant, seed: u64) -> Self {
         Self {
             timing,
             wanted,

@@ -107,7 +107,7 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
         let start = clock::now();
-        let machine = LinkMachine::new(Timing::default(), Content::claiming("0"), start, rng.random());
+        let machine = LinkMachine::new(Arc::default(), Content::claiming("0"), start, rng.random());
         let mut world = Self {
             rng,
             start,

@@ -35,7 +35,7 @@ pub(super) fn rejection(error: RejectionKind, in_force: Option<SnapshotInForce>)
 impl Bench {
     fn new() -> Self {
         let now = clock::now();
-        let machine = LinkMachine::new(Timing::default(), Content::claiming("one"), now, 7);
+        let machine = LinkMachine::new(Arc::default(), Content::claiming("one"), now, 7);
         Self { machine, at: LinkMoment { now, unix: UNIX, sequence: Some(100), every: EVERY } }
     }
 

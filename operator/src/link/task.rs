@@ -66,7 +66,7 @@ impl Task {
         mut wanted: watch::Receiver<Arc<Content>>,
     ) -> Self {
         let content = wanted.borrow_and_update().clone();
-        let machine = LinkMachine::new(context.timing, content, clock::now(), rand::random());
+        let machine = LinkMachine::new(context.timing.clone(), content, clock::now(), rand::random());
         let (connection, presence, dialing, acquiring, permit, contest) = (None, None, None, None, None, None);
         let (reached, is_retired, in_row, budget) = (None, false, 0, Budget::new(clock::now()));
         Self {
@@ -176,7 +176,7 @@ impl Task {
 
     /// Performs an action. The inner error ends the connection.
     async fn perform(&mut self, action: LinkAction) -> Result<Result<(), ContactError>, LinkEnded> {
-        let timing = self.context.timing;
+        let timing = *self.context.timing;
         let limit = timing.timeout;
         match action {
             LinkAction::AcquirePermit { is_silent } => {

@@ -35,7 +35,7 @@ fn shared(timing: Timing, sender: ObservationSender) -> LinkContext {
     LinkContext {
         credentials: None,
         files: None,
-        timing,
+        timing: Arc::new(timing),
         lanes: Arc::new(Lanes::default()),
         observations: sender,
         metrics: Metrics::default(),
@@ -157,7 +157,7 @@ async fn a_call_waits_for_a_permit() {
 async fn a_connection_that_waited_too_long_for_a_permit_is_opened_again() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let shared = shared(Timing::default(), observations().0);
-    let timing = Timing { fresh: Duration::ZERO, ..shared.timing };
+    let timing = Arc::new(Timing { fresh: Duration::ZERO, ..*shared.timing });
     let shared = Arc::new(LinkContext { timing, ..shared });
     let permits = shared.lanes.answering.working.clone().acquire_many_owned(64).await.unwrap();
     // A link that counts a miss would wait for one of these.
@@ -186,7 +186,8 @@ async fn dead_agents_do_not_delay_a_live_one() {
         let (timeout_of_dead, quick_answer) = (Duration::from_secs(3600), Duration::from_secs(5));
         let timing = Timing { timeout: timeout_of_dead, quick_answer, fresh: LONG, ..Timing::default() };
         let (sender, mut observed) = observations();
-        let shared = Arc::new(LinkContext { credentials: Some(held), timing, ..shared(timing, sender) });
+        let shared =
+            Arc::new(LinkContext { credentials: Some(held), timing: Arc::new(timing), ..shared(timing, sender) });
         let start = |name: &str, url: String| {
             let pod = pod(name);
             Link::start(shared.clone(), pod.key, pod.uid, &url, content())
