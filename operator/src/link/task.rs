@@ -4,12 +4,13 @@ use std::{
     future::{pending, poll_fn},
     pin::{Pin, pin},
     sync::Arc,
+    task::Poll,
 };
 
 use tokio::{
     sync::{OwnedSemaphorePermit, watch},
     task::yield_now,
-    time::{Instant, sleep_until},
+    time::sleep_until,
 };
 use weir_channel::{ToAgent, ToOperator};
 use weir_wire::{Answer, StatusRequest};
@@ -126,15 +127,16 @@ impl Task {
                 LinkEvent::PermitGranted
             },
             () = levels_collected(&mut self.presence) => LinkEvent::LevelsCollected,
-            wanted = wanted(&mut self.wanted), if !self.is_retired => match wanted {
-                Some(content) => LinkEvent::Wanted(content),
-                None if self.asks_counter() => {
+            wanted = self.wanted.changed(), if !self.is_retired => match wanted {
+                Ok(()) => LinkEvent::Wanted(self.wanted.borrow_and_update().clone()),
+                // The engine has ended the link.
+                Err(_) if self.asks_counter() => {
                     self.is_retired = true;
                     return Box::pin(self.next()).await;
                 }
-                None => return Err(LinkEnded),
+                Err(_) => return Err(LinkEnded),
             },
-            () = sleep(due) => LinkEvent::Due,
+            () = sleep_until(due.unwrap_or_else(clock::now)), if due.is_some() => LinkEvent::Due,
         })
     }
 
@@ -232,7 +234,8 @@ impl Task {
                 }
             }
             LinkAction::Count(result, took) => self.context.metrics.pushed(result, took),
-            LinkAction::Observe(seen) => self.report(seen).await?,
+            // Boxed, so that an idle link does not keep room for it.
+            LinkAction::Observe(seen) => Box::pin(self.report(seen)).await?,
         }
         Ok(Ok(()))
     }
@@ -306,12 +309,6 @@ async fn receive(
     Ok(message)
 }
 
-/// Returns the next wanted content. `None` if the engine has ended the link.
-async fn wanted(wanted: &mut watch::Receiver<Arc<Content>>) -> Option<Arc<Content>> {
-    wanted.changed().await.ok()?;
-    Some(wanted.borrow_and_update().clone())
-}
-
 /// Waits until the counter has collected the levels of agents. Without a connection, it waits forever.
 async fn levels_collected(presence: &mut Option<Presence>) {
     match presence {
@@ -321,19 +318,8 @@ async fn levels_collected(presence: &mut Option<Presence>) {
 }
 
 /// Returns the result of an operation. Without an operation in progress, this function waits forever.
-async fn progress<T>(progress: &mut InProgress<T>) -> T {
-    match progress {
-        Some(progress) => progress.await,
-        None => pending().await,
-    }
-}
-
-/// Sleeps until this time. Without a time, this function sleeps forever.
-async fn sleep(until: Option<Instant>) {
-    match until {
-        Some(until) => sleep_until(until).await,
-        None => pending().await,
-    }
+fn progress<T>(progress: &mut InProgress<T>) -> impl Future<Output = T> {
+    poll_fn(|cx| progress.as_mut().map_or(Poll::Pending, |progress| progress.as_mut().poll(cx)))
 }
 
 #[cfg(test)]

@@ -232,6 +232,17 @@ async fn greeted() -> (Task, TcpStream, watch::Sender<Arc<Content>>) {
     (task, agent, want)
 }
 
+/// There is a link for each of thousands of pods. Tokio adds about 100 bytes to a future, and allocates multiples of 128.
+#[test]
+fn an_idle_link_is_small() {
+    let (context, pod) = (Arc::new(shared(Timing::default(), observations().0)), pod("web"));
+    let (_want, wanted) = watch::channel(content());
+    let dial = Dial::new("http://127.0.0.1:9", pod.clone(), None);
+    let task = Box::new(Task::new(context, pod.key, pod.uid, dial, wanted));
+    let sizes = (size_of::<Task>(), size_of_val(&task.run()));
+    assert!(sizes.0 <= 704 && sizes.1 <= 784, "{sizes:?}");
+}
+
 /// A broken agent must not keep its pod from getting new rules.
 #[tokio::test]
 async fn a_flood_of_messages_does_not_hold_back_new_content() {
