@@ -60,7 +60,7 @@ async fn a_new_pod_of_the_same_name_and_address_gets_a_new_link() {
         let changes = vec![Change::Pod(ObjectKey::new("shop", "a"), Some(pod))];
         engine.handle(EngineEvent::Update(Update { changes, complete: true }));
         engine.handle(EngineEvent::Due);
-        let told = async { while observed.recv().await.unwrap().pod_uid != uid {} };
+        let told = async { while observed.recv().await.unwrap().pod_uid.as_ref() != uid {} };
         tokio::time::timeout(Duration::from_secs(90), told).await.unwrap_or_else(|_| panic!("no dial for {uid}"));
     }
 }
@@ -90,8 +90,8 @@ fn a_pod_whose_policy_was_deleted_is_not_gone() {
     let pod = |has_run| Some(Pod { has_run, ..Pod::running("a", Membership::Everything, agent()) });
 
     after(Change::Pod(pod_key.clone(), pod(false)));
-    assert_eq!(after(policy()), [("a".to_owned(), false, Some(1))]);
-    let a = |rules| [("a".to_owned(), true, rules)];
+    assert_eq!(after(policy()), [("a".into(), false, Some(1))]);
+    let a = |rules| [("a".into(), true, rules)];
     assert_eq!(after(Change::Pod(pod_key.clone(), pod(true))), a(Some(1)));
     assert_eq!(after(Change::Policy(policy_key.clone(), None)), a(Some(0)));
     assert_eq!(after(policy()), a(Some(1)));
@@ -159,7 +159,7 @@ fn a_pod_that_has_its_address_for_itself_again_gets_a_new_link() {
     for url in [None, Some("http://2:1")] {
         assert_eq!(after(&mut links, "a", Some("http://1:1")), ["a"]);
         assert_eq!(after(&mut links, "b", Some("http://1:1")), ["b"]);
-        let (pod, pod_uid) = (ObjectKey::new("shop", "a"), "a".to_owned());
+        let (pod, pod_uid) = (ObjectKey::new("shop", "a"), "a".into());
         let contested = Observation { pod, pod_uid, at: clock::now(), seen: Seen::Contested(true) };
         links(EngineEvent::Observed(contested));
         let new: Vec<&str> = url.map(|_| "b").into_iter().chain(["a"]).collect();
@@ -258,7 +258,7 @@ fn a_pod_without_the_secrets_of_a_store_needs_a_restart() {
         let lost = StoreStatus { name: store_key.to_string(), reached: false, since_unix_millis: 7000, error };
         let status = Status { stores: vec![lost], ..Status::default() };
         for seen in [Seen::Acknowledged(link.expect("a link")), Seen::Status(Arc::new(status))] {
-            let (pod, pod_uid) = (ObjectKey::new("shop", "a"), "a".to_owned());
+            let (pod, pod_uid) = (ObjectKey::new("shop", "a"), "a".into());
             handle(EngineEvent::Observed(Observation { pod, pod_uid, at: start, seen }), 1);
         }
         let told =

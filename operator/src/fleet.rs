@@ -93,9 +93,9 @@ impl FleetCounter {
     }
 
     /// Registers a new channel to this pod.
-    pub fn connected(self: &Arc<Self>, pod: &str) -> Presence {
+    pub fn connected(self: &Arc<Self>, pod: &Arc<str>) -> Presence {
         let number = self.with(|counter, now| counter.connected(pod, now));
-        Presence { fleet: self.clone(), pod: pod.into(), number, has_levels: self.has_levels.subscribe() }
+        Presence { fleet: self.clone(), pod: pod.clone(), number, has_levels: self.has_levels.subscribe() }
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut Counter, Duration) -> T) -> T {

@@ -106,7 +106,7 @@ pub struct Observation {
     /// The agent's pod.
     pub pod: ObjectKey,
     /// The UID of that pod. An observation of an earlier pod with the same name must not count.
-    pub pod_uid: String,
+    pub pod_uid: Arc<str>,
     /// The time of the observation.
     pub at: Instant,
     /// The result.
@@ -304,7 +304,13 @@ pub struct LinkTask(AbortHandle);
 impl Link {
     /// Starts a link to the agent at `url`. At an `http` URL any peer is accepted; at an `https` URL the peer must
     /// prove its identity.
-    pub fn start(context: Arc<LinkContext>, pod: ObjectKey, pod_uid: String, url: &str, content: Arc<Content>) -> Self {
+    pub fn start(
+        context: Arc<LinkContext>,
+        pod: ObjectKey,
+        pod_uid: Arc<str>,
+        url: &str,
+        content: Arc<Content>,
+    ) -> Self {
         let (wanted, newest) = watch::channel(content);
         let peer = match &context.files {
             Some(files) => Peer::host(url.split_once("://").map_or(url, |(_, authority)| authority), files.clone()),

@@ -68,7 +68,7 @@ pub struct Observed {
 #[derive(Debug)]
 struct View {
     /// A pod of the same name with another UID is another pod.
-    pod_uid: String,
+    pod_uid: Arc<str>,
     /// The URL of the agent.
     url: Arc<str>,
     /// The time since which the agent is observed.
@@ -92,6 +92,7 @@ enum EnforcedPolicies {
     /// Exactly a content that was sent to the agent. All its pods share the content.
     Content(Arc<Content>),
     /// Other policies. The map contains the revision of each policy UID.
+    #[expect(clippy::box_collection, reason = "few of thousands of views have the map")]
     Other(Box<HashMap<String, String>>),
 }
 
@@ -159,12 +160,12 @@ pub struct Wanted<'a> {
 impl Observed {
     /// Starts observing the agent at `url`; returns false if it is already observed. A pod of the same name with
     /// another UID starts from the beginning, and so does an agent at another URL.
-    pub fn track(&mut self, now: Instant, pod: &ObjectKey, pod_uid: &str, url: &Arc<str>) -> bool {
-        if self.views.get(pod).is_some_and(|view| view.pod_uid == pod_uid && view.url == *url) {
+    pub fn track(&mut self, now: Instant, pod: &ObjectKey, pod_uid: &Arc<str>, url: &Arc<str>) -> bool {
+        if self.views.get(pod).is_some_and(|view| view.pod_uid == *pod_uid && view.url == *url) {
             return false;
         }
         let view = View {
-            pod_uid: pod_uid.to_owned(),
+            pod_uid: pod_uid.clone(),
             url: url.clone(),
             since: now,
             received: false,

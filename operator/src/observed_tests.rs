@@ -16,12 +16,12 @@ fn pod(agent: AgentAddress) -> Pod {
 /// Returns the time now, and the observations of the pod, which has an agent since then.
 fn tracked() -> (Instant, Observed) {
     let (now, mut observed) = (Instant::now(), Observed::default());
-    observed.track(now, &key(), "pod", &"http://1:1".into());
+    observed.track(now, &key(), &"pod".into(), &"http://1:1".into());
     (now, observed)
 }
 
 fn observation(at: Instant, seen: Seen) -> Observation {
-    Observation { pod: key(), pod_uid: "pod".to_owned(), at, seen }
+    Observation { pod: key(), pod_uid: "pod".into(), at, seen }
 }
 
 fn failed(kind: FailureKind) -> Seen {
@@ -93,7 +93,7 @@ async fn the_standing_of_a_pod_follows_its_observations() {
 #[tokio::test(start_paused = true)]
 async fn observations_of_an_earlier_pod_do_not_count() {
     let (now, mut observed) = tracked();
-    let before = Observation { pod_uid: "before".to_owned(), ..observation(now, enforces(Some("new"))) };
+    let before = Observation { pod_uid: "before".into(), ..observation(now, enforces(Some("new"))) };
     assert!(!observed.observe(&before, None));
     assert!(!observed.received(&key()));
 }
@@ -104,10 +104,10 @@ async fn observations_of_an_earlier_agent_of_the_pod_do_not_count() {
     let before = Instant::now();
     let now = before + Duration::from_secs(1);
     let mut observed = Observed::default();
-    assert!(observed.track(before, &key(), "pod", &"http://1:1".into()));
+    assert!(observed.track(before, &key(), &"pod".into(), &"http://1:1".into()));
     assert!(observed.observe(&observation(before, enforces(Some("new"))), None));
-    assert!(!observed.track(now, &key(), "pod", &"http://1:1".into()), "the agent is already observed");
-    assert!(observed.track(now, &key(), "pod", &"http://1:2".into()));
+    assert!(!observed.track(now, &key(), &"pod".into(), &"http://1:1".into()), "the agent is already observed");
+    assert!(observed.track(now, &key(), &"pod".into(), &"http://1:2".into()));
     assert!(!observed.received(&key()), "the report of the agent at the other address must not count");
     assert!(!observed.observe(&observation(before, Seen::Contested(true)), None));
     observed.observe(&observation(now, enforces(Some("new"))), None);
@@ -138,14 +138,14 @@ async fn another_pod_at_the_address_of_an_agent_is_named() {
             convergence => panic!("{convergence:?}"),
         }
     };
-    observed.track(now, &key(), "pod", &"http://1:1".into());
+    observed.track(now, &key(), &"pod".into(), &"http://1:1".into());
     observed.observe(&observation(now, Seen::Contested(true)), None);
     assert_eq!(message(&observed), CONTESTED);
     let twin = ObjectKey::new("shop", "twin");
-    observed.track(now, &twin, "twin", &"http://1:1".into());
+    observed.track(now, &twin, &"twin".into(), &"http://1:1".into());
     let told = message(&observed);
     assert!(told.starts_with("the pod shop/twin has the same address http://1:1, and"), "{told}");
-    observed.track(now, &twin, "twin", &"http://1:2".into());
+    observed.track(now, &twin, &"twin".into(), &"http://1:2".into());
     assert_eq!(message(&observed), CONTESTED);
     assert_eq!(observed.take_uncontested(), Some(key()));
     assert_eq!((observed.take_uncontested(), observed.received(&key())), (None, false));

@@ -97,7 +97,7 @@ pub struct Store {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     /// The UID, which distinguishes the pod from a later pod of the same name.
-    pub uid: String,
+    pub uid: Arc<str>,
     /// The labels and ports of the pod. Pods of one template share them.
     pub membership: Arc<Membership>,
     /// The state of the pod's agent.
@@ -140,7 +140,7 @@ impl Policy {
 impl Pod {
     /// Returns a pod whose agent has run.
     pub(crate) fn running(uid: &str, membership: Membership, agent: AgentAddress) -> Self {
-        Self { uid: uid.to_owned(), membership: membership.into(), agent, has_run: true, store_secrets: None }
+        Self { uid: uid.into(), membership: membership.into(), agent, has_run: true, store_secrets: None }
     }
 }
 

@@ -48,16 +48,16 @@ pub(super) enum EngineAction {
     /// End all links. New links act in this term.
     StartTerm(Option<Term>),
     /// Start a link to the agent at this URL, in place of the pod's link if there is one.
-    Link { pod: ObjectKey, uid: String, url: Arc<str>, content: Arc<Content> },
+    Link { pod: ObjectKey, uid: Arc<str>, url: Arc<str>, content: Arc<Content> },
     /// Set the content that the pod's link pushes.
     Push { pod: ObjectKey, content: Arc<Content> },
     /// End the pod's link, if there is one.
     Unlink(ObjectKey),
     /// The counter of scope Fleet should expect this pod with this content, or `None` if the pod is gone. `has_run` is
     /// false if its agent has never run.
-    Expect { name: Arc<str>, uid: String, has_run: bool, content: Option<Arc<Content>> },
+    Expect { name: Arc<str>, uid: Arc<str>, has_run: bool, content: Option<Arc<Content>> },
     /// The pod with this UID, which the counter expects, is being deleted. `has_run` is false if its agent has never run.
-    Leave { uid: String, has_run: bool },
+    Leave { uid: Arc<str>, has_run: bool },
     /// All known pods are planned, and the counter expects them.
     Planned,
     /// Set the interval at which agents send their statuses, for this number of agents.

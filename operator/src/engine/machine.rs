@@ -67,7 +67,7 @@ pub(super) struct EngineMachine {
     /// The stores that changed since the last report, or whose state an agent reported since.
     pub(super) dirty_stores: BTreeSet<ObjectKey>,
     /// The UIDs of the pods that the counter of scope Fleet expects.
-    fleet_pods: HashMap<ObjectKey, String>,
+    fleet_pods: HashMap<ObjectKey, Arc<str>>,
     pub(super) store_statuses: HashMap<ObjectKey, KnownStoreStatus>,
     /// The time of the first change that is not planned yet.
     changed_at: Option<Instant>,
@@ -377,7 +377,7 @@ impl EngineMachine {
             Some((known, _)) => self.fleet_pods.insert(pod.clone(), known.uid.clone()),
             None => self.fleet_pods.remove(pod),
         };
-        let expect = |uid: String, known: Option<(&Pod, Arc<Content>)>| {
+        let expect = |uid: Arc<str>, known: Option<(&Pod, Arc<Content>)>| {
             let has_run = known.as_ref().is_none_or(|(known, _)| known.has_run);
             EngineAction::Expect { name: pod.name.clone(), uid, has_run, content: known.map(|(_, content)| content) }
         };

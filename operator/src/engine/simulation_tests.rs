@@ -263,7 +263,7 @@ impl Simulation {
             Happening::Turn { pod, link, turn } => self.turn(&pod, link, turn),
             Happening::Seen { pod, link, seen } => {
                 if let Some(link) = self.links.get(&pod).filter(|it| it.number == link) {
-                    let pod_uid = link.uid.clone();
+                    let pod_uid = link.uid.as_str().into();
                     let observation = Observation { pod, pod_uid, at: self.instant(), seen };
                     self.send(1, Input::Event(EngineEvent::Observed(observation)));
                 }
@@ -586,7 +586,7 @@ impl Simulation {
                 let (number, url) = (self.unique(), url.to_string());
                 let link = Link {
                     number,
-                    uid,
+                    uid: uid.to_string(),
                     url,
                     wanted: content,
                     has_acknowledged: false,

@@ -47,7 +47,7 @@ impl From<PodIdentity> for Peer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodIdentity {
     pub(crate) key: ObjectKey,
-    pub(crate) uid: String,
+    pub(crate) uid: Arc<str>,
 }
 
 impl PodIdentity {
@@ -78,9 +78,9 @@ mod tests {
     fn the_longest_kubernetes_names_fit_a_certificate() {
         let pod = PodIdentity {
             key: ObjectKey::new("n".repeat(63), "p".repeat(253)),
-            uid: "3f0c2f5e-6a51-4d3b-9a68-0d8f8d2c7c11".to_owned(),
+            uid: "3f0c2f5e-6a51-4d3b-9a68-0d8f8d2c7c11".into(),
         };
         assert!(ServerName::try_from(pod.dns_name()).is_ok(), "{}", pod.dns_name());
-        assert!(pod.uri().ends_with(&pod.uid) && pod.uri().contains("/pod/ppp"), "{}", pod.uri());
+        assert!(pod.uri().ends_with(&*pod.uid) && pod.uri().contains("/pod/ppp"), "{}", pod.uri());
     }
 }

@@ -58,7 +58,9 @@ fn judge(status: TokenReviewStatus, audience: &str) -> Result<PodIdentity, Revie
     let first = |name: &str| user.extra.as_ref()?.get(name)?.first().filter(|value| !value.is_empty()).cloned();
     let namespace = username.strip_prefix(ACCOUNT).and_then(|account| account.split_once(':')).map(|(it, _)| it);
     match (namespace, first(POD_NAME), first(POD_UID)) {
-        (Some(namespace), Some(name), Some(uid)) => Ok(PodIdentity { key: ObjectKey::new(namespace, name), uid }),
+        (Some(namespace), Some(name), Some(uid)) => {
+            Ok(PodIdentity { key: ObjectKey::new(namespace, name), uid: uid.into() })
+        }
         _ => Err(ReviewError::NoPod { user: username }),
     }
 }
@@ -91,7 +93,7 @@ mod tests {
     #[test]
     fn a_pods_token_names_the_pod() {
         let pod = judged(good()).unwrap();
-        assert_eq!(pod, PodIdentity { key: ObjectKey::new("shop", "web-1"), uid: "3f0c".to_owned() });
+        assert_eq!(pod, PodIdentity { key: ObjectKey::new("shop", "web-1"), uid: "3f0c".into() });
     }
 
     #[test]

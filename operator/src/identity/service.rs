@@ -95,7 +95,7 @@ impl Service {
             return Err(Refused(IdentityRefusalKind::Unavailable, "there is no authority yet".to_owned()));
         };
         let certificate = self.certify(&credentials.authorities, &pod, &csr)?;
-        tracing::info!(pod = %pod.key, uid = pod.uid, "certificate issued");
+        tracing::info!(pod = %pod.key, uid = &*pod.uid, "certificate issued");
         Ok(IdentityReply { certificate, authorities: credentials.bundle.clone() })
     }
 

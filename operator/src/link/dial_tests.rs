@@ -37,7 +37,7 @@ fn now() -> u64 {
 }
 
 pub(in crate::link) fn pod(name: &str) -> PodIdentity {
-    PodIdentity { key: ObjectKey::new("shop", name), uid: format!("uid-of-{name}") }
+    PodIdentity { key: ObjectKey::new("shop", name), uid: format!("uid-of-{name}").into() }
 }
 
 fn authorities() -> Authorities {
@@ -170,7 +170,7 @@ async fn a_peer_that_shows_no_certificate_of_the_pod_counts_for_nothing() {
     unnamed.alpn_protocols.clear();
     let as_client = certificate(&ours, &pod("web"), ExtendedKeyUsagePurpose::ClientAuth, now());
     let mut successor = pod("web");
-    successor.uid = "uid-of-its-predecessor".to_owned();
+    successor.uid = "uid-of-its-predecessor".into();
     let mut namesake = pod("web");
     namesake.key.namespace = "bank".into();
     let (foreign, distrusts) = (of(&theirs, &pod("web"), now()), tls(good(&ours), &theirs, ALPN));

@@ -86,7 +86,7 @@ mod tests {
         let policy = PolicyStatus { uid: "u".to_owned(), rules: vec![rule; rules], ..PolicyStatus::default() };
         let status = Status { policies: vec![policy], ..Status::default() };
         let pod = ObjectKey { namespace: "shop".into(), name: "pod".into() };
-        Observation { pod, pod_uid: "uid".to_owned(), at, seen: Seen::Status(Arc::new(status)) }
+        Observation { pod, pod_uid: "uid".into(), at, seen: Seen::Status(Arc::new(status)) }
     }
 
     /// Sends observations until one must wait. Returns how many were sent.

@@ -33,7 +33,7 @@ const MOST_IN_ROW: u32 = 64;
 pub(super) struct Task {
     context: Arc<LinkContext>,
     pod: ObjectKey,
-    pod_uid: String,
+    pod_uid: Arc<str>,
     dial: Dial,
     wanted: watch::Receiver<Arc<Content>>,
     machine: LinkMachine,
@@ -62,7 +62,7 @@ impl Task {
     pub(super) fn new(
         context: Arc<LinkContext>,
         pod: ObjectKey,
-        pod_uid: String,
+        pod_uid: Arc<str>,
         dial: Dial,
         mut wanted: watch::Receiver<Arc<Content>>,
     ) -> Self {

@@ -142,7 +142,7 @@ async fn a_call_waits_for_a_permit() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let shared = Arc::new(shared(Timing::default(), observations().0));
     let permits = shared.lanes.answering.working.clone().acquire_many_owned(64).await.unwrap();
-    let pod = PodIdentity { key: ObjectKey::new("shop", "a"), uid: "uid".to_owned() };
+    let pod = PodIdentity { key: ObjectKey::new("shop", "a"), uid: "uid".into() };
     let url = format!("http://{}", listener.local_addr().unwrap());
     let _link = Link::start(shared, pod.key, pod.uid, &url, content());
     let (mut reached, _) = timeout(LONG, listener.accept()).await.expect("the link opens TCP").unwrap();
@@ -162,7 +162,7 @@ async fn a_connection_that_waited_too_long_for_a_permit_is_opened_again() {
     let permits = shared.lanes.answering.working.clone().acquire_many_owned(64).await.unwrap();
     // A link that counts a miss would wait for one of these.
     let _silent = shared.lanes.silent.working.clone().acquire_many_owned(32).await.unwrap();
-    let pod = PodIdentity { key: ObjectKey::new("shop", "a"), uid: "uid".to_owned() };
+    let pod = PodIdentity { key: ObjectKey::new("shop", "a"), uid: "uid".into() };
     let url = format!("http://{}", listener.local_addr().unwrap());
     let _link = Link::start(shared, pod.key, pod.uid, &url, content());
     let (mut reached, _) = timeout(LONG, listener.accept()).await.expect("the link opens TCP").unwrap();

@@ -296,7 +296,7 @@ fn a_change_touches_the_pods_that_it_is_about_and_no_others() {
     assert_eq!(update(&world, &mut dirty), ("a b".to_owned(), "p".to_owned(), [0, before[1]]));
 
     let mut dirty = DirtySet::default();
-    let pod = Pod { uid: "new".to_owned(), ..world.pods[&ObjectKey::new("shop", "c")].clone() };
+    let pod = Pod { uid: "new".into(), ..world.pods[&ObjectKey::new("shop", "c")].clone() };
     world.apply(Change::Pod(ObjectKey::new("shop", "c"), Some(pod)), &mut dirty);
     assert_eq!(update(&world, &mut dirty), ("c".to_owned(), "q".to_owned(), [0, before[1] + 1]));
 }

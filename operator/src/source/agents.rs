@@ -100,7 +100,13 @@ impl StandaloneAgent {
         let agent = AgentAddress::At(self.url.as_str().into());
         (
             ObjectKey::new(NAMESPACE, name),
-            Pod { uid: self.url.clone(), membership: membership.into(), agent, has_run: true, store_secrets: None },
+            Pod {
+                uid: self.url.as_str().into(),
+                membership: membership.into(),
+                agent,
+                has_run: true,
+                store_secrets: None,
+            },
         )
     }
 }

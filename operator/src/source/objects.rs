@@ -139,7 +139,7 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: IdentityProof) -> Change {
     let store_secrets = annotations.get(STORE_SECRETS).map(|list| Arc::from(list.as_str()));
     let is_leaving = pod.metadata.deletion_timestamp.is_some();
     let pod = crate::world::Pod {
-        uid: pod.metadata.uid.unwrap_or_default(),
+        uid: pod.metadata.uid.unwrap_or_default().into(),
         membership: Membership::Pod { labels, ports, controller }.into(),
         agent,
         has_run,
@@ -522,7 +522,7 @@ mod tests {
             match pod(ObjectKey::new("shop", "a"), object, IdentityProof::NotRequired) {
                 Change::Pod(_, None) => "gone",
                 Change::Pod(_, Some(_)) => "runs",
-                Change::Leaving(_, pod) if pod.uid == "u" => "leaving",
+                Change::Leaving(_, pod) if &*pod.uid == "u" => "leaving",
                 other => panic!("{other:?}"),
             }
         };
