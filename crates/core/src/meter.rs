@@ -268,8 +268,8 @@ impl Meter {
             _ => epoch.after(history, Memory::Many),
         };
         let began = since.as_nanos();
-        let is_bucketless = history.is_bucketless_after(old.quota(), began);
-        let mut next = History { began, is_bucketless, first: [0; 2], tokens, forgiven: 0, spans };
+        let windows_since = history.windows_since_after(old.quota(), began);
+        let mut next = History { began, windows_since, first: [0; 2], tokens, forgiven: 0, spans };
         let admitted_since = |moment: u64| {
             let before = if moment <= epoch.began { history.admitted_since(moment) } else { 0 };
             epoch.admitted_since(moment).saturating_add(before)

@@ -340,6 +340,35 @@ fn a_bucket_after_windows_has_what_they_left() {
     }
 }
 
+/// R3: a short window between two buckets, and a long one at midnight, give no burst each day. All limits are at most
+/// 100 a day, so three days admit at most 300, the first burst, and
+/// one request for each short window.
+#[test]
+fn windows_between_buckets_give_no_fresh_burst() {
+    let minute = 60_000 * MILLI;
+    let (day, quarter) = (Duration::from_hours(24), Duration::from_mins(15));
+    let start = START - START % (24 * 60 * minute);
+    let limit = |strategy, requests, per| Quota::new(strategy, requests, per, None).expect("valid");
+    let bucket = limit(Counting::TokenBucket, 100, day);
+    for (kind, mut judged) in Judged::all(bucket, start) {
+        let mut admitted = judged.drain(start);
+        for midnight in (1..=3).map(|days| start + days * 24 * 60 * minute) {
+            for (at, quota) in [
+                (midnight - 20 * minute, limit(Counting::FixedWindow, 1, quarter)),
+                (midnight - 2 * minute, limit(Counting::FixedWindow, 100, day)),
+                (midnight + 1_000 * MILLI, bucket),
+            ] {
+                if at < midnight {
+                    admitted += judged.drain(at);
+                }
+                judged.change(at, quota);
+                admitted += judged.drain(at);
+            }
+        }
+        assert!(admitted <= 410, "{kind}: {admitted}");
+    }
+}
+
 /// R2: reservations stay charged after any change. A window keeps each reservation in its own window.
 #[test]
 fn places_reserved_ahead_stay_as_many_requests() {

@@ -14,8 +14,9 @@
 //!
 //! A limit that alternates between a window and a bucket admits a burst in each window, and the bucket would add its
 //! own flow. So the history counts the bucket's tokens also while a window is in force. They can become a debt. A
-//! window that was in force for one period or longer passes on its remaining requests, and no debt. So do windows and
-//! logs that followed each other without a bucket, because they never admitted a burst in addition to a bucket's.
+//! window passes on its remaining requests, and no debt, if it or the windows and logs directly before it were in force
+//! for one of its periods or longer. So does a window if the limit was never a bucket: then no burst of a bucket is left
+//! to add to.
 
 use crate::{Quota, Strategy, Time, supply::Tokens};
 
@@ -41,8 +42,9 @@ const MOST_OWED: i128 = -(1 << 94);
 pub(crate) struct History {
     /// The time at which the quota came into force.
     pub(super) began: u64,
-    /// Whether a bucket starts with the remaining requests of the window, because no earlier bucket counts any more.
-    pub(super) is_bucketless: bool,
+    /// The time since which only windows and logs were in force, and owed nothing to an earlier bucket. Zero if the limit
+    /// was never a bucket.
+    pub(super) windows_since: u64,
     /// The first words, if there are at most two. For a log, the number of requests with which it starts, and how many
     /// of them were in the previous log.
     pub(super) first: [u64; 2],
@@ -67,7 +69,7 @@ impl History {
         let full = i128::from(quota.burst()) * i128::from(PARTS);
         Self {
             began: began.as_nanos(),
-            is_bucketless: true,
+            windows_since: 0,
             first: [0; 2],
             tokens: Tokens { parts: full, unit: PARTS },
             forgiven: 0,
@@ -80,7 +82,7 @@ impl History {
     pub(crate) fn unknown(began: Time, is_bucketless: bool) -> Self {
         Self {
             began: began.as_nanos(),
-            is_bucketless,
+            windows_since: if is_bucketless { 0 } else { began.as_nanos() },
             first: [0; 2],
             tokens: Tokens { parts: 0, unit: PARTS },
             forgiven: 0,
@@ -108,12 +110,13 @@ impl History {
     /// `left` is the number of remaining requests in the window. For a fixed window, `left` can be negative. Then the
     /// window has debt.
     pub(super) fn tokens_after(&self, quota: Quota, since: u64, admitted: u64, left: i128) -> Tokens {
-        let (parts, length) = (i128::from(PARTS), since.saturating_sub(self.began));
+        let parts = i128::from(PARTS);
         let (left, had) = (left * parts, self.tokens.in_units(PARTS));
-        let flown = had.saturating_add(flow(quota, length));
+        let flown = had.saturating_add(flow(quota, since.saturating_sub(self.began)));
         // An earlier debt stays until it has been refilled.
         let least = left.saturating_add(flown.min(0));
-        if self.is_bucketless || length >= quota.period_nanos() || left < 0 {
+        let is_paid = self.windows_since == 0 || since.saturating_sub(self.windows_since) >= quota.period_nanos();
+        if is_paid || left < 0 {
             return Tokens { parts: least.max(MOST_OWED), unit: PARTS };
         }
         let late = (i128::from(quota.requests()) * parts).max(had).min(flown) - i128::from(admitted) * parts;
@@ -121,11 +124,12 @@ impl History {
         Tokens { parts: parts.max(MOST_OWED), unit: PARTS }
     }
 
-    /// Returns true if no bucket was in force before the end of windows of this quota, or if they replaced its tokens.
-    pub(super) fn is_bucketless_after(&self, quota: Quota, since: u64) -> bool {
-        let length = since.saturating_sub(self.began);
-        let has_paid = || self.tokens.in_units(PARTS).saturating_add(flow(quota, length)) >= 0;
-        !quota.strategy().is_bucket() && (self.is_bucketless || length >= quota.period_nanos() && has_paid())
+    /// Returns the time since which only windows and logs were in force, at the end of this quota.
+    pub(super) fn windows_since_after(&self, quota: Quota, since: u64) -> u64 {
+        let flown = flow(quota, since.saturating_sub(self.began));
+        let owes = || self.tokens.in_units(PARTS).saturating_add(flown) < 0;
+        let is_window = !quota.strategy().is_bucket();
+        if is_window && (self.windows_since == 0 || !owes()) { self.windows_since } else { since }
     }
 
     /// Returns the tokens with which a bucket of this quota starts after a window that would end after `rest`. The debt

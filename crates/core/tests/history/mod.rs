@@ -5,9 +5,8 @@
 //! - A bucket continues with its tokens. While a window is in force, tokens flow in at the window's rate, up to its
 //!   requests, and the window's admissions are taken from these tokens. Without this rule, a bucket and a window that
 //!   alternate would admit more than each of them alone. A window can leave a debt until the time at which it would
-//!   have ended. A window that was in force for a period leaves its remaining requests, and no debt. So do windows and
-//!   logs that follow each other, if no bucket was in force before, or if one of them was in force for a period and the
-//!   bucket's debt was paid.
+//!   have ended. A window leaves its remaining requests, and no debt, if only windows and logs were in force for one of
+//!   its periods, and owed nothing at a change, or if there was never a bucket.
 
 use std::collections::VecDeque;
 
@@ -23,8 +22,9 @@ pub(crate) struct Memory {
     quota: Quota,
     /// The time at which the quota came into force.
     since: u64,
-    /// Whether the tokens are the remaining requests of windows, because no earlier bucket counts.
-    is_bucketless: bool,
+    /// The time since which no bucket counts, because only windows were in force and nothing was owed. `None` if there
+    /// was never a bucket.
+    bucket_until: Option<u64>,
     /// The tokens at the time `since`.
     had: i128,
     /// Times and costs, newest last.
@@ -48,7 +48,7 @@ impl Memory {
     pub(crate) fn new(quota: Quota, now: u64) -> Self {
         let tokens = most_tokens(quota);
         let admitted = VecDeque::new();
-        Self { quota, since: now, is_bucketless: true, had: tokens, admitted, tokens, forgiven: 0, at: now }
+        Self { quota, since: now, bucket_until: None, had: tokens, admitted, tokens, forgiven: 0, at: now }
     }
 
     /// Returns the number of requests admitted from this time on.
@@ -105,15 +105,17 @@ impl Memory {
         if is_window(old.strategy()) {
             let left = i128::from(self.left(now)) * PARTS;
             let flown = self.had + self.flow(now - self.since);
-            let (least, is_long) = (left + flown.min(0), now - self.since >= period);
-            if self.is_bucketless || is_long {
+            let least = left + flown.min(0);
+            if self.bucket_until.is_none_or(|until| now - until >= period) {
                 self.tokens = least;
-                self.is_bucketless |= flown >= 0;
             } else if old.strategy() != Strategy::FixedWindow {
                 self.tokens = self.tokens.max(least);
             }
+            if flown < 0 {
+                self.bucket_until = self.bucket_until.map(|_| now);
+            }
         } else {
-            self.is_bucketless = false;
+            self.bucket_until = Some(now);
             if is_window(quota.strategy()) {
                 self.tokens -= std::mem::take(&mut self.forgiven);
             }
