@@ -76,7 +76,7 @@ pub fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Transiti
         birth: value.birth,
         next,
         stamp: value.stamp,
-        limits: is_older.then(|| value.limits.clone()),
+        limits: is_older.then(|| value.limits.to_vec()),
         marks: [served, lent, value.marks(now)],
         banned_since: banned.map_or(0, |banned| banned.since),
         reserved: 0,
@@ -123,7 +123,7 @@ fn in_force(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> (Value, 
     let mut value = stored.clone();
     if stored.stamp >= encoded.stamp {
         // Two callers disagree about the terms of the same stamp. The store keeps the terms that it has.
-        let is_same = stored.stamp == encoded.stamp && stored.limits == encoded.limits;
+        let is_same = stored.stamp == encoded.stamp && stored.limits[..] == encoded.limits;
         return (value, !is_same);
     }
     value.all_mut().for_each(|(limit, state)| state.advance(limit, now));
@@ -139,8 +139,8 @@ fn in_force(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> (Value, 
         let shortest = (0..former.len()).min_by_key(|&index| former[index].0.period).unwrap_or(0);
         former.remove(shortest);
     }
-    let changed = Value { stamp: encoded.stamp, limits: encoded.limits.clone(), states, former, ..value };
-    (changed, false)
+    let (limits, states, former) = (encoded.limits.as_slice().into(), states.into(), former.into());
+    (Value { stamp: encoded.stamp, limits, states, former, ..value }, false)
 }
 
 /// The state of a limit that is in force from now on. `known` are the earlier states of this limit: first the one of the

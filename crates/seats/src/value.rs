@@ -29,12 +29,12 @@ pub struct Value {
     /// back only into the history that charged them.
     pub birth: u64,
     /// The limits of the terms.
-    pub limits: Vec<StoreLimit>,
+    pub limits: Box<[StoreLimit]>,
     /// The state of each limit.
-    pub states: Vec<State>,
+    pub states: Box<[State]>,
     /// Windows and logs of earlier terms. They are charged and decide nothing, so that a change back frees nothing. A
     /// line of Memcached does not contain them.
-    pub former: Vec<(StoreLimit, State)>,
+    pub former: Box<[(StoreLimit, State)]>,
     /// The ban of the key. It can have ended.
     pub banned: Option<Banned>,
 }
@@ -43,7 +43,7 @@ impl Value {
     /// Creates the value of a key that has counted nothing.
     pub fn new(stamp: u64, limits: &[StoreLimit], now: u64) -> Self {
         let states = limits.iter().map(|limit| State::new(limit, now)).collect();
-        Self { stamp, birth: now, limits: limits.to_vec(), states, former: Vec::new(), banned: None }
+        Self { stamp, birth: now, limits: limits.into(), states, former: Box::default(), banned: None }
     }
 
     /// Raises the value as if all limits had been used up at this time.
@@ -151,9 +151,9 @@ impl Value {
         let bounded =
             marks.iter().flatten().chain([&birth]).chain(&times).all(|&number| number < 2 * crate::terms::EXACT);
         let states = terms.raw().iter().zip(marks).map(|(limit, mark)| State::of_numbers(limit, *mark));
-        let states = states.collect::<Option<Vec<_>>>()?;
-        let limits = terms.raw().to_vec();
-        bounded.then(|| Self { stamp, birth, limits, states, former: Vec::new(), banned })
+        let states = states.collect::<Option<Box<[_]>>>()?;
+        let limits = terms.raw().into();
+        bounded.then(|| Self { stamp, birth, limits, states, former: Box::default(), banned })
     }
 }
 

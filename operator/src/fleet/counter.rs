@@ -423,7 +423,7 @@ impl Entry {
         }
         let mut older = Value::new(encoded.stamp, &encoded.limits, now);
         older.raise_latest(seen);
-        let newer = EncodedTake { stamp: self.value.stamp, limits: self.value.limits.clone(), ..encoded.emptied() };
+        let newer = EncodedTake { stamp: self.value.stamp, limits: self.value.limits.to_vec(), ..encoded.emptied() };
         let converted = take(Some(&older), &newer, now).value;
         self.value.raise_latest(&converted.marks(now));
     }
