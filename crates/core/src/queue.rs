@@ -180,14 +180,13 @@ impl Queue {
     }
 
     /// Changes the time of the next attempt, and the state if it is given.
-    fn set(&self, number: u64, due: Time, entry_state: Option<EntryState>) {
+    fn set(&self, number: u64, due: Time, entry_state: EntryState) {
         let mut order = lock(&self.order);
         let (before, entry) = order.get_mut(number);
         if before == EntryState::Late {
             return;
         }
         entry.due = due;
-        let entry_state = entry_state.unwrap_or(before);
         order.set_state(number, entry_state);
         let steps_aside = before == EntryState::Present && entry_state == EntryState::Aside;
         let called = if steps_aside { order.call_first() } else { None };
@@ -347,26 +346,7 @@ impl Ticket {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn retry_at(&self, at: Time) {
-        self.queue.set(self.number, at, Some(EntryState::Present));
-    }
-
-    /// Keeps the request's position after a limit without this queue refused it. The request tries again at this time.
-    /// If it stands aside, other requests still overtake it.
-    ///
-    /// ```
-    /// # use std::task::Waker;
-    /// # use std::time::Duration;
-    /// # use weir_core::{Limiter, Quota, Strategy, Time, Position};
-    /// # let now = Time::from_nanos(1_700_000_000_000_000_000);
-    /// # let limiter = Limiter::new(now, Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?);
-    /// let (first, second) = (limiter.enqueue(now, 1, None)?, limiter.enqueue(now, 1, None)?);
-    /// let later = now.saturating_add(Duration::from_secs(1));
-    /// first.postpone(later);
-    /// assert_eq!(second.position(later, Waker::noop()), Position::Behind(later.saturating_add(Duration::from_millis(2))));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn postpone(&self, at: Time) {
-        self.queue.set(self.number, at, None);
+        self.queue.set(self.number, at, EntryState::Present);
     }
 
     /// Lets other requests overtake this request, because it waits for another limit until this time. The request keeps
@@ -385,7 +365,7 @@ impl Ticket {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn step_aside(&self, until: Time) {
-        self.queue.set(self.number, until, Some(EntryState::Aside));
+        self.queue.set(self.number, until, EntryState::Aside);
     }
 }
 

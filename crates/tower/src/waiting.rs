@@ -94,8 +94,8 @@ pub trait AtHead {
         0
     }
 
-    /// Takes a position in the queue of the limit that refused, which is none of the request's queues: it is for the
-    /// requests that already had their turn.
+    /// Takes a position in the queue of the limit that refused. It is none of the request's queues, and is for requests
+    /// that already had their turn.
     fn join(&self, refusal: &Self::Refusal, now: Time) -> Option<Ticket> {
         let _ = (refusal, now);
         None
@@ -275,25 +275,16 @@ impl Waiting {
     }
 
     fn poll_decision<L: AtHead>(&mut self, limits: &L, context: &mut Context<'_>) -> Poll<Result<L::Pass, L::Refusal>> {
-        // After this time, a request that is not at the head does not wait for a limit without one of these queues: such
-        // a limit can keep the requests ahead longer than the queue promised.
-        let last_try = self.latest.map(|latest| latest.saturating_add(COARSE));
         loop {
             let now = self.clock.now();
-            let position = self.position(now, context.waker());
-            let nap = match position {
-                Position::Behind(until) if last_try.is_none_or(|last| now < last) => {
-                    Nap::Coarse(last_try.map_or(until, |last| until.min(last)))
-                }
+            let nap = match self.position(now, context.waker()) {
+                Position::Behind(until) => Nap::Coarse(until),
                 Position::Late => return Poll::Ready(Err(limits.late(now))),
-                Position::Head | Position::Behind(_) => match limits.charge(now) {
+                Position::Head => match limits.charge(now) {
                     Ok(pass) => return Poll::Ready(Ok(pass)),
-                    Err(refusal) => match (position, self.next_try(now, &refusal, limits)) {
-                        (Position::Behind(until), _) if limits.limit(&refusal) < self.tickets.len() => {
-                            Nap::Coarse(until)
-                        }
-                        (_, Some(at)) => self.nap(now, at.min(now.saturating_add(MAX_SLEEP)), L::quota(&refusal)),
-                        (_, None) => return Poll::Ready(Err(refusal)),
+                    Err(refusal) => match self.next_try(now, &refusal, limits, context.waker()) {
+                        Some(at) => self.nap(now, at.min(now.saturating_add(MAX_SLEEP)), L::quota(&refusal)),
+                        None => return Poll::Ready(Err(refusal)),
                     },
                 },
             };
@@ -341,8 +332,7 @@ impl Waiting {
     }
 
     /// The position in all queues together. If the request is at the head of some queues only, requests behind it can
-    /// pass it there. A request that waits for a limit without one of these queues keeps the head of the queue in which
-    /// it waited for its turn.
+    /// pass it there, and everywhere while it waits for a limit without one of these queues.
     fn position(&mut self, now: Time, waker: &Waker) -> Position {
         let mut behind = None;
         for ticket in &self.tickets {
@@ -355,7 +345,7 @@ impl Waiting {
         let Some(until) = behind else {
             let refused = self.refused.as_ref().map(|(_, ticket)| ticket.position(now, waker));
             let Some(Position::Behind(until)) = refused else { return Position::Head };
-            self.tickets.iter().for_each(|ticket| ticket.postpone(until));
+            self.tickets.iter().for_each(|ticket| ticket.step_aside(until));
             return Position::Behind(until);
         };
         self.refused = None;
@@ -367,7 +357,7 @@ impl Waiting {
     }
 
     /// The time at which the request at the head tries again, or none if that is too late.
-    fn next_try<L: AtHead>(&mut self, now: Time, refusal: &L::Refusal, limits: &L) -> Option<Time> {
+    fn next_try<L: AtHead>(&mut self, now: Time, refusal: &L::Refusal, limits: &L, waker: &Waker) -> Option<Time> {
         let at = now.saturating_add(L::retry_after(refusal)?);
         if self.latest.is_some_and(|latest| at > latest) {
             return None;
@@ -379,9 +369,13 @@ impl Waiting {
                 if queue == limit { ticket.retry_at(at) } else { ticket.step_aside(at) }
             }
         } else {
-            self.tickets.iter().for_each(|ticket| ticket.postpone(at));
+            self.tickets.iter().for_each(|ticket| ticket.step_aside(at));
             self.refused = self.refused.take().or_else(|| Some((limit, limits.join(refusal, now)?)));
-            self.refused.iter().for_each(|(_, ticket)| ticket.retry_at(at));
+            for (_, ticket) in &self.refused {
+                // This stores the waker, for a call before the next try.
+                let _ = ticket.position(now, waker);
+                ticket.retry_at(at);
+            }
         }
         Some(at)
     }

@@ -65,7 +65,7 @@ fn requests_that_stand_aside_reserve_nothing_also_if_they_stay_longer() {
         let newcomer = || limiter.enqueue(START, 1, Some(START));
         assert!(newcomer().is_err(), "{requests} a second");
         tickets.iter().for_each(|ticket| ticket.step_aside(START));
-        tickets.iter().for_each(|ticket| ticket.postpone(LATER));
+        tickets.iter().for_each(|ticket| ticket.step_aside(LATER));
         let newcomer = newcomer().expect("nothing is reserved");
         assert_eq!(newcomer.position(START, Waker::noop()), Position::Head, "{requests} a second");
     }

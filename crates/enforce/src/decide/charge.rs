@@ -8,7 +8,10 @@ use std::{ops::Range, sync::Arc, time::Duration};
 
 use weir_core::{MAX_LIMITS, RuleCharged, RuleRefusedAt, Time};
 
-use crate::rule::{Limits, Rule};
+use crate::{
+    quota_headers::Unit,
+    rule::{Limits, Rule},
+};
 
 /// The charge that a request needs from one rule.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +64,10 @@ pub(crate) fn opens_after(demands: &[Demand<'_, '_>], now: Time) -> Option<Durat
     for (index, demand) in demands.iter().enumerate() {
         let charges = demands[..=index].iter().filter(|it| Arc::ptr_eq(it.rule, demand.rule) && it.key == demand.key);
         let cost = charges.fold(0, |cost: u64, charge| cost.saturating_add(charge.cost));
-        if demand.limits.pod_limiter().queue_len(demand.key) > 0
+        // In the queue of another rule are only requests that it refused at their turn, and possibly this one.
+        let has_waiting = demand.limits.is_patient() || demand.limits.cost.unit() == Unit::Bytes;
+        if has_waiting
+            && demand.limits.pod_limiter().queue_len(demand.key) > 0
             && let Ok(opens) = demand.limits.pod_limiter().opens(now, demand.key, cost)
         {
             at = at.max(opens);

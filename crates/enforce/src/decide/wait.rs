@@ -4,9 +4,9 @@
 //! head of all of them and all rules have capacity, all rules are charged together. A request that leaves earlier is not
 //! charged. While it waits for one rule, it reserves nothing in the others.
 //!
-//! If a rule that does not let requests wait has no capacity at the request's turn, the request keeps the head of the
-//! queue in which it waited, and joins the queue of that rule: there, only requests wait whose turn has come, so that not
-//! all of them try again at the same time. New requests do not observe that queue.
+//! If a rule that does not let requests wait has no capacity at the request's turn, the request stands aside in the
+//! queues in which it waited, and joins the queue of that rule. Only requests whose turn has come wait there, so not all
+//! of them try again at the same time. No new request waits in that queue.
 //!
 //! A request of shared rules first waits for the store (`questions`). When it has all its seats, it continues as above.
 //! If the window of a seat ends while the request waits, it gets another seat when its turn has come, or is refused.

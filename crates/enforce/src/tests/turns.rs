@@ -82,6 +82,18 @@ async fn who_finds_no_room_at_its_turn_tries_again_until_its_latest_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_finds_no_room_at_its_turn_holds_up_no_other_client() {
+    let all = rule("all", &[limit("GCRA", 100, 1000, json!({}))], wait(10_000));
+    let each = rule("each", &[limit("TokenBucket", 1, 5_000, json!({"burst": 1}))], json!({}));
+    let each = with(each, json!({"key": [{"header": "x-client"}], "maxKeys": 1000}));
+    let limits = Limits::new(&[policy("p", &[all, each])]);
+    let answers = ["bob", "ann", "ann", "cal", "dan", "eve"].map(|client| answer(&limits, client));
+    let answers = futures::future::join_all(answers).await;
+    let at: Vec<_> = answers.into_iter().map(|(status, _, _, at)| (status, at)).collect();
+    assert_eq!(at, [0, 10, 5_010, 20, 30, 40].map(|at| (200, at)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_leaves_before_it_finds_room_gives_its_turn_to_the_next() {
     let limits = full_pod();
     let answers = ["ann", "bob", "ann", "bob", "ann", "bob"].into_iter().enumerate().map(async |(number, client)| {
