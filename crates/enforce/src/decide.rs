@@ -303,14 +303,15 @@ impl RequestContext<'_> {
         let rules = limiting(set, indices);
         let deadline = rules.iter().filter_map(|(member, _)| Some(member.deadline.as_ref()?.after)).min();
         let costs = self.with_demands(&rules, deadline, keys, |demands| {
-            if demands.iter().any(|demand| demand.limits.shared.is_some()) {
-                return self.try_with_stores(demands);
-            }
             // Requests that waited when the rule went into shadow mode keep their turns. So this request is not charged.
+            let can_queue = |demand: &&Demand<'_, '_>| demand.latest.is_some() && demand.limits.shared.is_none();
             let has_queue = |demand: &&Demand<'_, '_>| demand.limits.pod_limiter().queue_len(demand.key) > 0;
-            if let Some(demand) = demands.iter().filter(|demand| demand.latest.is_some()).find(has_queue) {
+            if let Some(demand) = demands.iter().filter(can_queue).find(has_queue) {
                 demand.rule.statistics.shadow_limited.count();
                 return None;
+            }
+            if demands.iter().any(|demand| demand.limits.shared.is_some()) {
+                return self.try_with_stores(demands);
             }
             match charge_rules(demands, || self.now()) {
                 Ok(charged) => {
