@@ -151,7 +151,8 @@ pub(super) fn show_bytes(mut key: &[u8]) -> Vec<Option<String>> {
     parts
 }
 
-/// Returns a value as text. A value that is not UTF-8 is shown in hexadecimal digits, so that no two values look alike.
+/// Returns a value as text. Values that are not UTF-8 are shown in hexadecimal digits, so that they differ. A
+/// client can also send this text.
 fn shown(value: &[u8]) -> String {
     str::from_utf8(value).map_or_else(|_| in_hex("bytes:", value), str::to_owned)
 }
