@@ -328,7 +328,7 @@ impl Observed {
     /// Describes who else writes to the agent at `url`: this operator itself, for another pod with this address, or
     /// another operator.
     fn contest(&self, key: &ObjectKey, url: &Arc<str>) -> String {
-        match self.pods_at.get(url).into_iter().flatten().find(|pod| *pod != key) {
+        match self.pods_at.get(url).into_iter().flatten().filter(|pod| *pod != key).min() {
             Some(pod) => format!(
                 "the pod {pod} has the same address {url}, and the policies of each pod replace those of the other: \
                  delete one of the pods, or give one another port by the annotation weir.dev/control-port"

@@ -84,7 +84,8 @@ impl EngineMachine {
                 fleet: &inputs.fleet,
             };
             let status = report_policy(at, key, record, &facts, term, actions);
-            record.record_report(&status, others.is_empty().then_some(inputs));
+            let is_complete = others.is_empty() && !record.announcer.holds_back();
+            record.record_report(&status, is_complete.then_some(inputs));
         }
         if all {
             let accepted = compiled.values().filter(|compiled| compiled.faults.is_empty()).count();

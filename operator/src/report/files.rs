@@ -51,7 +51,7 @@ impl Shown {
         Self { by_file, files_of, without_agent: BTreeSet::new() }
     }
 
-    /// Returns the line to write about a policy that no agent enforces. `None` if it was written before.
+    /// Returns the line to write about a policy that applies to no agent. `None` if it was written before.
     fn without_agent(&mut self, key: &ObjectKey, status: &RateLimitPolicyStatus) -> Option<String> {
         let enforced = status.conditions.iter().find(|condition| condition.type_ == ENFORCED);
         let Some(enforced) = enforced.filter(|enforced| enforced.reason == Reason::NoPods.as_str()) else {

@@ -16,8 +16,8 @@ use crate::{
     status::{Tally, changes::describe, reason::Reason},
 };
 
-/// The minimum time between two announcements with the same text. The end of an announced problem is always announced,
-/// so that the last announcement never shows a problem that is over.
+/// The minimum time between two announcements with the same text. When a policy is enforced again after an announced
+/// problem, this is always announced. In a cluster, the budget of Events can still drop it.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(300);
 
 /// A notice about a policy, for an Event.
@@ -47,6 +47,8 @@ pub struct Announcer {
     recent: HashMap<&'static str, (String, Instant)>,
     /// True if the last announcement was a warning.
     warned: bool,
+    /// True if the last warning was held back, because it was announced a short time before.
+    holds_back: bool,
 }
 
 #[derive(Debug)]
@@ -74,7 +76,13 @@ impl Announcer {
             bypass,
             recent: HashMap::new(),
             warned: false,
+            holds_back: false,
         }
+    }
+
+    /// Returns true if a problem must be announced later, if it lasts.
+    pub fn holds_back(&self) -> bool {
+        self.holds_back
     }
 
     /// Returns the time at which the newest rules were set.
@@ -96,6 +104,7 @@ impl Announcer {
     /// Returns the notice to send, if any, for this reason and message of `Enforced`.
     pub fn announce(&mut self, now: Instant, reason: Reason, message: &str, tally: Tally) -> Option<Notice> {
         let before = self.announced.clone();
+        self.holds_back = false;
         let notice = match reason {
             Reason::Enforced => self.enforced(now, message, tally),
             Reason::Drifted | Reason::Invalid | Reason::SnapshotTooLarge => self.warn(reason.as_str(), message),
@@ -104,6 +113,8 @@ impl Announcer {
                     change.timed = false;
                 }
                 self.announced = Some(reason.as_str().to_owned());
+                // In standalone mode, a line says so. The line after it must show that it is over.
+                self.recent.remove("Enforced");
                 None
             }
             _ => None,
@@ -117,7 +128,7 @@ impl Announcer {
         {
             if notice.warning {
                 // If the problem lasts, it is announced later.
-                self.announced = before;
+                (self.announced, self.holds_back) = (before, true);
             }
             return None;
         }

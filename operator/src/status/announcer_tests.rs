@@ -117,6 +117,18 @@ async fn drift_and_its_end_are_announced_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_policy_that_gets_pods_again_is_announced() {
+    let start = Instant::now();
+    let mut announcer = Announcer::begin(start, Some(rules(50)), None);
+    announcer.announce(start, Reason::Enforced, "1 of 1", pods(1));
+    for at in [10, 20, 30].map(|count| start + Duration::from_secs(count)) {
+        assert_eq!(announcer.announce(at, Reason::NoPods, "no running pod", pods(0)), None);
+        let again = told(announcer.announce(at, Reason::Enforced, "1 of 1", pods(1)));
+        assert_eq!(again, Some(("Enforced", "1 of 1".to_owned())));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn each_announced_outage_has_an_announced_end() {
     let start = Instant::now();
     let seconds = |count| start + Duration::from_secs(count);
