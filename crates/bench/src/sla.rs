@@ -23,7 +23,7 @@ A service that processes 10 requests at once, each in 25 ms, and drops a request
 at 25 to 600 a second, even if earlier requests still wait. Each step starts with an idle service. *Unlimited* sends \
 all requests to the service. *Ticker* admits one request for each of 425 ticks a second, and saves up to 10 ticks. \
 *Ticker, 75 ms* also drops a request after a wait of that time. *weir* is `ThroughputLayer` with a token bucket of 425 \
-a second, a burst of 10, and a wait of at most 75 ms. All four run in parallel with the same arrivals, each with its \
+a second, a burst of 10, and a wait of at most 75 ms. All four run in parallel with the same rate of arrivals, each with its \
 own service. Ten slots of 25 ms can process 400 requests a second, so at 425 a second a step of 3 s leaves 75 requests \
 in the service's own queue. Each step runs once, and its quantiles are of 75 to 1,800 requests.";
 

@@ -103,10 +103,12 @@ pub(crate) async fn run(
         bench.env("WEIR_SEEDS_PYTHON", python::environment("seeds", &requirements, interrupt).await?);
     }
     bench
-        .args(args.suites)
         .args(args.seeds.iter().flat_map(|seed| ["--seed", seed]))
         .args(args.parts.iter().flat_map(|part| ["--part", part]))
-        .args(args.quick.then_some("--quick"));
+        .args(args.quick.then_some("--quick"))
+        // Otherwise a suite could name one of the program's own commands.
+        .arg("--")
+        .args(args.suites);
     // The exit codes of weir-bench have the same meaning as those of xtask: 2 for an unknown suite.
     let code = finish("weir-bench", &mut bench, interrupt).await?;
     Ok(code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
