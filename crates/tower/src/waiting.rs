@@ -371,7 +371,7 @@ impl Waiting {
         } else {
             self.tickets.iter().for_each(|ticket| ticket.step_aside(at));
             self.refused = self.refused.take().or_else(|| Some((limit, limits.join(refusal, now)?)));
-            for (_, ticket) in &self.refused {
+            if let Some((_, ticket)) = &self.refused {
                 // This stores the waker, for a call before the next try.
                 let _ = ticket.position(now, waker);
                 ticket.retry_at(at);
