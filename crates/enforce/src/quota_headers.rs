@@ -151,7 +151,7 @@ impl QuotaHeaders {
     }
 
     /// Inserts the fields that describe the quota. `policy` is the policy field of this rule, or of all rules that the
-    /// request was charged to. Both formats allow to omit the time of reset.
+    /// request was charged to. In both formats the time of reset is optional.
     pub(super) fn insert(&self, state: &QuotaState, with_reset: bool, policy: &HeaderValue, headers: &mut HeaderMap) {
         let reset = (with_reset && self.has_reset).then_some(state.seconds);
         if self.is_ietf() {
