@@ -345,6 +345,11 @@ impl Waiting {
         let Some(until) = behind else {
             let refused = self.refused.as_ref().map(|(_, ticket)| ticket.position(now, waker));
             let Some(Position::Behind(until)) = refused else { return Position::Head };
+            // A request ahead can have a later latest time. So this one does not wait for it beyond its own.
+            let until = self.latest.map_or(until, |latest| until.min(latest));
+            if until <= now {
+                return Position::Head;
+            }
             self.tickets.iter().for_each(|ticket| ticket.step_aside(until));
             return Position::Behind(until);
         };

@@ -94,6 +94,27 @@ async fn who_finds_no_room_at_its_turn_holds_up_no_other_client() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_finds_no_room_waits_no_longer_than_its_own_latest_time() {
+    // The second request of ann is ahead of the one of bob, and may wait longer.
+    let short =
+        with(own(1, 6_000), json!({"name": "short", "match": [{"headers": [{"name": "x-client", "value": "bob"}]}]}));
+    let long = with(own(1, 20_000), json!({"match": [{"headers": [{"name": "x-client", "value": "ann"}]}]}));
+    let rules = |millis| [policy("p", &[long.clone(), short.clone(), pod(1, millis, 3)])];
+    let limits = Limits::new(&rules(5_000));
+    let answers = futures::future::join_all(["ann", "bob", "ann", "bob"].map(|client| answer(&limits, client)));
+    let change = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(answer(&limits, "cal").await.0, 200, "the last unit");
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        limits.apply(&rules(10_000));
+    };
+    let (answers, ()) = tokio::join!(answers, change);
+    let at: Vec<_> = answers.into_iter().map(|(status, _, _, at)| (status, at)).collect();
+    // The bucket has 0.6 after 3 s, and one unit after 7 s.
+    assert_eq!(at, [(200, 0), (200, 0), (200, 7_000), (503, 6_000)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_leaves_before_it_finds_room_gives_its_turn_to_the_next() {
     let limits = full_pod();
     let answers = ["ann", "bob", "ann", "bob", "ann", "bob"].into_iter().enumerate().map(async |(number, client)| {
