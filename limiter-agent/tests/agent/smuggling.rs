@@ -23,19 +23,19 @@ use crate::{
 /// An HTTP/1.1 app that trusts its input and answers `ok` to everything.
 struct Recorder {
     address: SocketAddr,
-    heard: Arc<Mutex<Vec<u8>>>,
+    received: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Recorder {
     async fn start() -> Self {
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let record = Arc::clone(&heard);
-        Self { address: accept(move |stream| answer(stream, Arc::clone(&record))).await, heard }
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let record = Arc::clone(&received);
+        Self { address: accept(move |stream| answer(stream, Arc::clone(&record))).await, received }
     }
 
-    fn heard(&self) -> String {
-        let heard = std::mem::take(&mut *self.heard.lock().expect("not poisoned"));
-        heard.iter().map(|byte| char::from(*byte)).collect()
+    fn received(&self) -> String {
+        let received = std::mem::take(&mut *self.received.lock().expect("not poisoned"));
+        received.iter().map(|byte| char::from(*byte)).collect()
     }
 }
 
@@ -170,7 +170,7 @@ async fn ambiguous_requests_are_refused() {
         assert_eq!(answer.matches("\r\ndate: ").count(), 1, "no request after it is answered: {shown:?}: {answer:?}");
         let marker = agent.raw(MARKER).await;
         assert!(marker.ends_with("ok"), "{marker}");
-        assert_eq!(app.heard(), format!("GET /marker HTTP/1.1\r\nhost: a\r\n{}\r\n", added("a")), "{shown:?}");
+        assert_eq!(app.received(), format!("GET /marker HTTP/1.1\r\nhost: a\r\n{}\r\n", added("a")), "{shown:?}");
     }
     // Refused requests are not charged. Only the markers are charged.
     assert_eq!(agent.counts(0, 0).await, [ambiguous().len() as u64, 0, 0]);
@@ -205,10 +205,10 @@ async fn an_invalid_body_never_gets_an_end() {
             let answer = if later {
                 let mut stream = agent.connect().await;
                 stream.write_all(head.as_bytes()).await.expect("sent");
-                let mut heard = String::new();
-                while !heard.contains("POST /first") {
+                let mut received = String::new();
+                while !received.contains("POST /first") {
                     tokio::task::yield_now().await;
-                    heard += &app.heard();
+                    received += &app.received();
                 }
                 stream.write_all(body.as_bytes()).await.expect("sent");
                 let mut answer = Vec::new();
@@ -222,11 +222,11 @@ async fn an_invalid_body_never_gets_an_end() {
             assert_eq!(answer.matches("\r\ndate: ").count(), 1, "{rest:?} {later}: {answer:?}");
             let marker = agent.raw(MARKER).await;
             assert!(marker.ends_with("ok"), "{marker}");
-            let heard = app.heard();
-            assert!(!heard.contains("/behind") && !heard.contains("0\r\n\r\n"), "{rest:?}: {heard:?}");
+            let received = app.received();
+            assert!(!received.contains("/behind") && !received.contains("0\r\n\r\n"), "{rest:?}: {received:?}");
             assert!(
-                !heard.contains("2\r\n\r\n\r\n"),
-                "the app got bytes that the client did not send: {rest:?}: {heard:?}"
+                !received.contains("2\r\n\r\n\r\n"),
+                "the app got bytes that the client did not send: {rest:?}: {received:?}"
             );
         }
     }
@@ -276,14 +276,14 @@ async fn requests_reach_the_app_in_one_spelling() {
          => GET / HTTP/1.1\r\nhost: a\r\n{added a}connection: upgrade\r\nupgrade: websocket\r\n\r\n",
     ] {
         let row = row.replace("{close}", "connection: close\r\n\r\n").replace("{behind}", BEHIND);
-        let (sent, heard) = row.split_once(" => ").expect("what the client sends, and what the app gets");
+        let (sent, received) = row.split_once(" => ").expect("a row has the sent and the received request");
         let hosts = ["", "a", "a:99999", "b", "B:80"];
-        let added = |heard: String, host: &&str| heard.replace(&format!("{{added {host}}}"), &added(host));
-        let heard = hosts.iter().fold(heard.to_owned(), added);
+        let added = |received: String, host: &&str| received.replace(&format!("{{added {host}}}"), &added(host));
+        let received = hosts.iter().fold(received.to_owned(), added);
         let answer = agent.raw(sent).await;
         assert!(answer.starts_with("HTTP/1.") && answer.ends_with("ok"), "{sent:?}: {answer:?}");
         assert!(answer[8..].starts_with(" 200 ") && answer.matches("\r\ndate: ").count() == 1, "{sent:?}: {answer:?}");
-        assert_eq!(app.heard(), heard, "{sent:?}");
+        assert_eq!(app.received(), received, "{sent:?}");
     }
 }
 
@@ -374,13 +374,13 @@ async fn ambiguous_paths_are_treated_as_configured() {
             let answer = http2::send_http2(&agent, &fields, None).await;
             assert_eq!(answer, Answer::Status(expected.parse().expect("a status")), "{choice:?} {target}");
         }
-        let heard = app.heard();
-        let passed = AMBIGUOUS.iter().filter(|target| heard.contains(&format!("GET {target} HTTP/1.1\r\n"))).count();
+        let received = app.received();
+        let passed = AMBIGUOUS.iter().filter(|target| received.contains(&format!("GET {target} HTTP/1.1\r\n"))).count();
         assert_eq!(passed, if other == passes { AMBIGUOUS.len() } else { 0 }, "{choice:?}");
         // A query is allowed to contain such characters.
         let answer = agent.raw("GET /?x=%2f..;/\\%5c HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-        app.heard();
+        app.received();
         for asked in [r#"{"target": "/api%2fx"}"#, r#"{"target": "/z/../api"}"#] {
             let explained = agent.control("POST", "/v1/explain", asked).await;
             assert_eq!(explained.status(), if other == refused { 400 } else { 200 }, "{choice:?} {asked}");
@@ -450,7 +450,7 @@ async fn ambiguous_hosts_are_refused() {
     for host in ["shop.example.com", "SHOP.example.com:80", "shop.example.com.:8080", "shop.example.com:"] {
         assert_eq!(ask("/", host, "").await, "429", "{host}");
     }
-    app.heard();
+    app.received();
     for host in [
         "shop.example.com:80]", "shop.example.com:]", "shop.example.com]", "shop.example.com:80:80",
         "shop.example.com:x", "shop.example.com..", "shop%2eexample.com", "a:80:80", "[::1", "[x]y", "[::1]y", "::1",
@@ -465,7 +465,7 @@ async fn ambiguous_hosts_are_refused() {
         // The h2 library itself refuses some of these hosts.
         let answer = http2::send_http2(&agent, &named(":authority"), None).await;
         assert!(matches!(answer, Answer::Status(400) | Answer::Reset(1)), "{host}: {answer:?}");
-        assert_eq!(app.heard(), "", "{host}");
+        assert_eq!(app.received(), "", "{host}");
     }
 }
 
@@ -489,7 +489,7 @@ async fn nothing_behind_a_clients_last_request_is_a_request() {
         with(rule("limited", &[daily("d", "TokenBucket", 1)]), serde_json::json!({"match": [{"paths": ["/limited"]}]}));
     agent.apply(&snapshot(1, &[policy("p", &[limited])])).await;
     assert_eq!(agent.statuses("/limited", &[], 2).await, [200, 429]);
-    app.heard();
+    app.received();
     let close = "host: a\r\nconnection: close\r\n";
     for (last, status) in [
         (format!("GET /last HTTP/1.1\r\n{close}\r\n"), 200),
@@ -502,7 +502,7 @@ async fn nothing_behind_a_clients_last_request_is_a_request() {
         let answer = agent.raw(&format!("{last}{BEHIND}")).await;
         assert!(answer.split(' ').nth(1) == Some(&status.to_string()), "{last:?}: {answer}");
         assert_eq!(answer.matches("HTTP/1.").count(), 1, "{last:?}: {answer}");
-        assert!(!app.heard().contains("/behind"), "{last:?}");
+        assert!(!app.received().contains("/behind"), "{last:?}");
     }
 }
 
@@ -521,12 +521,12 @@ async fn bytes_after_the_agents_close_are_not_a_request() {
         stream.write_all(last.as_bytes()).await.expect("sent");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.expect("a clean close");
-        app.heard();
+        app.received();
         // The client writes until the agent stops reading. This takes longer than an idle connection keeps its buffers.
         let late = format!("GET /late HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "y".repeat(300));
         while stream.write_all(late.as_bytes()).await.is_ok() {
             assert_eq!(agent.telemetry("/healthz").await.0, 200);
         }
-        assert_eq!(app.heard(), "", "{last:?}");
+        assert_eq!(app.received(), "", "{last:?}");
     }
 }

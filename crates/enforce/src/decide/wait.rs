@@ -4,9 +4,8 @@
 //! head of all of them and all rules have capacity, all rules are charged together. A request that leaves earlier is not
 //! charged. While it waits for one rule, it reserves nothing in the others.
 //!
-//! If a rule that does not let requests wait has no capacity at the request's turn, the request stands aside in the
-//! queues in which it waited, and joins the queue of that rule. Only requests whose turn has come wait there, so not all
-//! of them try again at the same time. No new request waits in that queue.
+//! At its turn, a request can find no capacity in a rule that lets no request wait. Then it stands aside in its own queues
+//! and joins the queue of that rule. Only the first request in that queue tries again. New requests never join it.
 //!
 //! A request of shared rules first waits for the store (`questions`). When it has all its seats, it continues as above.
 //! If the window of a seat ends while the request waits, it gets another seat when its turn has come, or is refused.

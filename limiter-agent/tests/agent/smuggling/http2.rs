@@ -80,9 +80,9 @@ async fn http2_requests_that_http1_would_misread_are_refused() {
         assert_eq!(answer, expected, "{fields:?}");
         let marker = agent.raw(MARKER).await;
         assert!(marker.ends_with("ok"), "{marker}");
-        let heard = app.heard();
-        let marker = heard.find("GET /marker").expect("the marker");
-        let first = &heard[..marker];
+        let received = app.received();
+        let marker = received.find("GET /marker").expect("the marker");
+        let first = &received[..marker];
         if expected == OK {
             let body = data.unwrap_or_default();
             assert!(first.starts_with("POST / HTTP/1.1\r\n") && first.matches("host: a\r\n").count() == 2, "{first:?}");
