@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 use weir_store::{Backend, MemoryStore, StoreClient, StoreParts};
 
-use super::*;
+use super::{waiting::passed, *};
 
 const STORE: &str = "shop/limits";
 const WINDOW: Duration = Duration::from_secs(10);
@@ -46,11 +46,15 @@ impl World {
         policies: &[Value],
         open: impl Fn() -> Result<Backend, String> + Send + Sync + 'static,
     ) -> Limits {
+        let limits = Limits::with_clock(self.clock, &[]);
+        limits.apply_with(policies, &self.stores(open));
+        limits
+    }
+
+    fn stores(&self, open: impl Fn() -> Result<Backend, String> + Send + Sync + 'static) -> Stores {
         let (begins, start) = (self.begins, self.start);
         let client = StoreClient::start(StoreParts::new(STORE, open, move || begins + start.elapsed()));
-        let limits = Limits::with_clock(self.clock, &[]);
-        limits.apply_with(policies, &HashMap::from([(STORE.to_owned(), client)]));
-        limits
+        HashMap::from([(STORE.to_owned(), client)])
     }
 }
 
@@ -107,4 +111,27 @@ async fn a_wait_for_another_shared_rule_can_end_a_window_too() {
     let statuses: Vec<_> = futures::future::join_all(all).await.iter().map(|answer| answer.status().as_u16()).collect();
     assert_eq!(statuses, [200; 10]);
     assert_eq!(allowed(&other, 20).await, 5, "the rest of the next window");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_keeps_its_turn_in_shadow_mode_next_to_a_shared_rule() {
+    let world = World::before_the_end(Duration::from_secs(9));
+    let memory = Arc::clone(&world.memory);
+    let stores = world.stores(move || Ok(Backend::Memory(Arc::clone(&memory))));
+    let slow = rule("slow", &[limit("GCRA", 5, 1_000, json!({}))], wait(3_000));
+    let of = |mode: &str| [with(policy("p", &[shared(1_000), slow.clone()]), json!({"mode": mode}))];
+    let limits = Limits::with_clock(world.clock, &[]);
+    limits.apply_with(&of("Enforce"), &stores);
+    let turns = futures::future::join_all((0..7).map(|_| passed(limits.send(get("/shared"), ok))));
+    let in_shadow = async {
+        sleep(Duration::from_millis(100)).await;
+        limits.apply_with(&of("Shadow"), &stores);
+        for _ in 0..40 {
+            assert_eq!(limits.status("/shared").await, 200);
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let (turns, ()) = tokio::join!(turns, in_shadow);
+    let took: Vec<_> = turns.iter().map(|(response, took)| (response.status().as_u16(), *took)).collect();
+    assert!(took.iter().all(|(status, took)| *status == 200 && *took <= 1_300), "{took:?}");
 }
