@@ -117,6 +117,24 @@ async fn drift_and_its_end_are_announced_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_warning_that_was_announced_before_is_held_back_for_a_time() {
+    let start = Instant::now();
+    let mut announcer = Announcer::begin(start, Some(rules(50)), None);
+    for (at, reason, is_announced, holds_back) in [
+        (0, Reason::Enforced, true, false),
+        (10, Reason::Invalid, true, false),
+        (20, Reason::Enforced, true, false),
+        (30, Reason::Invalid, false, true),
+        (40, Reason::Invalid, false, true),
+        (311, Reason::Invalid, true, false),
+        (320, Reason::Invalid, false, false),
+    ] {
+        let notice = announcer.announce(start + Duration::from_secs(at), reason, reason.as_str(), pods(1));
+        assert_eq!((notice.is_some(), announcer.holds_back()), (is_announced, holds_back), "{at} s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_policy_that_gets_pods_again_is_announced() {
     let start = Instant::now();
     let mut announcer = Announcer::begin(start, Some(rules(50)), None);
