@@ -13,7 +13,7 @@ use crate::{
         refusal::Refusal,
         shared::SharedDemand,
     },
-    quota_headers::{self, Fields, QuotaState},
+    quota_headers::{self, Fields, QuotaHeaders, QuotaState},
     rule::Limits,
 };
 
@@ -143,31 +143,36 @@ impl Left<'_> {
     }
 }
 
-/// Returns the headers for a request that these rules have admitted. They list the limits of all rules, and the state of
-/// the limit with the fewest remaining requests.
+/// Returns the headers for a request that these rules have admitted.
 fn fields_of(demands: &[Demand<'_, '_>], charged: &[RuleCharged], shared: &[(SharedDemand, QuotaState)]) -> Fields {
-    let all = || {
-        let own = demands.iter().zip(charged).map(|(demand, RuleCharged { tightest, .. })| {
-            (&demand.limits.quota_headers, tightest.override_index, Left::Charged(tightest))
-        });
-        let shared = shared
-            .iter()
-            .map(|(demand, state)| (&demand.limits().quota_headers, demand.override_index(), Left::Shared(state)));
-        own.chain(shared)
-    };
-    if demands.len() + shared.len() == 1
-        && let Some((quota_headers, override_index, left)) = all().next()
-    {
+    let own = demands.iter().zip(charged).map(|(demand, RuleCharged { tightest, .. })| {
+        (&demand.limits.quota_headers, tightest.override_index, Left::Charged(tightest))
+    });
+    // Most requests have no shared rule, and a chain of iterators costs 2 % of the instructions of their decision.
+    if shared.is_empty() {
+        return fields_of_rules(own);
+    }
+    let shared = shared
+        .iter()
+        .map(|(demand, state)| (&demand.limits().quota_headers, demand.override_index(), Left::Shared(state)));
+    fields_of_rules(own.chain(shared))
+}
+
+/// Returns the headers for what these rules have left. They list the limits of all rules, and the state of the limit with
+/// the fewest remaining requests.
+fn fields_of_rules<'a>(all: impl Iterator<Item = (&'a Arc<QuotaHeaders>, Option<usize>, Left<'a>)> + Clone) -> Fields {
+    let mut rules = all.clone();
+    if let (Some((quota_headers, override_index, left)), None) = (rules.next(), rules.next()) {
         return Fields::of_one(quota_headers, left.state(left.remaining()), override_index);
     }
-    let telling = || all().filter(|(quota_headers, ..)| quota_headers.describes_admitted());
+    let telling = || all.clone().filter(|(quota_headers, ..)| quota_headers.describes_admitted());
     // `remaining` divides, so it is computed once for each rule.
     let lefts = telling().map(|(quota_headers, _, left)| (left.remaining(), quota_headers, left));
     let fields = lefts.min_by_key(|(remaining, ..)| *remaining).map(|(remaining, quota_headers, left)| {
         let policies = telling().map(|(quota_headers, override_index, _)| quota_headers.policy(override_index));
         Fields::of_several(quota_headers, left.state(remaining), quota_headers::join(policies))
     });
-    let own = all().filter(|(quota_headers, ..)| quota_headers.has_own());
+    let own = all.filter(|(quota_headers, ..)| quota_headers.has_own());
     fields
         .unwrap_or_default()
         .with_own(own.map(|(quota_headers, _, left)| (Arc::clone(quota_headers), left.state(left.remaining()))))
